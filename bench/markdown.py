@@ -22,7 +22,7 @@ def origin(result: Mapping[str, Any]) -> str:
 
 
 def table_of(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:
-    cells = [[_shown(cell, row) for _, cell in columns] for row in rows]
+    cells = [[shown(cell, row) for _, cell in columns] for row in rows]
     return markdown_table([heading for heading, _ in columns], cells)
 
 
@@ -31,7 +31,8 @@ def markdown_table(headings: Sequence[str], rows: Iterable[Iterable[str]]) -> st
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _shown(cell: Cell, row: Row) -> str:
+def shown(cell: Cell, row: Row) -> str:
+    """Return the text of a cell."""
     if not isinstance(cell, str):
         return str(cell(row))
     return _Template().vformat(cell, (), row).replace("****", "")  # nothing, in bold

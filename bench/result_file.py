@@ -19,7 +19,7 @@ Row: TypeAlias = dict[str, Any]
 _ROOT = Path(__file__).resolve().parent.parent
 _KEYS = (
     "measure", "rung", "precision", "kernel", "variant", "mode", "step", "sids", "values", "beams",
-    "rps", "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position",
+    "rps", "table", "catalogue", "audience", "bucket", "from_pct", "kind", "position", "snapshot",
 )  # fmt: skip
 """The fields that identify a row of `grace bench`; all others were measured."""
 
@@ -37,12 +37,14 @@ def record(
     *,
     add: bool = False,
     only: Sequence[str] = (),
-) -> None:
-    """Print each row, and save it before the next is measured; standard error shows the time.
+    print_rows: bool = False,
+) -> Sequence[Row]:
+    """Save each row before the next is measured, and return all; standard error shows the time.
 
-    With `add`, the file keeps the rows that this run does not measure again. Without it, a run of
-    `only` some parts may not replace an existing file. The check that the file can be written comes
-    before any measurement, and its content stays until the first row.
+    With `print_rows`, standard output gets each row as a line of JSON. With `add`, the file keeps
+    the rows that this run does not measure again. Without it, a run of `only` some parts may not
+    replace an existing file. The check that the file can be written comes before any measurement,
+    and its content stays until the first row.
     """
     result: dict[str, Any] = {**facts, "rows": []}
     if out is not None:
@@ -65,12 +67,15 @@ def record(
             if out is not None:  # an interrupted run keeps its finished rows
                 _unfinished(out).write_text(_text(result), encoding="utf-8")
                 _unfinished(out).replace(out)
-            print(json.dumps(row), flush=True)
+            if print_rows:
+                print(json.dumps(row), flush=True)
             many = "s" if count > 1 else ""
             print(f"{perf_counter() - begin:.1f} s: {count} row{many}", file=sys.stderr, flush=True)
     finally:
         if out is not None:
             _unfinished(out).unlink(missing_ok=True)
+    rows_of_file: Sequence[Row] = result["rows"]
+    return rows_of_file
 
 
 def write_result(

@@ -1,16 +1,21 @@
-"""The generated tables of building.md, eligibility.md and operations.md, from bench/results.
+"""The tables of results: those that `grace bench` prints, and those of some documents.
 
 python -m grace.bench.result_tables docs
+
+writes the tables of building.md, eligibility.md, eligibility-calibration.md and operations.md, from
+bench/results.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from grace.bench.eligibility.tables import paper_tables, study_tables
+from grace.bench.eligibility.tables import printed_tables as printed_study
+from grace.bench.gpu.document import tables_of
 from grace.bench.markdown import origin, table_of
-from grace.bench.result_file import read_result
+from grace.bench.result_file import Row, read_result
 from grace.configs.marked_text import rewrite
 
 RESULTS = Path(__file__).parent / "results"
@@ -23,11 +28,16 @@ def main(docs: Path) -> None:
     for document, result, tables in (
         ("building.md", BUILD, build_tables),
         ("eligibility.md", PASSRATE, study_tables),
-        ("eligibility.md", PASSRATE, paper_tables),
+        ("eligibility-calibration.md", PASSRATE, paper_tables),
         ("operations.md", OVERLOAD, overload_tables),
     ):
         for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
+
+
+def printed_tables(name: str, rows: Sequence[Row]) -> str:
+    """Return the rows of a table of `grace bench` in Markdown."""
+    return printed_study(rows) if name == "eligibility" else tables_of(name, rows)
 
 
 def build_tables(result: Mapping[str, Any]) -> dict[str, str]:

@@ -1,23 +1,29 @@
 """`grace admin`: status, loads, rollbacks and stops of a running server."""
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Signature, signature
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grace.cli.options import AsJson, TlsCa, TlsCertificate, TlsKey, ids_by_name
+from grace.cli.options import (
+    AsJson,
+    Timeout,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    ids_by_name,
+    require_seconds,
+    spread,
+)
 from grace.configs.errors import CallError, InputError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from grace.client import AdminClient
-    from grace.proto.retrieval_pb2 import GetStatusResponse
+    from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds
 
 ATTEMPTS = 10
 """How often `stop` and `resume` send an update while other senders take its sequence number."""
@@ -44,14 +50,13 @@ class Call:
     tls_ca: TlsCa = None
     tls_certificate: TlsCertificate = None
     tls_key: TlsKey = None
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait.")] = QUICK
+    timeout: Timeout = QUICK
     as_json: AsJson = False
 
     def client(self) -> "AdminClient":
         from grace.client import AdminClient, access_of
 
-        if not math.isfinite(self.timeout):
-            raise InputError(f"--timeout: {self.timeout} is not finite; give a number of seconds")
+        require_seconds("--timeout", self.timeout)
         access = access_of(self.tls_ca, self.tls_certificate, self.tls_key, None)
         return AdminClient(self.address, access.tls)
 
@@ -60,24 +65,8 @@ class Call:
 
 
 def _command(timeout: float = QUICK) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command that takes a `Call` first: typer sees the call's options after its own."""
-
-    def register(command: Callable[..., None]) -> Callable[..., None]:
-        shared = dict(signature(Call).parameters)
-        shared["timeout"] = shared["timeout"].replace(default=timeout)
-        _, *own = signature(command).parameters.values()
-        options = [*own, *shared.values()]
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            call = Call(**{name: given.pop(name) for name in shared})
-            command(call, **given)
-
-        run.__signature__ = Signature(options)  # type: ignore[attr-defined]
-        run.__annotations__ = {option.name: option.annotation for option in options}
-        return app.command()(run)
-
-    return register
+    """Register a command that takes a `Call` first."""
+    return lambda command: app.command()(spread(Call, timeout=timeout)(command))
 
 
 @app.callback()
@@ -220,7 +209,8 @@ def _update(call: Call, change: str, ids: dict[str, list[int]], done: str) -> No
             if reply.applied:
                 now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
                 text = f"{done}; stopped ads of the served snapshot: {now}"
-                call.print(reply, f"{text} (update {reply.sequence})")
+                unknown = [_unknown_ids(*each) for each in sorted(reply.unknown.items())]
+                call.print(reply, "\n".join([f"{text} (update {reply.sequence})", *unknown]))
                 return
     raise CallError(
         "ABORTED",
@@ -228,6 +218,12 @@ def _update(call: Call, change: str, ids: dict[str, list[int]], done: str) -> No
         f"sequence: other senders took the number {ATTEMPTS} times; try again, or let one of them "
         "send this update",
     )
+
+
+def _unknown_ids(level: str, unknown: "UnknownIds") -> str:
+    left = unknown.count - len(unknown.ids)
+    listed = ", ".join(map(str, unknown.ids)) + (f" and {left:,} more" if left else "")
+    return f"not in the served snapshot, so only a later one may have them: {level} {listed}"
 
 
 def _require_levels(levels: Iterable[str], entities: Iterable[str]) -> None:

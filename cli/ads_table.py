@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from grace.index.tables.data_folder import TableSource
     from grace.index.tables.item_numbers import IdMap
     from grace.index.tables.table_file import TableFile
+    from grace.index.targeting.schema import TargetingSchema
     from grace.index.users.user_rows import UserAttributes
 
 TITLE = "title"
@@ -23,7 +24,7 @@ _BATCH_ROWS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class KnownAd:
-    """An ad of the table. The server has tested its rules, so all `reasons` pass."""
+    """An ad of the table, and its rules for the user. All pass if the snapshot has this table."""
 
     item_id: str | None  # the table's id, if an id map numbers it
     title: str
@@ -32,27 +33,45 @@ class KnownAd:
 
 @dataclass(frozen=True, slots=True)
 class AdsTable:
-    """The ads as `grace build` reads them: where they are, and what numbers their ids."""
+    """The ads as `grace build` reads them: where they are, their rules, and their numbers."""
 
     source: "TableSource"
+    schema: "TargetingSchema"
     names: "IdMap | None" = None  # None: ids are integers
-    rules: tuple[str, ...] | None = None  # of the targeting schema; None: every column of lists
 
 
-def shown_table(ads: str | None, data: Path | None) -> AdsTable | None:
-    """Return the table of --ads or of --data; None without both."""
-    from grace.index.builder.source import rule_columns
+def shown_table(ads: str | None, targeting: Path | None, data: Path | None) -> AdsTable | None:
+    """Return the table of --ads or of --data; None without both.
+
+    Without the file of the targeting schema, it is `targeting.yaml` next to the table.
+    """
     from grace.index.tables.data_folder import TableSource, read_data_folder
     from grace.index.tables.item_numbers import IdMap
     from grace.index.targeting.schema import load_schema
 
     if ads is not None and data is not None:
         raise InputError("two tables to show: give --data FOLDER, or --ads TABLE, and not both")
-    if data is None:
-        return None if ads is None else AdsTable(TableSource((ads,)))
-    folder = read_data_folder(data)
-    names = None if folder.id_map is None else IdMap.read(folder.id_map)
-    return AdsTable(folder.ads, names, rule_columns(load_schema(folder.targeting)))
+    if data is not None:
+        folder = read_data_folder(data)
+        names = None if folder.id_map is None else IdMap.read(folder.id_map)
+        return AdsTable(folder.ads, load_schema(targeting or folder.targeting), names)
+    if ads is None:
+        return None
+    return AdsTable(TableSource((ads,)), load_schema(targeting or _schema_file(ads)))
+
+
+def _schema_file(ads: str) -> Path:
+    from grace.index.tables.addresses import is_url
+    from grace.index.tables.data_folder import TARGETING_FILE
+
+    table = Path(ads)
+    path = (table if table.is_dir() else table.parent) / TARGETING_FILE
+    if is_url(ads) or not path.is_file():
+        raise InputError(
+            f"--ads {ads}: there is no {TARGETING_FILE} next to it: give --targeting FILE, the "
+            "schema that the snapshot was built with"
+        )
+    return path
 
 
 def number_of(ad: str, table: AdsTable | None) -> int:
@@ -86,6 +105,8 @@ def _ads_in(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from grace.index.matching.explain import explain_lists
+
     key = table.source.theirs("ad_id")
     if key not in file.schema.names:
         raise InputError(f"{file.address}: column {key!r} is missing; name an ads table")
@@ -104,10 +125,8 @@ def _ads_in(
         for row, text in enumerate(keys.filter(here).to_pylist()):
             values = {ours: listed[row] for ours, listed in lists.items()}
             item_id = None if names is None else text
-            yield (
-                ad_of[text],
-                KnownAd(item_id, str(titles[row] or ""), tuple(_reasons(values, user))),
-            )
+            reasons = explain_lists(table.schema, values, user)
+            yield ad_of[text], KnownAd(item_id, str(titles[row] or ""), reasons)
 
 
 def _keys(column: "pa.Array", file: "TableFile", table: AdsTable) -> "pa.Array":
@@ -152,22 +171,9 @@ def _title_column(schema: "pa.Schema", title: str, others: Set[str]) -> str | No
     return title if title in texts else next(iter(texts), None)
 
 
-def _rule_columns(schema: "pa.Schema", table: AdsTable) -> dict[str, str]:
+def _rule_columns(table: "pa.Schema", ads: AdsTable) -> dict[str, str]:
     """Return the columns of rules, ours and the table's."""
-    from grace.index.tables.cells import is_text_list
+    from grace.index.builder.source import rule_columns
 
-    if table.rules is None:
-        return {field.name: field.name for field in schema if is_text_list(field.type)}
-    theirs = {name: table.source.theirs(name) for name in table.rules}
-    return {ours: their for ours, their in theirs.items() if their in schema.names}
-
-
-def _reasons(row: Mapping[str, list[str] | None], user: "UserAttributes") -> "Iterator[Reason]":
-    from grace.index.matching.explain import allowing
-    from grace.index.targeting.schema import EXCLUDE_SUFFIX
-
-    for name in dict.fromkeys(column.removesuffix(EXCLUDE_SUFFIX) for column in row):
-        include, exclude = row.get(name) or (), row.get(name + EXCLUDE_SUFFIX) or ()
-        reason = allowing(name, include, exclude, user.get(name, ()))
-        if reason is not None:
-            yield reason
+    theirs = {name: ads.source.theirs(name) for name in rule_columns(ads.schema)}
+    return {ours: their for ours, their in theirs.items() if their in table.names}

@@ -3,12 +3,19 @@
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grace.cli.options import AsJson
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from grace.bench.gpu.options import BenchOptions
+    from grace.bench.result_file import Row
 
 
 def bench(
@@ -19,7 +26,7 @@ def bench(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Result file, JSON. Without it, rows are only printed.")
+        Path | None, typer.Option(help="Result file, JSON. Without it, only the tables remain.")
     ] = None,
     device: Annotated[str, typer.Option(help="cuda:0, or cpu (eligibility, --tiny).")] = "cuda:0",
     tiny: Annotated[
@@ -55,6 +62,21 @@ def bench(
     cache: Annotated[
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
     ] = None,
+    snapshots: Annotated[
+        list[Path] | None,
+        typer.Option(help="eligibility: ROOT or ROOT/VERSION of your own; repeatable."),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="With --snapshots: the model that they serve.")
+    ] = None,
+    requests: Annotated[
+        Path | None, typer.Option(help="With --snapshots: requests, as JSON lines.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="With --snapshots: a server's configuration, for its default profile."),
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure one of the tables in docs/performance.md, or the study in docs/eligibility.md.
 
@@ -64,14 +86,16 @@ def bench(
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under
     load. budget: the decode loop, kernel by kernel. others: other systems, side by side. overlap:
     the share of results that stays the same in half precision; trains a model first. eligibility:
-    what each way to decode returns to users, for docs/eligibility.md; also on a CPU. The file gets
-    each row as soon as it is measured.
+    what each way to decode returns to users, for docs/eligibility.md; also on a CPU. With
+    --snapshots it compares modes on snapshots of your own. The file, and standard output with
+    --json, get each row as soon as it is measured. Without --json, the tables follow at the end.
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
     from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_of
 
     on = device_of(device)
+    own = (snapshots, checkpoint, requests, config)
     options = BenchOptions(
         table=table,
         device=on,
@@ -93,6 +117,9 @@ def bench(
 
         # Each table imports only what it needs, such as the server's packages or Hugging Face's.
         module = import_module(f"grace.bench.{TABLES[table].module}")
+        from grace.bench.result_tables import printed_tables
+        from grace.cli.tables import print_markdown
+
         facts = facts_of("grace", sys.argv[1:], device_text(on))
     except ModuleNotFoundError as error:
         raise InputError(
@@ -100,4 +127,31 @@ def bench(
         ) from None
     if commit is not None:
         facts["commit"] = commit
-    record(module.measure(workload_of(options)), out, facts, add=add, only=options.only)
+    rows = _own_rows(options, *own) if any(own) else module.measure(workload_of(options))
+    kept = record(rows, out, facts, add=add, only=options.only, print_rows=as_json)
+    if not as_json:
+        print_markdown(printed_tables(table, kept))
+
+
+def _own_rows(
+    options: "BenchOptions",
+    snapshots: list[Path] | None,
+    checkpoint: Path | None,
+    requests: Path | None,
+    config: Path | None,
+) -> "Iterator[Row]":
+    """Compare the modes of the caller's own snapshots."""
+    from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
+    from grace.configs.serving import load_serving_config
+
+    if options.table != "eligibility":
+        raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
+    if options.sids or options.users or options.only:
+        raise InputError("--sids, --users, --only: --snapshots decides them; leave them out")
+    if not snapshots or checkpoint is None or requests is None or config is None:
+        raise InputError(
+            "--snapshots, --checkpoint, --requests and --config belong together: give all four"
+        )
+    generation = load_serving_config(config, snapshots[0], checkpoint).generation
+    profile = generation.profiles[generation.default_profile]
+    return measure(OwnCatalogue(tuple(snapshots), checkpoint, requests, profile), options.device)

@@ -35,7 +35,8 @@ whose targeting rules allow this user."""
 BY_HAND = """
 The same by hand{where}. In one terminal:
 
-  grace serve --config {config} --snapshots {out}/snapshots --checkpoint {checkpoint}
+  grace serve --config {config} --snapshots {out}/snapshots --checkpoint {checkpoint} \\
+    --state-dir {out}/state
 
 and in another:
 

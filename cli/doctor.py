@@ -161,13 +161,16 @@ def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
         return Finding("snapshot", "fault", str(error))
     found = f"version {snapshot.facts.version}, mode {snapshot.mode.value}"
     if snapshot.exact is None:
-        return Finding("snapshot", "note", found, "build with --matchers exact: it wastes no beam")
+        remedy = "build with --matchers exact: then every beam leads to an ad that the user may see"
+        return Finding("snapshot", "note", found, remedy)
     lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6  # MB
     return Finding(
         "snapshot",
         "ok",
-        f"{found}: {lists:,.2f} MB of lists, {masks:,.2f} MB of masks, which take "
-        f"{facts.eligibility_ms:,.2f} ms for a batch of {max_batch} on {device}",
+        f"{found}; it loads and fits in the memory that is free now. Before a batch is decoded, "
+        f"the server finds all prefixes of SIDs that lead to an ad its users may see: "
+        f"{facts.eligibility_ms:,.2f} ms for {max_batch} requests on {device}. This takes "
+        f"{lists:,.2f} MB for the rules of SIDs, and at most {masks:,.2f} MB for the results",
     )
 
 

@@ -1,7 +1,6 @@
 """`grace explain`: ask a running server why an ad is, or is not, in the reply to a request."""
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,10 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.ads_table import known_ads, number_of, shown_table
-from grace.cli.options import AsJson, RequestFile, RequestLine, TlsCa, TlsCertificate, TlsKey
-from grace.cli.request_file import request_message
+from grace.cli.options import (
+    AsJson,
+    Timeout,
+    TlsCa,
+    TlsCertificate,
+    TlsKey,
+    require_seconds,
+    spread,
+)
+from grace.cli.request_file import GivenRequest
 from grace.cli.retrieve import reply_json
-from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,24 +26,18 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import ExplainResponse
 
 
+@spread(GivenRequest)
 def explain(
+    given: GivenRequest,
     ad: Annotated[str, typer.Option(metavar="ID", help="Id of the ad, as the ads table has it.")],
-    request: RequestFile = None,
-    line: RequestLine = 1,
     address: Annotated[
         str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
     ] = "127.0.0.1:50052",
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
-    ] = 10.0,
-    ads: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="Ads table, as grace build reads it: show the title."),
-    ] = None,
+    timeout: Timeout = 10.0,
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Data folder with the ads table and id map; instead of --ads."
+            metavar="FOLDER", help="Data folder with the ads table and id map: show the title."
         ),
     ] = None,
     tls_ca: TlsCa = None,
@@ -48,18 +48,17 @@ def explain(
     """Explain why an ad is, or is not, in the reply to a request.
 
     The server searches once more for the request. Without `max_ads`, or with 0,
-    it uses its default.
+    it uses its default, as for any client.
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
     from grace.client import AdminClient, access_of
     from grace.proto.retrieval_pb2 import ExplainRequest
 
-    if not math.isfinite(timeout):
-        raise InputError(f"--timeout: {timeout} is not finite; give a number of seconds")
-    table = shown_table(ads, data)
+    require_seconds("--timeout", timeout)
+    table = shown_table(None, None, data)
     number = number_of(ad, table)
-    asked = ExplainRequest(ad_id=number, request=request_message(request, line))
+    asked = ExplainRequest(ad_id=number, request=given.message())
     access = access_of(tls_ca, tls_certificate, tls_key, None)
     with AdminClient(address, access.tls) as client:
         reply = client.explain(asked, timeout)

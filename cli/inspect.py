@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.options import AsJson
+from grace.configs.errors import SnapshotError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,16 +23,33 @@ def inspect(
 ) -> None:
     """Print a snapshot's index summary: counts per level, ads per SID, matchers or posting lists.
 
+    The first line lists the versions of ROOT, and which one is current. `grace admin status` shows
+    the one that a server has pinned.
+
     Example: `grace inspect snapshots`
     """
-    from grace.index.storage import load_snapshot
+    from grace.index.storage import load_snapshot, root_of, versions
     from grace.index.summary import summarize
 
     summary = summarize(load_snapshot(snapshot, version))
+    there, current = versions(root_of(snapshot)), _current(root_of(snapshot))
     if as_json:
-        print(json.dumps(summary.to_json(), indent=2))
+        listed = {"versions": there, "current_version": current}
+        print(json.dumps(summary.to_json() | listed, indent=2))
     else:
+        named = "none of them" if current is None else current
+        print(f"versions here: {', '.join(map(str, there))}; current: {named}")
         print_summary(summary)
+
+
+def _current(root: Path) -> int | None:
+    """Return the current version; None also if CURRENT is damaged, which `grace verify` reports."""
+    from grace.index.storage import current_version
+
+    try:
+        return current_version(root)
+    except SnapshotError:
+        return None
 
 
 def print_summary(summary: "IndexSummary") -> None:
@@ -52,7 +70,7 @@ def print_summary(summary: "IndexSummary") -> None:
 def _lines(summary: "IndexSummary") -> Iterator[str]:
     yield (
         f"version {summary.version}, created {summary.created_at}, "
-        f"SID space {summary.sid_space!r}, matchers: {_mode(summary)}"
+        f"SID space {summary.sid_space!r}, mode {_mode(summary)}"
     )
     per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
     vocabularies = " x ".join(map(str, summary.vocab_sizes))

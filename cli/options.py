@@ -1,9 +1,11 @@
 """Options that several commands share, and how lists of numbers and of ids are read."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, TypeAlias, overload
+from typing import Annotated, Any, TypeAlias, overload
 
 import typer
 
@@ -24,12 +26,8 @@ TlsKey: TypeAlias = Annotated[
 TokenFile: TypeAlias = Annotated[
     Path | None, typer.Option(help="File with a token that the server accepts.")
 ]
-RequestFile: TypeAlias = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."),
-]
-RequestLine: TypeAlias = Annotated[
-    int, typer.Option(min=1, help="Number of the JSON line in FILE.")
+Timeout: TypeAlias = Annotated[
+    float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
 ]
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
@@ -54,6 +52,44 @@ Without: TypeAlias = Annotated[
 VocabSizes: TypeAlias = Annotated[
     str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
 ]
+
+MOST_SECONDS = 86_400
+"""A day. gRPC counts a wait of many years as one that has ended."""
+
+
+def spread(
+    options: type, **defaults: object
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command that takes a dataclass first: its fields become options of the command.
+
+    They follow the command's own that have no default. `defaults` replace those of the fields.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = dict(signature(options).parameters)
+        for name, default in defaults.items():
+            shared[name] = shared[name].replace(default=default)
+        _, *own = signature(command).parameters.values()
+        required = [option for option in own if option.default is Parameter.empty]
+        shown = [*required, *shared.values(), *own[len(required) :]]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            command(options(**{name: given.pop(name) for name in shared}), **given)
+
+        run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+        run.__annotations__ = {option.name: option.annotation for option in shown}
+        return run
+
+    return decorate
+
+
+def require_seconds(option: str, seconds: float) -> None:
+    """Refuse a wait that is longer than a day."""
+    if not seconds <= MOST_SECONDS:
+        raise InputError(
+            f"{option}: {seconds:g} seconds, at most {MOST_SECONDS}, which is a day: give fewer"
+        )
 
 
 @overload

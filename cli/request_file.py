@@ -1,17 +1,98 @@
-"""A request from a file of JSON, or of JSON lines."""
+"""The request that a command sends: from a file of JSON, or of JSON lines, and from options."""
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from grace.cli.options import ids_by_name, integer, split
 from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
-def request_message(source: str | None, line: int) -> "RetrieveRequest":
+@dataclass(frozen=True, slots=True)
+class GivenRequest:
+    """The fields are the options of every command that sends a request. They replace FILE's."""
+
+    request: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."
+        ),
+    ] = None
+    line: Annotated[int, typer.Option(min=1, help="Number of the JSON line in FILE.")] = 1
+    user: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=ID,ID",
+            help="Entities whose ads not to return: campaign=9,12; repeatable.",
+        ),
+    ] = None
+    at_most: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=N", help="Most ads of one entity to return: advertiser=3; repeatable."
+        ),
+    ] = None
+    max_ads: Annotated[
+        int | None, typer.Option(min=1, max=2**32 - 1, help="Most ads to return. Default: FILE's.")
+    ] = None
+    profile: Annotated[
+        str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
+    ] = None
+
+    def message(self) -> "RetrieveRequest":
+        """Read the file, and replace what the options give."""
+        message = _request_message(self.request, self.line)
+        try:
+            for name, given in _user_values(self.user or ()).items():
+                message.user[name].values[:] = given
+            for name, ids in ids_by_name(self.exclude or (), "--exclude ").items():
+                message.exclude[name].ids[:] = ids
+            for name, most in _limits(self.at_most or ()).items():
+                message.at_most[name] = most
+            message.profile = message.profile if self.profile is None else self.profile
+        except UnicodeEncodeError:
+            raise InputError(
+                "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
+            ) from None
+        message.max_ads = self.max_ads or message.max_ads
+        return message
+
+
+def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """Collect the values of each name; `name=` means that the name has no value."""
+    user: dict[str, list[str]] = {}
+    for assignment in assignments:
+        name, value = split(assignment, "--user ", "NAME=VALUE, such as country=US")
+        values = user.setdefault(name, [])
+        values += [value] if value else []
+    return user
+
+
+def _limits(assignments: Sequence[str]) -> dict[str, int]:
+    expected = "NAME=N, such as advertiser=3"
+    limits = {}
+    for assignment in assignments:
+        name, most = split(assignment, "--at-most ", expected)
+        limit = integer(most, 0, 2**32 - 1)
+        if limit is None:
+            raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
+        limits[name] = limit
+    return limits
+
+
+def _request_message(source: str | None, line: int) -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
     from grace.client import request_of_json
 

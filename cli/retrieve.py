@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,18 +13,15 @@ import typer
 from grace.cli.ads_table import KnownAd, ad_lines, known_ads, shown_table
 from grace.cli.options import (
     AsJson,
-    RequestFile,
-    RequestLine,
+    Timeout,
     TlsCa,
     TlsCertificate,
     TlsKey,
     TokenFile,
-    ids_by_name,
-    integer,
-    split,
+    require_seconds,
+    spread,
 )
-from grace.cli.request_file import request_message
-from grace.configs.errors import InputError
+from grace.cli.request_file import GivenRequest
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -36,36 +33,10 @@ DEFAULT_MAX_ADS = 10
 STAGES = ("queue", "input", "features", "generate", "post")
 
 
+@spread(GivenRequest)
 def retrieve(
+    given: GivenRequest,
     address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051",
-    request: RequestFile = None,
-    line: RequestLine = 1,
-    user: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=ID,ID",
-            help="Entities whose ads not to return: campaign=9,12; repeatable.",
-        ),
-    ] = None,
-    at_most: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=N", help="Most ads of one entity to return: advertiser=3; repeatable."
-        ),
-    ] = None,
-    max_ads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=2**32 - 1, help=f"Most ads to return. Default: FILE's, or {DEFAULT_MAX_ADS}."
-        ),
-    ] = None,
-    profile: Annotated[
-        str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
-    ] = None,
     ads: Annotated[
         str | None,
         typer.Option(
@@ -73,14 +44,16 @@ def retrieve(
             help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
         ),
     ] = None,
+    targeting: Annotated[
+        Path | None,
+        typer.Option(help="With --ads: its targeting schema. Default: targeting.yaml next to it."),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Data folder with the ads table; instead of --ads."),
     ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
-    ] = 10.0,
+    timeout: Timeout = 10.0,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
@@ -92,29 +65,19 @@ def retrieve(
 ) -> None:
     """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
 
+    Without `max_ads`, or with 0, it asks for 10 ads.
+
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import RetrievalClient, access_of
 
-    if not math.isfinite(timeout + wait):
-        raise InputError("--timeout and --wait: give a number of seconds")
-    message = request_message(request, line)
-    table = shown_table(ads, data)
-    try:
-        for name, given in _user_values(user or ()).items():
-            message.user[name].values[:] = given
-        for name, ids in ids_by_name(exclude or (), "--exclude ").items():
-            message.exclude[name].ids[:] = ids
-        for name, most in _limits(at_most or ()).items():
-            message.at_most[name] = most
-        message.profile = message.profile if profile is None else profile
-    except UnicodeEncodeError:
-        raise InputError(
-            "--user, --exclude, --at-most or --profile is not UTF-8 text; write it in UTF-8"
-        ) from None
-    message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
+    require_seconds("--timeout", timeout)
+    require_seconds("--wait", wait)
+    table = shown_table(ads, targeting, data)
+    message = given.message()
+    message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     access = access_of(tls_ca, tls_certificate, tls_key, token_file)
     with RetrievalClient(address, access.tls, access.token) as client:
@@ -224,25 +187,3 @@ def _sid(reply: "RetrieveResponse", place: int) -> str:
     length = reply.sids.length
     first = reply.sids.sid_of_ad[place] * length
     return " ".join(map(str, reply.sids.tokens[first : first + length]))
-
-
-def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """Collect the values of each name; `name=` means that the name has no value."""
-    user: dict[str, list[str]] = {}
-    for assignment in assignments:
-        name, value = split(assignment, "--user ", "NAME=VALUE, such as country=US")
-        values = user.setdefault(name, [])
-        values += [value] if value else []
-    return user
-
-
-def _limits(assignments: Sequence[str]) -> dict[str, int]:
-    expected = "NAME=N, such as advertiser=3"
-    limits = {}
-    for assignment in assignments:
-        name, most = split(assignment, "--at-most ", expected)
-        limit = integer(most, 0, 2**32 - 1)
-        if limit is None:
-            raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
-        limits[name] = limit
-    return limits

@@ -94,7 +94,7 @@ class IndexSummary:
     set_rules: dict[str, int]
     set_values: dict[str, int]
     entities: tuple[EntitySummary, ...]
-    bytes: dict[str, int]  # by what reads them: trie and matchers while decoding, the rest after
+    bytes: dict[str, int]  # by what reads them
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -222,8 +222,8 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
 
 
 _READERS = {
-    **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "trie_and_matchers"),
-    **dict.fromkeys(("leaf", "include", "exclude"), "trie_and_matchers"),
+    **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "decoding"),
+    **dict.fromkeys(("leaf", "include", "exclude"), "decoding"),
     **dict.fromkeys(("ad", "entity"), "sid_to_ads"),
     **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
 }

@@ -474,14 +474,31 @@ class AdWeight(_message.Message):
     def __init__(self, ad_id: _Optional[int] = ..., weight: _Optional[float] = ...) -> None: ...
 
 class UpdateAdsResponse(_message.Message):
-    __slots__ = ("sequence", "applied", "ads_stopped")
+    __slots__ = ("sequence", "applied", "ads_stopped", "unknown")
+    class UnknownEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: UnknownIds
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[UnknownIds, _Mapping]] = ...) -> None: ...
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     applied: bool
     ads_stopped: int
-    def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ...) -> None: ...
+    unknown: _containers.MessageMap[str, UnknownIds]
+    def __init__(self, sequence: _Optional[int] = ..., applied: bool = ..., ads_stopped: _Optional[int] = ..., unknown: _Optional[_Mapping[str, UnknownIds]] = ...) -> None: ...
+
+class UnknownIds(_message.Message):
+    __slots__ = ("count", "ids")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, count: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GetStopsRequest(_message.Message):
     __slots__ = ("level", "after")

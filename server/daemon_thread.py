@@ -23,24 +23,17 @@ class DaemonThread:
         self._name = name
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._latest: Future[None] | None = None
-
-    @property
-    def busy(self) -> bool:
-        return self._latest is not None and not self._latest.done()
 
     def run(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Queue the work, and return its future. Cancelling the future does not stop the work."""
         future: Future[_Result] = Future()
         future.set_running_or_notify_cancel()
-        done = self._latest = Future()
 
         def do() -> None:
             try:
                 future.set_result(work())
             except BaseException as error:  # noqa: BLE001, it is raised where the future is awaited
                 future.set_exception(error)
-            done.set_result(None)
 
         self._work.put(do)
         if self._thread is None:

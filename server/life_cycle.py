@@ -82,8 +82,9 @@ def serve(
     timeline: Path | None = None,
     source: str = "",
 ) -> int:
-    """Run until a signal or a fault ends the server; return the exit code. A fault of the start is
-    printed on stderr.
+    """Run until a signal or a fault ends the server, and end the process.
+
+    Return the exit code if the server cannot start. Then the fault is printed on stderr.
 
     `source` names where the settings come from: a file, and options that replaced some of it.
     """
@@ -102,11 +103,11 @@ def serve(
             require_folder_of(timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
-                async def run() -> int:
+                async def run() -> NoReturn:
                     server = Server(config, stages, timeline, device, requests, early)
-                    return await server.run()
+                    await server.run()
 
-                return runner.run(run())
+                runner.run(run())
         except (GraceError, OSError) as error:
             fault = start_fault(error, config)
             if source and isinstance(error, (ConfigError, DeviceError)):
@@ -193,8 +194,8 @@ class Server:
         self._admin = Admin(state, config, self._reloads, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
-    async def run(self) -> int:
-        """Serve until a signal or a fault ends the server; return the exit code."""
+    async def run(self) -> NoReturn:
+        """Serve until a signal or a fault ends the server, and end the process."""
         watches = [asyncio.create_task(self._lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
         watches.append(asyncio.create_task(self._watch_stages()))
@@ -210,7 +211,7 @@ class Server:
                 exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
             await self._go_ready(pair)
             watches.append(asyncio.create_task(self._reloads.watch()))
-            return await self._serve_and_end()
+            await self._serve_and_end()
         finally:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             for watch in watches:
@@ -268,7 +269,7 @@ class Server:
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
         _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts, **engine})
 
-    async def _serve_and_end(self) -> int:
+    async def _serve_and_end(self) -> NoReturn:
         pipeline = self._state.pipeline
         assert pipeline is not None
         await _first(self._stop_asked.wait(), self._broken.wait())
@@ -282,10 +283,9 @@ class Server:
         joined = await DaemonThread("grace-aside").run(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
         await self._listeners.close()
-        code = _logged(STOPPED if finished and joined else FAILED)
-        if not joined or self._reloads.busy or self._admin.busy:  # nothing interrupts native code
-            exit_now(code)
-        return code
+        # Not through the interpreter's end, which could abort: a thread may be in native code, such
+        # as the one that frees a pair.
+        exit_now(_logged(STOPPED if finished and joined else FAILED))
 
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""

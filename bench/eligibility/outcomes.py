@@ -67,22 +67,21 @@ def outcome_of(
     users: UserRows,
     matcher: ExactMatcher,
     eligible: Tensor,
-    best: Best,
+    best: Best | None,
     first_leaf: int,
     num_ads: int,
 ) -> Outcome:
+    """Count what searches found. Without the best that there could be, recall is NaN."""
     offsets, leaves, scores = _leaves(found, first_leaf)
     reply = matcher.match(users, offsets, leaves, scores, num_ads)
     matched = _with_ads(reply, offsets)
     useful = [leads_to_ads(nodes, eligible) for nodes in found.nodes]
     _require_agreement(matched, useful[-1].sum(dim=1).cpu().numpy(), offsets)
-    returned = _of_each(reply.offsets, reply.ad_ids)
-    top = [
-        np.isin(wanted, own).mean() if len(wanted) else np.nan
-        for wanted, own in zip(best.ads, returned, strict=True)
-    ]
-    with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
-        mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
+    top = mass_recall = np.full(len(reply), np.nan)
+    if best is not None:
+        top = _top_recall(best, reply)
+        with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
+            mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
     per_user = np.add.reduceat(np.append(matched, False), offsets[:-1], dtype=np.int64)
     sids = np.diff(offsets)
     useful_sids = np.where(sids > 0, per_user, 0)
@@ -97,7 +96,17 @@ def outcome_of(
         beams=_per_step([nodes != NO_NODE for nodes in found.nodes]),
         useful=_per_step(useful),
         mass_recall=mass_recall,
-        top_recall=np.array(top),
+        top_recall=top,
+    )
+
+
+def _top_recall(best: Best, reply: MatchedAds) -> Shares:
+    returned = _of_each(reply.offsets, reply.ad_ids)
+    return np.array(
+        [
+            np.isin(wanted, own).mean() if len(wanted) else np.nan
+            for wanted, own in zip(best.ads, returned, strict=True)
+        ]
     )
 
 
@@ -107,7 +116,7 @@ def bucket_rows(outcome: Outcome) -> list[Row]:
     for bucket, least, below in BUCKETS:
         of = (outcome.generated >= least) & (outcome.generated < below)
         rows.append(
-            {"bucket": bucket, "users_pct": _percent(of.sum(), len(of)), **_means(outcome, of)}
+            {"bucket": bucket, "users_pct": _percent(of.sum(), len(of)), **means(outcome, of)}
         )
     return rows
 
@@ -121,11 +130,11 @@ def range_rows(
         of = (shares >= least) & (shares < below)
         if of.any():
             place = {"from_pct": least, "to_pct": below, "eligible_pct": _mean(shares[of], 3)}
-            rows.append({**place, **_means(outcome, of)})
+            rows.append({**place, **means(outcome, of)})
     return rows
 
 
-def _means(outcome: Outcome, of: Bools) -> Row:
+def means(outcome: Outcome, of: Bools) -> Row:
     """Pool the ads and SIDs of all users for the rates; average the recall over users."""
     generated, sids = int(outcome.generated[of].sum()), int(outcome.sids[of].sum())
     passed = generated - int(outcome.attributes[of].sum())

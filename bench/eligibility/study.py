@@ -3,7 +3,7 @@
 Rows, by "table": `catalogue` (one), `matchers` (per mode, kind and position), `exact` (one, what
 mode `exact` has in place of matchers), `pass` (per catalogue, mode and bucket of generated ads),
 `selectivity` (per catalogue, mode and range of the share of all ads that a user may see). Knobs are
-calibrated for mode `cd` alone (docs/eligibility.md): nothing is fitted to another mode.
+calibrated for mode `cd` alone (docs/eligibility-calibration.md): nothing is fitted to another mode.
 """
 
 import time

@@ -1,14 +1,14 @@
-"""The generated tables of docs/eligibility.md, from the rows of `grace bench eligibility`.
+"""The tables of `grace bench eligibility`: on the screen, and in the two documents on eligibility.
 
 A comparison with the paper reads `ours / paper (difference)`. The difference is bold if it is
 larger than the calibration of the catalogue aims at: 2x for storage, 25 % for fill, 2 points for a
 rate.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grace.bench.markdown import markdown_table, origin, table_of
+from grace.bench.markdown import Cell, markdown_table, origin, shown, table_of
 from grace.bench.result_file import Row
 from grace.catalogues.paper.published import (
     ADS_PER_SID,
@@ -33,6 +33,14 @@ WAYS = {
     "exact": "**`exact`**",
 }
 
+_ELIGIBLE_ADS, _WASTED = "{eligible_ads:,.0f}", "{wasted_sids_pct:.1f}"
+_RECALL = "{score_mass_pct:.1f} / {top_ads_pct:.1f}"
+
+_CATALOGUES = {
+    "paper": "Ads near each other have similar rules",
+    "shuffled": "Rules do not follow the SIDs",
+}
+
 _MATCHERS = {"bitmask": "bitmask", "bloom": "Bloom"}
 _POSITIONS = ("root", "position 1", "position 2", "position 3")
 _BUCKETS = {"<5k": "below 5,000", "5k-9.9k": "5,000 to 9,999", "10k+": "10,000 and more"}
@@ -48,18 +56,30 @@ def study_tables(result: Mapping[str, Any]) -> dict[str, str]:
     size = f"{catalogue['sids']:,} SIDs, {catalogue['ads']:,} ads. "
     tables = {"ways": origin(result) + size + _ways(_all(rows, catalogue="paper"))}
     sweep = _all(rows, table="selectivity", catalogue="paper", audience="sweep")
-    tables["eligible ads"] = _by_range(sweep, lambda x: f"{x['eligible_ads']:,.0f}")
-    tables["wasted"] = _by_range(sweep, lambda x: f"{x['wasted_sids_pct']:.1f}")
-    tables["recall"] = _by_range(
-        sweep, lambda x: f"{x['score_mass_pct']:.1f} / {x['top_ads_pct']:.1f}"
-    )
+    tables["eligible ads"] = _by_range(sweep, _ELIGIBLE_ADS)
+    tables["wasted"] = _by_range(sweep, _WASTED)
+    tables["recall"] = _by_range(sweep, _RECALL)
     shuffled = _all(rows, table="selectivity", catalogue="shuffled", audience="sweep")
     tables["shuffled"] = _ways(_all(rows, catalogue="shuffled"))
-    tables["shuffled ads"] = _by_range(
-        shuffled, lambda x: f"{x['eligible_ads']:,.0f}, {x['wasted_sids_pct']:.0f} %"
-    )
+    tables["shuffled ads"] = _by_range(shuffled, "{eligible_ads:,.0f}, {wasted_sids_pct:.0f} %")
     tables["lists"] = _lists(index, catalogue)
     return tables
+
+
+def printed_tables(rows: Rows) -> str:
+    """Return the tables of one run in Markdown, as far as it measured them."""
+    parts = []
+    for name, heading in _CATALOGUES.items():
+        if own := _all(rows, catalogue=name):
+            sweep = _all(own, table="selectivity", audience="sweep")
+            parts += [f"## {heading}\n", _ways(own)]
+            parts += ["Users by the share of all ads that they may see. Eligible ads:\n"]
+            parts += [_by_range(sweep, _ELIGIBLE_ADS), "Wasted SIDs, %:\n"]
+            parts += [_by_range(sweep, _WASTED), "Score mass / top 100 ads, %:\n"]
+            parts += [_by_range(sweep, _RECALL)]
+    if own := _all(rows, table="own"):
+        parts.append(_own_ways(own))
+    return "\n".join(parts)
 
 
 def paper_tables(result: Mapping[str, Any]) -> dict[str, str]:
@@ -100,17 +120,36 @@ def _ways(rows: Rows) -> str:
     )
 
 
+def _own_ways(rows: Rows) -> str:
+    """Return the study's columns for snapshots of one's own."""
+    first = rows[0]
+    size = f"{first['sids_of_catalogue']:,} SIDs, {first['ads_of_catalogue']:,} ads. "
+    return f"{size}Means of {first['users']} requests.\n\n" + table_of(
+        rows,
+        ("", lambda x: WAYS[x["mode"]]),
+        ("snapshot", "{snapshot}"),
+        ("generated ads", "{generated_ads:,.0f}"),
+        ("eligible ads", "**{eligible_ads:,.0f}**"),
+        ("of generated, %", "{final_pct:.1f}"),
+        ("SIDs", "{sids:,.0f}"),
+        ("wasted, %", "{wasted_sids_pct:.1f}"),
+        ("live beams", lambda x: _steps(x["live_beams"])),
+        ("of them useful", lambda x: _steps(x["useful_beams"])),
+    )
+
+
 def _steps(beams: Sequence[float]) -> str:
-    return " / ".join(f"{mean:,.0f}" for mean in beams[:3])
+    """Show the beams after each step but the last, whose beams are the SIDs."""
+    return " / ".join(f"{mean:,.0f}" for mean in beams[:-1])
 
 
-def _by_range(rows: Rows, cell: Callable[[Row], str]) -> str:
+def _by_range(rows: Rows, cell: Cell) -> str:
     """Return a row for each range of the eligible share of all ads, and a column for each way."""
     body = []
     for begin in sorted({row["from_pct"] for row in rows}, reverse=True):
         own = _all(rows, from_pct=begin)
         name = f"{begin:g} to {own[0]['to_pct']:g} %"
-        cells = [cell(_one(own, mode=mode)) for mode in _modes(rows)]
+        cells = [shown(cell, _one(own, mode=mode)) for mode in _modes(rows)]
         body.append([name, str(own[0]["users"]), *cells])
     ways = [WAYS[mode] for mode in _modes(rows)]
     return markdown_table(("eligible ads of all", "users", *ways), body)

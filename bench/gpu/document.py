@@ -61,6 +61,12 @@ def performance_document(results: Path) -> str:
     return "\n".join(parts)
 
 
+def tables_of(name: str, rows: Sequence[Row]) -> str:
+    """Return the Markdown of the rows of one table of `grace bench`."""
+    _, tables = _SECTIONS[name]
+    return tables(rows)
+
+
 def _shown(file: Path) -> str:
     """The path below the repository's root."""
     in_repository = file.parts[-4:-2] == ("bench", "results")

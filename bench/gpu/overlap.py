@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.measure import require_overlap
-from grace.bench.gpu.search import Selection, observed, shared, traced_search
+from grace.bench.gpu.observed import Selection, observed
+from grace.bench.gpu.search import shared, traced_search
 from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row

@@ -6,12 +6,12 @@ No search is timed unless it generates what the plain beam search does in float3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from grace.bench.gpu.measure import require_close, require_equal, require_overlap
+from grace.bench.gpu.observed import Selection, observed
 from grace.bench.gpu.workload import Engine, Workload
 from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
@@ -162,40 +162,6 @@ def eligible_users(
             defined = REFERENCE.eligible_nodes(users, index)
             require_equal(f"eligible nodes, batch {number}", own.eligible, defined)
     return made
-
-
-class Selection(NamedTuple):
-    """The arguments of one selection, named as in Ops."""
-
-    logits: Tensor
-    scores: Tensor
-    candidates: Candidates
-    k: int
-    ordered: bool
-    row_scale: Tensor | None = None
-
-    def copied(self) -> "Selection":
-        """Return a copy, since the next step of the search may overwrite the memory."""
-        old = self.candidates
-        counts = None if old.counts is None else old.counts.clone()
-        candidates = Candidates(old.offsets.clone(), old.tokens.clone(), old.nodes.clone(), counts)
-        return self._replace(
-            logits=self.logits.clone(),
-            scores=self.scores.clone(),
-            candidates=candidates,
-            row_scale=None if self.row_scale is None else self.row_scale.clone(),
-        )
-
-
-def observed(ops: Ops, observe: Callable[[Selection, Beams], None]) -> Ops:
-    """Return the operations; each selection also calls `observe` with itself and its beams."""
-
-    def select_beams(*arguments: Any, **named: Any) -> Beams:
-        beams = ops.select_beams(*arguments, **named)
-        observe(Selection(*arguments, **named), beams)
-        return beams
-
-    return replace(ops, select_beams=select_beams)
 
 
 def traced_search(

@@ -15,7 +15,7 @@ _MIN_FIRST_TOKENS = 16
 @dataclass(frozen=True, slots=True)
 class PaperKnobs:
     """Calibrated at 30 M SIDs, in the order fan-out and ads per SID, CD-only pass rates, storage,
-    fill rates; docs/eligibility.md has the results. Levels: 1 first token .. 4 SID."""
+    fill rates; docs/eligibility-calibration.md has the results. Levels: 1 first token .. 4 SID."""
 
     # The tree. The mean fan-outs are those of the paper's storage table.
     fan_out_2: float = 384.0  # 11 MB / 56 B of bitmask rows over 512 first tokens

@@ -43,12 +43,13 @@ class _Size:
     vocab: int  # tokens per position
     log_users: int = 0
     learned_tokens: bool = False
+    clicks_only: bool = False
 
 
 _PRESETS = {
     Preset.TINY: _Size(2_000, 64, 64, log_users=3_000),
     Preset.SMALL: _Size(100_000, 512, 512),
-    Preset.DEMO: _Size(2_000, 64, 64, log_users=8_000, learned_tokens=True),
+    Preset.DEMO: _Size(2_000, 64, 64, log_users=8_000, learned_tokens=True, clicks_only=True),
 }
 
 
@@ -91,6 +92,7 @@ class CatalogueSpec:
     targeting: TargetingKnobs = field(default_factory=TargetingKnobs)
     log_users: int = 0  # users whose interactions are logged; 0 for no log
     learned_tokens: bool = False  # residual k-means, instead of the hierarchy itself
+    clicks_only: bool = False  # requests have the one feature that the demonstration's model reads
 
     def __post_init__(self) -> None:
         if self.seed < 0:
@@ -159,4 +161,5 @@ def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> Catalogu
         seed=seed,
         log_users=size.log_users,
         learned_tokens=size.learned_tokens,
+        clicks_only=size.clicks_only,
     )

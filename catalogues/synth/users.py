@@ -203,18 +203,18 @@ def _features(catalogue: Catalogue, user: User, rng: np.random.Generator) -> dic
     count = len(user.clicks)
     first_model = 1 + DEVICES.index(user.device) * _MODELS_PER_DEVICE
     model = rng.integers(first_model, first_model + _MODELS_PER_DEVICE)
-    features: dict[str, Any] = {
-        "dense": {"hour": {"values": [user.hour]}},
-        "categorical": {"device": {"ids": [str(model)]}},
-    }
+    features: dict[str, Any] = {}
+    if not catalogue.spec.clicks_only:
+        features["dense"] = {"hour": {"values": [user.hour]}}
+        features["categorical"] = {"device": {"ids": [str(model)]}}
     if count:
         ages_ms = np.cumsum(rng.exponential(8 * HOUR_MS, count) + 1000).astype(np.int64)
         actions = rng.choice(ACTION_IDS, count, p=ACTION_ODDS)
-        features["sequences"] = {
-            "clicks": {
-                "sids": catalogue.tree.sids[user.clicks].reshape(-1).tolist(),
-                "timestamps_ms": [str(NOW_MS - age) for age in ages_ms[::-1]],
-                "side": {"action": {"ids": [str(action) for action in actions]}},
-            }
+        clicks: dict[str, Any] = {
+            "sids": catalogue.tree.sids[user.clicks].reshape(-1).tolist(),
+            "timestamps_ms": [str(NOW_MS - age) for age in ages_ms[::-1]],
         }
+        if not catalogue.spec.clicks_only:
+            clicks["side"] = {"action": {"ids": [str(action) for action in actions]}}
+        features["sequences"] = {"clicks": clicks}
     return features

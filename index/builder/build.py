@@ -17,6 +17,7 @@ from grace.index.builder.report import Advance, BuildReport, Progress, Steps, pe
 from grace.index.builder.source import (
     AdsSource,
     ExpectedColumns,
+    both_names,
     open_ads,
     sid_space_in,
     vocab_sizes_in,
@@ -136,8 +137,9 @@ class BuildPlan:
                 )
             if name not in self.spec.without and name not in stated:
                 kind = "is an entity" if name in self.schema.entities else "has a rule"
+                shown = both_names(name, self.spec.columns.get(name, name))
                 raise InputError(
-                    f"{files}: column {name!r}: in no row there {kind}, so it would change "
+                    f"{files}: column {shown}: in no row there {kind}, so it would change "
                     f"nothing; fill it, or build with --without {name}"
                 )
 

@@ -6,7 +6,7 @@ column of lists that the schema does not declare looks like a rule that would no
 is refused; other columns are ignored, and the summary names them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -92,8 +92,13 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     ignored: set[str] = set()
     spaces: dict[str | None, str] = {}
     vocabularies: dict[tuple[int, ...] | None, str] = {}
-    for table in source.tables():
-        theirs = _columns(table, source, expected)
+    tables = source.tables()
+    lines = [table for table in tables if table.format is Format.JSONL]
+    keys = {name for table in lines for name in table.schema.names}
+    for table in tables:
+        # Lines leave out keys without a value, so a file may lack a key that others have.
+        elsewhere = keys if table.format is Format.JSONL else set[str]()
+        theirs = _columns(table, elsewhere, source, expected)
         ignored.update(set(table.schema.names) - {*theirs.values(), *_left_out(source, expected)})
         canonical = _is_canonical(table, theirs, expected)
         files.append(AdsFile(table, table.count_rows(), theirs, canonical))
@@ -127,11 +132,16 @@ def _left_out(source: TableSource, expected: ExpectedColumns) -> set[str]:
     return {source.theirs(name) for name in names}
 
 
-def _columns(table: TableFile, source: TableSource, expected: ExpectedColumns) -> Mapping[str, str]:
-    """Return the table's names of our columns, after a check of each column."""
+def _columns(
+    table: TableFile, elsewhere: Set[str], source: TableSource, expected: ExpectedColumns
+) -> Mapping[str, str]:
+    """Return the table's names of our columns, after a check of each column.
+
+    `elsewhere` are columns that the table may lack, because other files have them.
+    """
     present = table.schema.names
     for ours, their in source.columns.items():
-        if their not in present:
+        if their not in present and their not in elsewhere:
             raise InputError(
                 f"{table.address}: column {their!r}, named by ads.columns.{ours}, is missing; it "
                 f"has: {', '.join(present)}"
@@ -139,14 +149,15 @@ def _columns(table: TableFile, source: TableSource, expected: ExpectedColumns) -
     theirs = {
         name: source.theirs(name) for name in expected.known if source.theirs(name) in present
     }
-    _require_columns(table, theirs, source, expected)
+    _require_columns(table, theirs, elsewhere, source, expected)
+    _refuse_second_columns(table, theirs, source, expected)
     left_out = _left_out(source, expected)
     for name, their in list(theirs.items()):
         fault = _type_fault(name, table, table.schema.field(their).type, expected)
         if fault is None:
             continue
         if their not in left_out:
-            raise InputError(f"{table.address}: column {_both(name, their)} {fault}")
+            raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
     for field in table.schema:
         if field.name not in {*theirs.values(), *left_out} and _looks_like_a_rule(field):
@@ -157,9 +168,23 @@ def _columns(table: TableFile, source: TableSource, expected: ExpectedColumns) -
     return theirs
 
 
+def _refuse_second_columns(
+    table: TableFile, theirs: Mapping[str, str], source: TableSource, expected: ExpectedColumns
+) -> None:
+    """Refuse a column that has our name of a rule, where `columns` names another for it."""
+    for name in (*rule_columns(expected.schema), *expected.schema.entities):
+        their = source.theirs(name)
+        if their != name and name in table.schema.names and name not in theirs.values():
+            raise InputError(
+                f"{table.address}: column {name!r} would not be read, since ads.columns.{name} "
+                f"names {their!r}; drop one of the two columns, or rename it"
+            )
+
+
 def _require_columns(
     table: TableFile,
     theirs: Mapping[str, str],
+    elsewhere: Set[str],
     source: TableSource,
     expected: ExpectedColumns,
 ) -> None:
@@ -174,7 +199,10 @@ def _require_columns(
             "drop the column, or `sids`"
         )
     for name in (*expected.schema.names, *expected.entities):
-        if name in expected.without or name in theirs or name + EXCLUDE_SUFFIX in theirs:
+        columns = {name, name + EXCLUDE_SUFFIX}
+        if name in expected.without or columns & theirs.keys():
+            continue
+        if {source.theirs(column) for column in columns} & elsewhere:
             continue
         their = source.theirs(name)
         lacks = f"column {their!r} is missing, an entity of the targeting schema"
@@ -188,7 +216,8 @@ def _require_columns(
         )
 
 
-def _both(ours: str, theirs: str) -> str:
+def both_names(ours: str, theirs: str) -> str:
+    """Return a column's name as a message shows it: the table's, and ours if that is another."""
     return repr(ours) if ours == theirs else f"{theirs!r}, our {ours!r},"
 
 

@@ -16,12 +16,12 @@ from grace.index.importers.items import AcceptedItems
 from grace.index.rejects import Fault, Reject, RejectLog, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 from grace.index.tables.item_numbers import IdMap, replacing
+from grace.index.tables.parquet import without_views
 
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
 _READ_BUFFER = 1 << 22
 _SID = pa.list_(pa.uint16())
-_PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def write_items(out: Path, items: AcceptedItems, sid_space: str, advance: Advance) -> None:
@@ -45,7 +45,7 @@ class AdsToJoin:
         self.key = key
         try:
             with pq.ParquetFile(path) as file:
-                self.schema: pa.Schema = _without_views(file.schema_arrow)
+                self.schema: pa.Schema = without_views(file.schema_arrow)
                 self.rows: int = file.metadata.num_rows
         except UNREADABLE as error:
             raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
@@ -77,21 +77,6 @@ class AdsToJoin:
                         row += batch.num_rows
         except UNREADABLE as error:
             raise InputError(f"{self.path}: damaged near row {row}: {first_line(error)}") from None
-
-
-def _without_views(schema: pa.Schema) -> pa.Schema:
-    """Arrow cannot take rows of string views and the like, but it can of plain texts."""
-    fields = [field.with_type(_without_view(field.type)) for field in schema]
-    return pa.schema(fields, schema.metadata)
-
-
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    if kind in _PLAIN_OF_VIEW:
-        return _PLAIN_OF_VIEW[kind]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_without_view(kind.value_type)))
-    return kind
 
 
 def _check_joinable(path: Path, schema: pa.Schema) -> None:

@@ -1,13 +1,23 @@
-"""Explain why a user may or may not see an ad: every rule of the ad, and the user's values."""
+"""Explain why a user may or may not see an ad: every rule of the ad, and the user's values.
 
-from collections.abc import Sequence
+The words are the same wherever rules are shown (docs/targeting.md): `only` for an attribute, whose
+values must all be allowed, `any of` for a set, and `none of` for both.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import Attribute, TargetSet
+from grace.index.targeting.schema import (
+    EXCLUDE_SUFFIX,
+    Attribute,
+    TargetingSchema,
+    TargetSet,
+)
 from grace.index.users.user_rows import UserAttributes
 from grace.index.users.values import InternedValues
 
@@ -37,36 +47,63 @@ def explain(snapshot: Snapshot, ad: int, user: UserAttributes) -> tuple[Reason, 
     rule = int(snapshot.ads.ad_rule[ad])
     row = snapshot.rules.bitmask_table[snapshot.rules.bitmask[rule]]
     attributes = [
-        _attribute(attribute, first, row, user.get(attribute.name, ()))
+        _attribute(attribute, *_allowed(attribute, first, row), user.get(attribute.name, ()))
         for attribute, first in zip(
             snapshot.schema.attributes, snapshot.schema.first_bits, strict=True
         )
     ]
     sets = [
-        _set(snapshot, s, target_set, rule, user.get(target_set.name, ()))
+        _set(target_set, *_lists_of(snapshot, s, rule), user.get(target_set.name, ()))
         for s, target_set in enumerate(snapshot.schema.sets)
     ]
     return tuple(reason for reason in (*attributes, *sets) if reason is not None)
 
 
-def allowing(
-    name: str, include: Sequence[str], exclude: Sequence[str], values: Sequence[str]
-) -> Reason | None:
-    """Explain the lists of a returned ad without a snapshot: the server has tested them."""
-    if not include and not exclude:
-        return None
-    wanted = tuple(value for value in dict.fromkeys(values) if value in include)
-    return Reason(name, True, _lists(include, exclude), wanted)
+def explain_lists(
+    schema: TargetingSchema, lists: Mapping[str, Sequence[str] | None], user: UserAttributes
+) -> tuple[Reason, ...]:
+    """Test each rule of an ad, given by its lists: those of its row in an ads table, by column."""
+    include = {name: lists.get(name) or () for name in schema.names}
+    exclude = {name: lists.get(name + EXCLUDE_SUFFIX) or () for name in schema.names}
+    attributes = [
+        _attribute(
+            attribute,
+            [
+                value
+                for value in attribute.values
+                if value in (include[attribute.name] or attribute.values)
+                and value not in exclude[attribute.name]
+            ],
+            not include[attribute.name]
+            and (attribute.missing_passes_exclude or not exclude[attribute.name]),
+            user.get(attribute.name, ()),
+        )
+        for attribute in schema.attributes
+    ]
+    sets = [
+        _set(
+            target_set,
+            sorted(set(include[target_set.name])),
+            sorted(set(exclude[target_set.name])),
+            user.get(target_set.name, ()),
+        )
+        for target_set in schema.sets
+    ]
+    return tuple(reason for reason in (*attributes, *sets) if reason is not None)
+
+
+def _allowed(
+    attribute: Attribute, first: int, row: npt.NDArray[np.uint64]
+) -> tuple[list[str], bool]:
+    """Return the listed values that a bitmask row allows, and whether it allows `other`."""
+    places = range(first, first + attribute.bits)
+    *allowed, other = (bool(int(row[bit >> 6]) >> (bit & 63) & 1) for bit in places)
+    return list(compress(attribute.values, allowed)), other
 
 
 def _attribute(
-    attribute: Attribute, first: int, row: npt.NDArray[np.uint64], values: Sequence[str]
+    attribute: Attribute, listed: Sequence[str], other: bool, values: Sequence[str]
 ) -> Reason | None:
-    def allowed(bit: int) -> bool:
-        return bool(int(row[bit >> 6]) >> (bit & 63) & 1)
-
-    listed = [value for i, value in enumerate(attribute.values) if allowed(first + i)]
-    other = allowed(first + len(attribute.values))
     if other and len(listed) == len(attribute.values):
         return None
     effective = tuple(values) or (() if attribute.missing is None else (attribute.missing,))
@@ -79,20 +116,19 @@ def _attribute(
     return Reason(attribute.name, passes, _allows(attribute, listed, other), breaking or effective)
 
 
-def _allows(attribute: Attribute, listed: list[str], other: bool) -> str:
+def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
+    """Say what every value of the user must be."""
     left_out = [value for value in attribute.values if value not in listed]
+    if not left_out:
+        return "only listed values"
     if len(left_out) < len(listed):
-        return f"not {_some(left_out)}" + ("" if other else ", nor an unknown or missing one")
-    return _some(listed) + (", or one not listed" if other else "")
+        return f"none of {_some(left_out)}" + ("" if other else ", nor an unknown or missing one")
+    return f"only {_some(listed)}" + (", or one not listed" if other else "")
 
 
 def _set(
-    snapshot: Snapshot, s: int, target_set: TargetSet, rule: int, values: Sequence[str]
+    target_set: TargetSet, include: Sequence[str], exclude: Sequence[str], values: Sequence[str]
 ) -> Reason | None:
-    set_rule = int(snapshot.rules.set_rules[rule, s])
-    rules, strings = snapshot.rules.sets[s], snapshot.set_values[s]
-    include = _strings(rules.include_offsets, rules.include_values, set_rule, strings)
-    exclude = _strings(rules.exclude_offsets, rules.exclude_values, set_rule, strings)
     if not include and not exclude:
         return None
     wanted = tuple(value for value in dict.fromkeys(values) if value in set(include))
@@ -100,13 +136,19 @@ def _set(
     passes = not unwanted and bool(wanted or not include)
     if exclude and not values:
         passes &= target_set.missing_passes_exclude
-    return Reason(target_set.name, passes, _lists(include, exclude), unwanted or wanted)
-
-
-def _lists(include: Sequence[str], exclude: Sequence[str]) -> str:
-    lists = [f"one of {_some(include)}"] if include else []
+    lists = [f"any of {_some(include)}"] if include else []
     lists += [f"none of {_some(exclude)}"] if exclude else []
-    return ", ".join(lists)
+    return Reason(target_set.name, passes, ", ".join(lists), unwanted or wanted)
+
+
+def _lists_of(snapshot: Snapshot, s: int, rule: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the include and exclude list of a rule for one set."""
+    set_rule = int(snapshot.rules.set_rules[rule, s])
+    rules, strings = snapshot.rules.sets[s], snapshot.set_values[s]
+    return (
+        _strings(rules.include_offsets, rules.include_values, set_rule, strings),
+        _strings(rules.exclude_offsets, rules.exclude_values, set_rule, strings),
+    )
 
 
 def _strings(

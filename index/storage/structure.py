@@ -46,6 +46,7 @@ class Kind(IntEnum):
     STAR_ROW = 9
     NOT_FINITE = 10
     NOT_UTF8 = 11
+    NOT_IN_GROUP = 12
 
 
 def _check(name: str, *argtypes: Any) -> Callable[..., tuple[Kind, int]]:
@@ -80,6 +81,12 @@ find_in_node_tokens = _groups("i32_u16", np.int32, np.uint16)
 find_in_leaf_rules = _groups("i32_i32", np.int32, np.int32)
 find_in_rule_values = _groups("i64_i32", np.int64, np.int32)
 find_in_leaf_ads = _groups("i64_i64", np.int64, np.int64)
+# Takes ad_offsets, leaves, ad_rule, ads, leaf_offsets, leaf_rules, count, threads.
+find_missing_rule = _check(
+    "grace_check_rules_of_ads",
+    *(array_in(np.int64), c_int64, array_in(np.int32), c_int64),
+    *(array_in(np.int32), array_in(np.int32), c_int64),
+)
 # Takes ids, count, stride, begin, end, threads.
 find_in_ids = _check("grace_check_ids", array_in(np.int32), c_int64, c_int64, c_int64, c_int64)
 # Takes ids, count, threads.
@@ -278,6 +285,14 @@ def _check_exact_lists(snapshot: Snapshot, lists: ExactLists, threads: int) -> N
     _check_offsets("leaf_rule_offsets.npy", offsets, len(rules), "leaf", "rule", True, threads)
     found = find_in_leaf_rules(offsets, len(offsets) - 1, rules, len(rules), limit - 1, threads)
     _refuse_member("leaf_rules.npy", found, rules, "rule", limit)
+    ads, leaves = snapshot.ads, snapshot.trie.num_leaves
+    missing, at = find_missing_rule(
+        ads.ad_offsets, leaves, ads.ad_rule, ads.num_ads, offsets, rules, len(rules), threads
+    )
+    if missing is not Kind.NONE:
+        leaf = int(np.searchsorted(ads.ad_offsets, at, side="right")) - 1
+        fault = f"leaf {leaf} lacks rule {ads.ad_rule[at]} of its ad {ads.ad_ids[at]}"
+        raise SnapshotError("leaf_rules.npy", fault)
     for target_set, set_rules, postings in zip(
         snapshot.schema.sets, snapshot.rules.sets, lists.postings, strict=True
     ):

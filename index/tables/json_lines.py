@@ -29,7 +29,7 @@ def read_schema(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
                 "write one type per column"
             ) from None
         rows += table.num_rows
-    return schema, rows
+    return _without_null_lists(schema), rows
 
 
 def batches(
@@ -40,7 +40,7 @@ def batches(
     for block in _blocks(stream, address):
         table = _parsed(block, address, rows, read)
         rows += table.num_rows
-        yield from table.combine_chunks().to_batches()
+        yield from table.select(list(columns)).combine_chunks().to_batches()
 
 
 def _parsed(block: bytes, address: str, row: int, schema: pa.Schema | None = None) -> pa.Table:
@@ -89,3 +89,9 @@ def _with_text(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
     return kind
+
+
+def _without_null_lists(schema: pa.Schema) -> pa.Schema:
+    """Arrow reads lists that hold only nulls into arrays with too few elements."""
+    null, texts = pa.list_(pa.null()), pa.list_(pa.string())
+    return pa.schema([field.with_type(texts) if field.type == null else field for field in schema])

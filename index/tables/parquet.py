@@ -9,6 +9,7 @@ from grace.configs.errors import InputError
 
 _BATCH_BYTES = 1 << 27
 _READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
+_PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def read_footer(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
@@ -20,7 +21,7 @@ def read_footer(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
             f"{address}: damaged: its row groups hold {sum(groups)} rows, its footer says "
             f"{footer.num_rows}"
         )
-    return found, footer.num_rows
+    return without_views(found), footer.num_rows
 
 
 def batches(
@@ -30,8 +31,30 @@ def batches(
     with pq.ParquetFile(source, buffer_size=_READ_BUFFER, pre_buffer=False) as table:
         if table.schema_arrow.names != schema.names:
             raise InputError(f"{address}: its columns changed while it was read")
+        plain = pa.schema([schema.field(name) for name in columns])
+        has_views = any(
+            table.schema_arrow.field(name).type != plain.field(name).type for name in columns
+        )
         for group in range(table.num_row_groups):
             held = table.metadata.row_group(group)
             bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
             most = max(1, min(rows, _BATCH_BYTES // bytes_per_row))
-            yield from table.iter_batches(most, row_groups=[group], columns=list(columns))
+            for batch in table.iter_batches(most, row_groups=[group], columns=list(columns)):
+                # Arrow selects columns by path, in which a dot leads into a nested one.
+                selected = batch.select(list(columns))
+                yield selected.cast(plain) if has_views else selected
+
+
+def without_views(schema: pa.Schema) -> pa.Schema:
+    """Return plain texts and lists of them for views, of which Arrow cannot take rows."""
+    fields = [field.with_type(_without_view(field.type)) for field in schema]
+    return pa.schema(fields, schema.metadata)
+
+
+def _without_view(kind: pa.DataType) -> pa.DataType:
+    if kind in _PLAIN_OF_VIEW:
+        return _PLAIN_OF_VIEW[kind]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
+        return make(kind.value_field.with_type(_without_view(kind.value_type)))
+    return kind

@@ -42,7 +42,6 @@ class TableFile:
         done = 0
         try:
             for batch in self._batches(columns, rows):
-                batch = batch.select(list(columns))
                 for first in range(0, batch.num_rows, rows):
                     yield batch.slice(first, rows)
                 done += batch.num_rows
@@ -89,7 +88,7 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
         else:
             with closing(_stream(address)) as stream:
                 if form is Format.CSV:
-                    schema, rows = csv_text.read_header(stream), None
+                    schema, rows = csv_text.read_header(stream, address), None
                 else:
                     schema, rows = json_lines.read_schema(stream, address)
     except UNREADABLE as error:

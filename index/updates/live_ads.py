@@ -22,7 +22,7 @@ from grace.index.matchers.live_rules import changed_pairs
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_set import distinct
 from grace.index.updates.state import Touched, UpdateState
-from grace.index.updates.update import AD_LEVEL, Ids
+from grace.index.updates.update import AD_LEVEL, AdUpdate, Ids
 
 MOST_NOTES = 256
 """The most changes of pairs that wait apart for a batch. An idle server would keep all of them."""
@@ -193,6 +193,21 @@ def levels_of(snapshot: Snapshot, ordinal: int) -> dict[str, int]:
         if place != NO_ENTITY:
             levels[entities.name] = int(entities.ids[place])
     return levels
+
+
+def unknown_ids(snapshot: Snapshot, update: AdUpdate) -> dict[str, Ids]:
+    """Return the ids that an update stops or resumes and that the snapshot lacks, by level."""
+    entities = {each.name: each for each in snapshot.entities}
+    found = {}
+    for level in sorted({*update.stop, *update.resume}):
+        ids = np.concatenate([update.stop.get(level, _NONE), update.resume.get(level, _NONE)])
+        if level == AD_LEVEL:
+            ids = ids[snapshot.ads.ordinals(ids) < 0]
+        elif level in entities:
+            ids = ids[entities[level].places(ids) < 0]
+        if len(ids):
+            found[level] = np.sort(ids)  # no id is both stopped and resumed
+    return found
 
 
 def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -3,6 +3,7 @@
 // Each check reads its arrays once, on all cores, and reports the first fault as {kind, position};
 // the caller, who knows the names, words it. No content leads to a read outside the given lengths:
 // every offset and id is compared with its bounds before it is followed.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string_view>
@@ -30,6 +31,7 @@ enum FaultKind : int64_t {
   kStarRow = 9,       // the flag contradicts the Bloom row
   kNotFinite = 10,
   kNotUtf8 = 11,
+  kNotInGroup = 12,
 };
 
 struct Fault {
@@ -123,6 +125,30 @@ GRACE_API int32_t grace_check_groups_i64_i32(const int64_t* offsets, int64_t gro
                                              const int32_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {
   return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
+}
+
+// The rules of every leaf, which ascend, hold the rule of each of its ads.
+GRACE_API int32_t grace_check_rules_of_ads(const int64_t* ad_offsets, int64_t leaves,
+                                           const int32_t* ad_rule, int64_t ads,
+                                           const int32_t* rule_offsets, const int32_t* rules,
+                                           int64_t count, int32_t threads, int64_t* fault) {
+  return guarded([&] {
+    first_fault(leaves, threads, fault, [&](Range range) -> Fault {
+      for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
+        const int64_t first = ad_offsets[leaf];
+        const int64_t last = ad_offsets[leaf + 1];
+        const int64_t begin = rule_offsets[leaf];
+        const int64_t end = rule_offsets[leaf + 1];
+        if (first < 0 || last < first || last > ads) return {kOffsetDescends, leaf + 1};
+        if (begin < 0 || end < begin || end > count) return {kOffsetDescends, leaf + 1};
+        for (int64_t ad = first; ad < last; ++ad) {
+          const bool found = std::binary_search(rules + begin, rules + end, ad_rule[ad]);
+          if (!found) return {kNotInGroup, ad};
+        }
+      }
+      return {};
+    });
+  });
 }
 
 // Ad ids of leaves.

@@ -21,6 +21,8 @@ int32_t grace_check_groups_i64_i32(const int64_t*, int64_t, const int32_t*, int6
                                    int32_t, int64_t*);
 int32_t grace_check_groups_i64_i64(const int64_t*, int64_t, const int64_t*, int64_t, int64_t,
                                    int32_t, int64_t*);
+int32_t grace_check_rules_of_ads(const int64_t*, int64_t, const int32_t*, int64_t, const int32_t*,
+                                 const int32_t*, int64_t, int32_t, int64_t*);
 int32_t grace_check_ids(const int32_t*, int64_t, int64_t, int64_t, int64_t, int32_t, int64_t*);
 int32_t grace_check_ascending(const int64_t*, int64_t, int32_t, int64_t*);
 int32_t grace_check_padding(const uint64_t*, int64_t, int64_t, int64_t, int32_t, int64_t*);
@@ -126,6 +128,54 @@ void fuzz_groups(Random& random, int64_t longest, Check check) {
   }
   expect(random, right, std::max(groups, count), [&](int32_t threads, int64_t* fault) {
     return check(offsets.data(), groups, values.data(), count, greatest, threads, fault);
+  });
+}
+
+// All rules ascend, so that those between any two offsets do, too.
+void fuzz_rules_of_ads(Random& random, int64_t longest) {
+  std::vector<int64_t> ad_offsets(1, 0);
+  std::vector<int32_t> rule_offsets(1, 0);
+  std::vector<int32_t> ad_rule;
+  std::vector<int32_t> rules;
+  for (int64_t leaf = below(random, longest); leaf > 0; --leaf) {
+    const auto first = static_cast<int64_t>(rules.size());
+    const int64_t own = 1 + below(random, 4);
+    for (int64_t n = 0; n < own; ++n) {
+      const int32_t last = rules.empty() ? 0 : rules.back();
+      rules.push_back(last + 1 + static_cast<int32_t>(below(random, 3)));
+    }
+    for (int64_t n = below(random, 5); n > 0; --n) {
+      ad_rule.push_back(rules[first + below(random, own)]);
+    }
+    rule_offsets.push_back(static_cast<int32_t>(rules.size()));
+    ad_offsets.push_back(static_cast<int64_t>(ad_rule.size()));
+  }
+  const auto ads = static_cast<int64_t>(ad_rule.size());
+  const auto count = static_cast<int64_t>(rules.size());
+  const auto leaves = static_cast<int64_t>(ad_offsets.size()) - 1;
+  if (longest < 100) {  // as in fuzz_groups
+    ad_offsets = mutated(random, ad_offsets);
+    rule_offsets = mutated(random, rule_offsets);
+  }
+  ad_rule = mutated(random, ad_rule);
+  const auto is_right = [&](int64_t leaf) {
+    const int64_t first = ad_offsets[leaf];
+    const int64_t last = ad_offsets[leaf + 1];
+    const int64_t begin = rule_offsets[leaf];
+    const int64_t end = rule_offsets[leaf + 1];
+    if (first < 0 || last < first || last > ads) return false;
+    if (begin < 0 || end < begin || end > count) return false;
+    for (int64_t ad = first; ad < last; ++ad) {
+      const auto from = rules.begin() + begin;
+      if (std::count(from, rules.begin() + end, ad_rule[ad]) == 0) return false;
+    }
+    return true;
+  };
+  bool right = true;
+  for (int64_t leaf = 0; leaf < leaves; ++leaf) right = right && is_right(leaf);
+  expect(random, right, std::max(ads, leaves), [&](int32_t threads, int64_t* fault) {
+    return grace_check_rules_of_ads(ad_offsets.data(), leaves, ad_rule.data(), ads,
+                                    rule_offsets.data(), rules.data(), count, threads, fault);
   });
 }
 
@@ -270,6 +320,7 @@ int main(int argc, char** argv) {
     fuzz_groups<int32_t, int32_t>(random, longest, grace_check_groups_i32_i32);
     fuzz_groups<int64_t, int32_t>(random, longest, grace_check_groups_i64_i32);
     fuzz_groups<int64_t, int64_t>(random, longest, grace_check_groups_i64_i64);
+    fuzz_rules_of_ads(random, longest);
     fuzz_ids(random, longest);
     fuzz_ascending(random, longest);
     fuzz_tables(random);

@@ -17,7 +17,7 @@ class EligibilityFacts:
     """The cost of mode `exact`; all 0 in other modes.
 
     eligibility_list_bytes  of the lists that masks are made from
-    eligibility_mask_bytes  of the masks of all batches in flight
+    eligibility_mask_bytes  of the most masks of batches that are in memory at once
     eligibility_ms          to make the masks of a full batch, whose users have no values of sets
     """
 

@@ -20,9 +20,12 @@ from grace.model.checkpoints.checkpoint import WEIGHTS
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""
 
-BATCHES_IN_FLIGHT = 3
-"""The most batches whose masks of eligible nodes are in memory: one generates, one is prepared, and
-one is about to be freed."""
+BATCHES_WITH_MASKS = 5
+"""The most batches whose masks of eligible nodes are in memory: of requests, one is prepared, one
+generates and one is answered; one warms up for a load; one is an explanation's."""
+
+BATCHES_MADE = 3
+"""The most batches whose masks are being made: of requests, of a load and of an explanation."""
 
 _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
@@ -93,9 +96,12 @@ def is_read_when_exact(file: str) -> bool:
 
 
 def mask_bytes(counts: Counts, max_batch: int) -> int:
-    """Return the memory of the masks of all batches in flight, and of what they are made from."""
-    rows = counts.rule_bitmasks + sum(counts.set_rules.values())
-    masks = BATCHES_IN_FLIGHT * sum(counts.nodes_per_level) + rows + counts.rules
+    """Return the most memory of masks of eligible nodes, and of the masks that they are made from.
+
+    An explanation has one request, and counts as a whole batch.
+    """
+    made_from = counts.rule_bitmasks + sum(counts.set_rules.values()) + counts.rules + 1
+    masks = BATCHES_WITH_MASKS * sum(counts.nodes_per_level) + BATCHES_MADE * made_from
     return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
 
 
@@ -106,11 +112,13 @@ def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> 
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
     if fault and needed.masks:
+        # 16 requests share a mask, so a smaller batch saves nothing below that.
+        lower = "lower generation.max_batch, " if max_batch > REQUESTS_PER_MASK else ""
         raise SnapshotError(
             MANIFEST,
-            f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of eligible nodes for "
-            f"generation.max_batch {max_batch}: lower it, publish a smaller version, build with "
-            f"--matchers union, or {_MORE}",
+            f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of mode exact, which say what "
+            f"each request of a batch (generation.max_batch {max_batch}) may see: {lower}publish a "
+            f"smaller version, build with --matchers union, or {_MORE}",
         )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")

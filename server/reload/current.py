@@ -86,13 +86,15 @@ class Current:
     async def older(self, version: int, served: int, pin: Pin | None) -> int:
         """Return the version to roll back to; 0 asks for the newest below the served one.
 
-        Raise `load_refused` if it is not an older one. While a pin holds, the version may also be
-        between the pinned one and what the rollback left.
+        Raise `load_refused` if it is not there, or not an older one. While a pin holds, the version
+        may also be between the pinned one and what the rollback left.
         """
         there = await self.versions()
         what, below = f"{served} is served", [each for each in there if each < served]
         if not version and below:
             return below[-1]
+        if version:
+            self._require(version, there)
         if version and pin is not None and pin.until_above > served:
             what = f"a rollback left {pin.until_above}"
             below = [each for each in there if each < pin.until_above]
@@ -108,7 +110,9 @@ class Current:
 
     async def require(self, version: int) -> None:
         """Raise `load_refused` if the root has no such version."""
-        there = await self.versions()
+        self._require(version, await self.versions())
+
+    def _require(self, version: int, there: tuple[int, ...]) -> None:
         if version not in there:
             root = root_of(self._snapshots)
             raise load_refused(

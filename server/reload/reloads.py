@@ -109,11 +109,6 @@ class Reloads:
         self._follows: asyncio.Task[None] | None = None
         self._operations: set[asyncio.Task[Served]] = set()
 
-    @property
-    def busy(self) -> bool:
-        """Whether a load runs. It may be in native code, which nothing interrupts."""
-        return self._loads.busy
-
     def status(self) -> LoadStatus:
         pin, fault = self._pin, self._current.fault
         seen = None if fault else self._current.seen

@@ -294,7 +294,7 @@ class Pipeline:
         except Exception as error:  # fails one batch, unless the stage is broken
             if self._failed[stage].broken_by(error, given.under_way.requests):
                 raise
-            stream.keep(given)
+            stream.finish()  # it may still read the batch
             self._batch_failed(stage, given.under_way, error)
             return None
         self._failed[stage].clear()
@@ -309,9 +309,8 @@ class Pipeline:
         _LOG.error("a batch failed", exc_info=error, extra=fields)
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
-        stream = self._streams["generate"]
-        stream.follow(given.times[-1].end)
-        stream.keep(given)
+        """Generate has not read the batch, so it is free once features' work is done."""
+        self._marks.wait_for(given.times[-1].end)
         self._end(failures, given.under_way)
 
     def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:

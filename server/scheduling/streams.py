@@ -6,10 +6,9 @@ stage's stream follows the event, and only the thread of the stage on the host w
 
 Memory must not be freed while another stream still reads it: the allocator would give it to the
 next batch on the stream that made it. So a batch holds what every stage made of it until generate's
-mark has passed, and a stage that fails keeps its batch until its own stream has done the work.
+mark has passed. The thread of a stage that fails waits until its own stream has done the work.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -40,11 +39,13 @@ class Stream(Protocol):
 
     def passed(self, mark: Mark) -> bool: ...
 
-    def keep(self, memory: object) -> None:
-        """Keep memory until the work so far is done."""
+    def finish(self) -> None:
+        """Wait until the work so far is done."""
 
 
 class Clock(Protocol):
+    """One thread reads the times. Any thread may wait."""
+
     def context(self) -> AbstractContextManager[object]:
         """Return the context in which the thread that reads the clock works."""
 
@@ -88,7 +89,7 @@ class HostStream:
     def passed(self, mark: Mark) -> bool:  # noqa: ARG002
         return True
 
-    def keep(self, memory: object) -> None:
+    def finish(self) -> None:
         pass
 
     def wait_for(self, mark: Mark) -> None:
@@ -104,14 +105,11 @@ class DeviceStream:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Earlier work, such as the copies of the weights, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
-        self._kept: deque[tuple[torch.cuda.Event, object]] = deque()
 
     def context(self) -> AbstractContextManager[object]:
         return _on_device(self._device, self._stream)
 
     def mark(self) -> torch.cuda.Event:
-        while self._kept and self._kept[0][0].query():  # type: ignore[no-untyped-call]
-            self._kept.popleft()
         # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
         event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
@@ -123,12 +121,12 @@ class DeviceStream:
     def passed(self, mark: torch.cuda.Event) -> bool:
         return bool(mark.query())  # type: ignore[no-untyped-call]
 
-    def keep(self, memory: object) -> None:
-        self._kept.append((self.mark(), memory))
+    def finish(self) -> None:
+        self.mark().synchronize()
 
 
 class DeviceClock:
-    """Reads the times of a GPU's events. One thread, which works on the host, may use it."""
+    """Reads the times of a GPU's events, on a thread that works on the host."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = perf_counter) -> None:
         self._device = device

@@ -11,6 +11,7 @@ import torch
 from google.protobuf.message import DecodeError
 
 from grace.configs.serving import LogLevel, ServingConfig
+from grace.index.updates.live_ads import unknown_ids
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -28,6 +29,7 @@ from grace.proto.retrieval_pb2 import (
     SetLogLevelRequest,
     SetLogLevelResponse,
     SnapshotStatus,
+    UnknownIds,
     UpdateAdsResponse,
     UpdatesStatus,
 )
@@ -46,10 +48,13 @@ from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import Context, Method
 from grace.server.transport.load_calls import LoadCalls
-from grace.server.updates.ad_updates import AdUpdates
+from grace.server.updates.ad_updates import AdUpdates, Updated
 
 PAGE_IDS = 1 << 16
 """The most ids in a reply of GetStops."""
+
+MOST_UNKNOWN = 10
+"""The most ids of one level that a reply of UpdateAds names as unknown."""
 
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
@@ -69,11 +74,6 @@ class Admin:
         self._config = config
         self._reloads = reloads
         self._explain = ExplainCall(state, config, stages)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a thread works for a call, in native code that nothing interrupts."""
-        return self._explain.busy
 
     @property
     def methods(self) -> Mapping[str, Method]:
@@ -126,7 +126,10 @@ class Admin:
             failure = error.with_traceback(None)
         else:
             return UpdateAdsResponse(
-                sequence=updated.sequence, applied=updated.applied, ads_stopped=state.ads_stopped
+                sequence=updated.sequence,
+                applied=updated.applied,
+                ads_stopped=state.ads_stopped,
+                unknown=await asyncio.to_thread(_unknown, state.pair, updated),
             ).SerializeToString()
         return await _fail(failure, context)
 
@@ -170,6 +173,15 @@ class Admin:
 
 async def _fail(failure: ServiceError, context: Context) -> NoReturn:
     await context.abort(failure.code, failure.text, failure.trailers)
+
+
+def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds]:
+    if pair is None or updated.update is None or not updated.applied:
+        return {}
+    return {
+        level: UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
+        for level, ids in unknown_ids(pair.snapshot, updated.update).items()
+    }
 
 
 def _required(updates: AdUpdates | None) -> AdUpdates:

@@ -56,10 +56,6 @@ class ExplainCall:
         self._places = BoundedSemaphore(MOST_EXPLANATIONS)
         self._thread = DaemonThread("grace-explain")
 
-    @property
-    def busy(self) -> bool:
-        return self._thread.busy
-
     async def explain(self, message: bytes, context: GrpcContext) -> bytes:
         arrived = perf_counter()
         try:

@@ -76,6 +76,7 @@ class Updated:
 
     sequence: int
     applied: bool
+    update: AdUpdate | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True, eq=False)
@@ -253,7 +254,7 @@ class AdUpdates:
         for applied, ended in ((True, news), (False, repeated)):
             self._count("applied" if applied else "repeated", len(ended))
             for each in ended:
-                each.done.set_result(Updated(self._state.sequence, applied))
+                each.done.set_result(Updated(self._state.sequence, applied, each.update))
         if news:
             self._log_group(len(news))
             self._rewrite_if_large()

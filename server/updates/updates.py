@@ -51,7 +51,10 @@ class Updates:
     async def complete(self) -> None:
         """Wait for the updates without which the server must not be ready."""
         waits: list[Future[Any]] = []
-        if self.ads is not None:
+        if self.ads is None:
+            fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
+            _LOG.warning("no_state_dir", extra={"event": "no_state_dir", **fields})
+        else:
             if not self.ads.complete.done():
                 _LOG.warning("awaits_full", extra={"event": "awaits_full"})
             waits.append(self.ads.complete)

@@ -231,7 +231,11 @@ def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> N
     result = read_result(out)
     ways = {(row.get("catalogue"), row["mode"]) for row in result["rows"] if "mode" in row}
     assert ways == {(None, "exact"), ("paper", "exact")}
-    assert of(result["rows"], table="pass", bucket="all")[0]["users"] == 3
+    everyone = of(result["rows"], table="pass", bucket="all")[0]
+    assert everyone["users"] == 3
+    (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["exact"]]
+    assert f"{everyone['eligible_ads']:,.0f}" in line.split()
+    assert "Rules do not follow the SIDs" not in done.stdout  # not measured
 
 
 def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path) -> None:

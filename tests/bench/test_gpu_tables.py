@@ -18,6 +18,7 @@ from grace.bench.gpu import attention, budget, gtm, ladder, serve
 from grace.bench.gpu.catalogue import Catalogue, catalogue_spec, full_requests
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.workload import PAPER, workload_of
+from grace.bench.markdown import ms
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
 from grace.configs.serving import LimitsConfig
@@ -230,11 +231,13 @@ def test_full_requests_give_every_declared_input_at_its_longest() -> None:
     assert all(len(bag.ids) == 20 for bag in given.bags.values())
 
 
-def test_the_command_prints_rows_and_writes_a_result_file(
+def test_the_command_writes_a_result_file_and_prints_its_rows_or_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "attention.json"
-    command = "bench attention --device cpu --tiny --seconds 0.001 --only cross --out".split()
+    command = (
+        "bench attention --device cpu --tiny --seconds 0.001 --only cross --json --out".split()
+    )
     monkeypatch.setattr("sys.argv", ["grace", *command, str(out)])
     done = invoke_grace(*command, out)
     assert done.exit_code == 0, done.stderr
@@ -244,6 +247,13 @@ def test_the_command_prints_rows_and_writes_a_result_file(
     assert set(result) == {"machine", "commit", "command", "rows"}
     assert result["command"].startswith("grace bench attention --device cpu --tiny")
     assert [json.loads(line) for line in done.stdout.splitlines()] == result["rows"]
+    command.remove("--json")
+    done = invoke_grace(*command, tmp_path / "again.json", "--precision", "fp32")
+    assert done.exit_code == 0, done.stderr
+    again = json.loads((tmp_path / "again.json").read_text())["rows"]
+    assert "Cross-attention, ms" in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("ours")]
+    assert ms(again[-1]["p50_ms"]) in line.split()
 
 
 @pytest.mark.subprocess

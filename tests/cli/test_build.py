@@ -89,6 +89,13 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
     by_number = json.loads(invoke_grace("inspect", root, "--version", "1", "--json").stdout)
     by_folder = json.loads(invoke_grace("inspect", root / f"{1:020d}", "--json").stdout)
     assert by_number == by_folder
+    assert (by_number["versions"], by_number["current_version"]) == ([1, 2], 2)
+    shown = invoke_grace("inspect", root).stdout.splitlines()
+    assert shown[0] == "versions here: 1, 2; current: 2"
+    assert shown[1].startswith("version 2, created ")
+    (root / "CURRENT").write_text("2\n", encoding="utf-8")
+    shown = invoke_grace("inspect", root, "--version", "1").stdout.splitlines()
+    assert shown[0] == "versions here: 1, 2; current: none of them"
     assert (by_number["mode"], by_number["matchers"]) == ("cd", [])
 
 
@@ -118,11 +125,11 @@ def test_k_way_matchers_are_built_verified_and_inspected(
     words = invoke_grace("inspect", root).stdout
     if options[0] == "static":
         assert summary["k_way"] == {"widths": [4, 3, 2, 1]}
-        assert "matchers: static, partitions per token 4,3,2,1" in words
+        assert "mode static, partitions per token 4,3,2,1" in words
         assert "counts the empty partitions" in words
     else:
         assert summary["k_way"] == {"fill_target": 0.1, "k_max": 8}
-        assert "matchers: dynamic, fill target 0.1, k max 8" in words
+        assert "mode dynamic, fill target 0.1, k max 8" in words
 
 
 def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: Path) -> None:
@@ -136,9 +143,9 @@ def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: P
     assert [each["name"] for each in summary["exact"]["postings"]] == ["location", "audience"]
     words = invoke_grace("inspect", root).stdout
     pairs = f"{summary['exact']['leaf_rules']:,} pairs of SID and distinct rule"
-    for text in ("matchers: exact", pairs, "Posting lists", "include entries"):
+    for text in ("mode exact", pairs, "Posting lists", "include entries", "B in memory: decoding "):
         assert text in words
-    assert "matcher row" not in words
+    assert "matcher" not in words
 
 
 @pytest.mark.parametrize(

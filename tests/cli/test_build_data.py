@@ -90,7 +90,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert build(shop, "--shards", "2")[0] == 0
     assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
-    table = shown_table(None, shop)
+    table = shown_table(None, None, shop)
     assert table is not None
     assert number_of("007", table) == 2
     with pytest.raises(InputError, match="--ad 7: not in the id map"):
@@ -100,7 +100,8 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
     }
-    assert [str(reason) for reason in known[0].reasons] == ["country: one of US, CA (user: CA)"]
+    (country,) = map(str, known[0].reasons)
+    assert country == "country: none of NA, nor an unknown or missing one (user: CA)"
     assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
 
 
@@ -127,6 +128,23 @@ def test_the_same_ads_in_any_format_have_the_same_bytes(shop: Path, tmp_path: Pa
     for other in others:
         for file in first.glob("*.npy"):
             assert file.read_bytes() == (other / file.name).read_bytes(), (other, file.name)
+
+
+def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
+    raw, rows = shop.parent / "raw", [{"sku": "sku-1", "Country Code": "US"}]
+    rows.append({"sku": "007", "place": "it", "campaign": "7"})
+    for number, row in enumerate(rows):
+        (raw / f"{number}.jsonl").write_text(json.dumps(row).replace('"7"', "7") + "\n")
+    (raw / "ads.csv").unlink()
+    columns = "{ad_id: sku, country: Country Code}"
+    tables = f"ads: {{files: [../raw], columns: {columns}}}\nsids: codebook\nid_map: ids.parquet"
+    (shop / "tables.yaml").write_text(tables)
+    code, _, err = build(shop)
+    assert (code, err) == (0, "")
+    assert load_snapshot(shop / "snapshots").rules.num_rules == 2
+    (raw / "1.jsonl").write_text('{"sku": "007", "campaign": 7}\n')
+    code, _, err = build(shop)
+    assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
 
 
 def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
@@ -174,6 +192,7 @@ def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> No
     ("changes", "options", "fault"),
     [
         ({"Country Code": "Land"}, (), "column 'Country Code', named by ads.columns.country, is"),
+        ({"notes": "country"}, (), "column 'country' would not be read, since ads.columns.country"),
         ({"place": "city"}, (), "columns 'place' and 'place_exclude' are missing, a rule of"),
         ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
         ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),

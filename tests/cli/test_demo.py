@@ -60,6 +60,7 @@ def test_the_demo_explains_which_ads_its_users_get_and_which_not(tmp_path: Path)
     assert server is not None
     assert not is_running(server)
     assert f"grace retrieve --wait 60 --request {tmp_path}/request.json" in done.stdout
+    assert f"--state-dir {tmp_path}/state" in done.stdout, "so that stops and rollbacks work"
 
 
 @pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from grace.index.matching.explain import Reason, explain
+from grace.index.matching.explain import Reason, explain, explain_lists
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot
@@ -20,6 +20,16 @@ def test_all_reasons_pass_exactly_when_the_ad_is_eligible(case: Case) -> None:
         for ad, ordinal in zip(case.ads, ordinals, strict=True):
             reasons = explain(snapshot, ordinal, user)
             assert all(r.passes for r in reasons) == eligible(case.schema, ad, user)
+            assert explain_lists(case.schema, columns(ad), user) == reasons
+
+
+def columns(ad: RawAd) -> dict[str, list[str] | None]:
+    """The lists of the ad's row in an ads table."""
+    return {
+        f"{name}{suffix}": None if side is None else list(side)
+        for name, rule in ad.rules.items()
+        for suffix, side in zip(("", "_exclude"), rule, strict=True)
+    }
 
 
 SCHEMA = TargetingSchema(
@@ -36,20 +46,37 @@ SCHEMA = TargetingSchema(
         (
             {"country": (frozenset({"NO"}), None)},
             {"country": ["SE"]},
-            (Reason("country", False, "NO", ("SE",)),),
+            (Reason("country", False, "only NO", ("SE",)),),
         ),
         (
             {"country": (None, frozenset({"SE"}))},
             {},
-            (Reason("country", False, "not SE, nor an unknown or missing one", ()),),
+            (Reason("country", False, "none of SE, nor an unknown or missing one", ()),),
         ),
         (
             {"location": (frozenset({"no/oslo"}), frozenset({"no/bergen"}))},
             {"location": ["no", "no/oslo"]},
-            (Reason("location", True, "one of no/oslo, none of no/bergen", ("no/oslo",)),),
+            (Reason("location", True, "any of no/oslo, none of no/bergen", ("no/oslo",)),),
+        ),
+        (
+            {"country": (frozenset({"NO", "SE"}), frozenset({"SE"}))},
+            {"country": ["NO", "SE"]},
+            (Reason("country", False, "only NO", ("SE",)),),
+        ),
+        (
+            {"age": (frozenset({"18-24", "25-34"}), None)},
+            {},
+            (Reason("age", False, "only listed values", ()),),
         ),
     ],
-    ids=["no rule", "include", "exclude and missing", "set with both"],
+    ids=[
+        "no rule",
+        "include",
+        "exclude and missing",
+        "set with both",
+        "several values",
+        "all values",
+    ],
 )
 def test_reasons_read_well(
     rules: dict[str, tuple[frozenset[str] | None, frozenset[str] | None]],
@@ -65,4 +92,4 @@ def test_long_lists_are_cut_with_their_number() -> None:
     ad = RawAd(1, (0,), 0.0, {"location": (places, None)})
     snapshot = plain_snapshot(SCHEMA, (2,), [ad])
     (reason,) = explain(snapshot, int(np.int64(0)), {})
-    assert reason.rule == "one of p0, p1, p2, p3, p4 and 4 more"
+    assert reason.rule == "any of p0, p1, p2, p3, p4 and 4 more"

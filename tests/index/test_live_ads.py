@@ -19,7 +19,7 @@ from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_set import MOST_CHANGES, IdSet
-from grace.index.updates.live_ads import MOST_NOTES, LiveAds
+from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import GapError, UpdateState, touched_by
 from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
@@ -31,6 +31,7 @@ from support.plain_updates import (
     PlainState,
     assert_weights_equal,
     entity_catalogue,
+    named,
     random_update,
 )
 from support.strategies import examples
@@ -143,6 +144,23 @@ def test_an_id_set_equals_a_plain_set_however_large_its_changes_are(seed: int) -
         after, most = int(asked[0]), int(rng.integers(1, 999))
         above = sorted(each for each in plain if each > after)[:most]
         assert ids.sorted_ids(after, most).tolist() == above
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@examples(20)
+def test_unknown_ids_are_those_that_no_ad_has(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    catalogue = entity_catalogue(rng, 63)
+    known = {("ad", ad.ad_id) for ad in catalogue.ads}
+    known |= {each for of in catalogue.entities.values() for each in of.items()}
+    for sequence in range(1, 9):
+        request = random_update(rng, sequence, 126)
+        request.stop["shop"].ids.extend([7, 3])
+        found = unknown_ids(catalogue.snapshot, read(request))
+        assert found["shop"].tolist() == [3, 7]
+        assert all(ids.tolist() == sorted(ids.tolist()) for ids in found.values())
+        asked = named(request.stop) | named(request.resume)
+        assert {(level, each) for level in found for each in found[level].tolist()} == asked - known
 
 
 def test_an_ad_stays_stopped_while_any_level_stops_it() -> None:

@@ -70,6 +70,13 @@ def test_json_lines_may_add_columns_in_any_line(tmp_path: Path, name: str) -> No
     ]
 
 
+def test_lists_of_nulls_alone_keep_their_elements(tmp_path: Path) -> None:
+    lists: list[list[None] | None] = [[None], None, [None, None], []]
+    lines = "".join(json.dumps({"id": at, "x": each}) + "\n" for at, each in enumerate(lists))
+    table = open_table(written(tmp_path / "a.jsonl", lines))
+    assert [row["x"] for row in rows_of(table, ["x"])] == lists
+
+
 def test_json_lines_of_many_blocks_are_one_table(tmp_path: Path) -> None:
     filling = "x" * 1000
     rows = [{"id": n, "filling": filling} for n in range(40_000)]
@@ -99,6 +106,23 @@ def test_parquet_is_read_group_by_group(tmp_path: Path) -> None:
     assert rows_of(table, ["y", "id"]) == values.select(["y", "id"]).to_pylist()
 
 
+def test_views_of_parquet_are_plain_texts(tmp_path: Path) -> None:
+    """Polars writes them."""
+    path, views = tmp_path / "ads.parquet", pa.list_(pa.string_view())
+    columns = {
+        "x": pa.array(["a", None, ""], pa.string_view()),
+        "y": pa.array([["a"], [], None], views),
+    }
+    pq.write_table(pa.table(columns), path)
+    table = open_table(str(path))
+    assert table.schema.types == [pa.string(), pa.list_(pa.string())]
+    assert rows_of(table, ["y", "x"]) == [
+        {"y": ["a"], "x": "a"},
+        {"y": [], "x": None},
+        {"y": None, "x": ""},
+    ]
+
+
 FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "csv as parquet": ("a.parquet", CSV, "not a readable Parquet file: .*name it [*].csv"),
     "csv as json": ("a.jsonl", CSV, "not JSON lines, .* name it [*].csv if it is a CSV"),
@@ -108,6 +132,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "unknown ending": ("a.txt", CSV, "does not state the table's format: .* ends in [*].parquet"),
     "gzip as csv": ("a.csv", gzip.compress(b"a,b"), "is compressed with gzip; name it [*].csv.gz"),
     "empty csv": ("a.csv", "", "a.csv: not a readable CSV file: Empty CSV file"),
+    "csv with semicolons": ("a.csv", "a;b\n1;2\n", "one cell, 'a;b': separate cells by commas"),
     "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 0: .*UTF8"),
     "row too short": (
         "a.csv",

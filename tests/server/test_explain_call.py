@@ -310,6 +310,26 @@ def test_the_command_takes_an_ads_own_id_and_prints_its_title(
     assert done.stderr.startswith("error: --ad sku-x: ids are 0 to 2^63 - 1; give --data FOLDER")
 
 
+def test_the_command_explains_what_retrieve_asks_with_the_same_options(
+    server: ServerProcess, serving_files: ServingFiles, request_file: Path
+) -> None:
+    country = serving_files.requests[2]["user"]["country"]["values"][0]
+    options: tuple[str | Path, ...] = ("--request", request_file, "--line", "3")
+    options += ("--user", f"country={country}", "--profile", "reduced", "--max-ads", "3")
+    done = invoke_grace("retrieve", "--address", server.address, *options, "--json")
+    *_, last = json.loads(done.stdout)["ad_ids"]
+    asked = ("explain", "--ad", last, "--address", server.admin, "--json")
+    explained = json.loads(invoke_grace(*asked, *options).stdout)
+    assert (explained["outcome"], explained["rank"]) == ("OUTCOME_RETURNED", 3)
+    assert explained["profile"] == "reduced"
+    explained = json.loads(invoke_grace(*asked, *options, "--max-ads", "2").stdout)
+    assert explained["outcome"] == "OUTCOME_MAX_ADS"
+    explained = json.loads(invoke_grace(*asked, *options, "--user", "country=nowhere").stdout)
+    assert {"nowhere"} in [{*rule["user"]} for rule in explained["rules"]] or explained["steps"]
+    explained = json.loads(invoke_grace(*asked, *options, "--at-most", "advertiser=0").stdout)
+    assert explained["outcome"] == "OUTCOME_AT_MOST"
+
+
 def test_the_command_prints_json(server: ServerProcess, request_file: Path) -> None:
     options = ("--address", server.admin, "--request", request_file, "--json")
     done = invoke_grace("explain", "--ad", "7", *options)
@@ -323,7 +343,8 @@ def test_the_command_prints_json(server: ServerProcess, request_file: Path) -> N
     ("options", "code", "error"),
     [
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
-        (("--timeout", "inf"), 2, "--timeout: inf is not finite; give a number of seconds"),
+        (("--timeout", "1e300"), 2, "--timeout: 1e+300 seconds, at most 86400, which is a day"),
+        (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
         (("--address", "127.0.0.1:1"), 1, "UNAVAILABLE: no server at 127.0.0.1:1; start it"),
     ],
 )

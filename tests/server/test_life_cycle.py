@@ -110,6 +110,12 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert profiles == {"full": ([1, 16, 16, 16], 16), "reduced": ([1, 4, 4, 4], 4)}
     engine = shown.engine
     assert (engine.precision, engine.graphs, engine.gpu_memory_bytes) == ("fp32", 0, 0)
+    (warning,) = healthy_server.log("no_state_dir")
+    assert warning["level"] == "warning"
+    assert (warning["refused"], warning["remedy"]) == (
+        "stops, weights and rollbacks",
+        "set state_dir",
+    )
     (ready,) = healthy_server.log("ready")
     assert ready["checkpoint"] == shown.model.checkpoint
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)

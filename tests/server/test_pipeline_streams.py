@@ -90,7 +90,7 @@ class LazyDevice:
 
     def finish(self) -> None:
         for stream in self._streams:
-            stream.run_to(stream.mark())
+            stream.finish()
 
 
 class LazyStream:
@@ -119,8 +119,8 @@ class LazyStream:
     def passed(self, mark: Mark) -> bool:
         return mark.at is not None
 
-    def keep(self, memory: object) -> None:
-        self.queue(lambda: memory)
+    def finish(self) -> None:
+        self.run_to(self.mark())
 
     def run_to(self, mark: Mark) -> None:
         with self._lock:
@@ -153,7 +153,7 @@ def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
 class LazyStages:
     """Work on a lazy device: 3 (id + 100) + 1, one step a stage.
 
-    disturb  is called when features and generate have queued their work
+    disturb  is called when features and generate have queued their work, and when post begins
     """
 
     def __init__(
@@ -191,6 +191,7 @@ class LazyStages:
         return replace(empty_generated(batch), leaves=made)
 
     def post(self, batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+        self._disturb("post")
         answers = tuple(
             Answer(request, str(leaf).encode())
             for request, leaf in zip(
@@ -243,7 +244,7 @@ class SometimesFailing:
             raise ValueError
 
 
-@pytest.mark.parametrize("stage", ["features", "generate"])
+@pytest.mark.parametrize("stage", ["features", "generate", "post"])
 def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: str) -> None:
     device = LazyDevice()
     recorder = run(LazyStages(device, SometimesFailing(stage)))
@@ -279,6 +280,52 @@ def test_a_batch_that_is_given_up_is_held_until_its_work_is_done() -> None:
     assert pipeline.join(LONG)
     assert recorder.reason(second) == "cancelled"
     assert seen.count("generate") == 2
+    device.finish()
+    assert wrong(recorder) == 0
+    assert device.faults == []
+
+
+@pytest.mark.parametrize("fate", ["cancelled", "internal"])
+def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None:
+    """The masks of three batches fit: one in post, one that waits for it, and one more."""
+    device = LazyDevice()
+    gate, made = threading.Event(), list[weakref.ref[Tensor]]()
+    plain = LazyStages(device).stages()
+    requests = [request_of(str(number)) for number in range(5)]
+    early = requests[2:4]
+
+    def features(batch: InputBatch) -> FeatureBatch:
+        if fate == "cancelled" and batch.requests[0] in early:
+            assert not pipeline.cancel(batch.requests[0])
+        computed = plain.features(batch)
+        assert computed.features.non_sequence is not None
+        made.append(weakref.ref(computed.features.non_sequence))
+        return computed
+
+    def generate(batch: FeatureBatch) -> GeneratedBatch:
+        generated = plain.generate(batch)
+        if batch.input.requests[0] in early:
+            raise ValueError
+        return generated
+
+    def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+        assert gate.wait(LONG)
+        return plain.post(batch, spans)
+
+    recorder = Recorder()
+    lazy = Stages(plain.input, features, generate, post)
+    pipeline = make_pipeline(lazy, recorder, streams=device.streams())
+    pipeline.start()
+    for number, request in enumerate(requests):
+        pipeline.submit(request)
+        wait_until(lambda number=number: len(made) == number + 1)  # type: ignore[misc]
+        if request in early:
+            recorder.wait_for(request)
+            wait_until(lambda: sum(each() is not None for each in made) == 2)
+    gate.set()
+    pipeline.close()
+    assert pipeline.join(LONG)
+    assert [recorder.reason(each) for each in requests] == [None, None, fate, fate, None]
     device.finish()
     assert wrong(recorder) == 0
     assert device.faults == []

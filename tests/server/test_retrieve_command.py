@@ -3,12 +3,14 @@
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.index.targeting.schema import load_schema
 from support.in_process import invoke_grace
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -67,6 +69,9 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     pq.write_table(named.slice(0, half), tmp_path / "a.parquet")
     pq.write_table(named.slice(half), tmp_path / "b.parquet")
     asked = ("retrieve", "--address", address, "--request", requests, "--line", "3", "--sids")
+    schema = serving_files.folder / "catalogue" / "targeting.yaml"
+    shutil.copy(schema, tmp_path)
+    sets = {each.name for each in load_schema(schema).sets}
     done = invoke_grace(*asked, "--max-ads", "40", "--ads", tmp_path)
     assert (done.exit_code, done.stderr) == (0, "")
     shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", done.stdout, re.M)
@@ -81,7 +86,9 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
         for name in ruled:
             if row[name]:
                 values = [value for value in user[name] if value in row[name]]
-                (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: one of ")]
+                (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: ")]
+                words = ("any of ",) if name in sets else ("only ", "none of ")
+                assert rule.removeprefix(f"{name}: ").startswith(words)
                 assert not values or rule.endswith(f"(user: {', '.join(values)})")
         assert ruled or why == "no rule: it is for everyone"
     assert any("(user: " in why for *_, why in shown)
@@ -96,12 +103,17 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
 
 
 def test_a_table_that_does_not_have_the_ads_says_so(
-    address: str, requests: Path, tmp_path: Path
+    address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     table = tmp_path / "ads.parquet"
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
     done = invoke_grace(*asked, "--ads", table)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in done.stderr
+    schema = serving_files.folder / "catalogue" / "targeting.yaml"
+    known = (*asked, "--targeting", schema)
+    done = invoke_grace(*known, "--ads", table)
     assert (done.exit_code, done.stderr) == (0, "")
     assert len(re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p = ", done.stdout, re.M)) == 9
     for content, error in (
@@ -111,11 +123,11 @@ def test_a_table_that_does_not_have_the_ads_says_so(
         table.unlink(missing_ok=True)
         if content is not None:
             table.write_bytes(content)
-        done = invoke_grace(*asked, "--ads", table)
+        done = invoke_grace(*known, "--ads", table)
         assert (done.exit_code, done.stdout) == (2, "")
         assert error in done.stderr
     pq.write_table(pa.table({"title": ["one"]}), table)
-    done = invoke_grace(*asked, "--ads", table)
+    done = invoke_grace(*known, "--ads", table)
     assert done.stderr == f"error: {table}: column 'ad_id' is missing; name an ads table\n"
 
 
@@ -171,7 +183,8 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--max-ads", "4000000"), 2, "INVALID_ARGUMENT (invalid_field): max_ads: 4000000 ads, at"),
-        (("--wait", "inf"), 2, "--timeout and --wait: give a number of seconds"),
+        (("--wait", "inf"), 2, "--wait: inf seconds, at most 86400, which is a day: give fewer"),
+        (("--timeout", "1e300"), 2, "--timeout: 1e+300 seconds, at most 86400, which is a day"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
         (("--request", "."), 2, ".: Is a directory; give a request as JSON"),

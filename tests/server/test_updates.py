@@ -17,7 +17,7 @@ import pytest
 from grace.client import AdminClient
 from grace.configs.errors import CallError
 from grace.index.storage import load_snapshot
-from grace.proto.retrieval_pb2 import UpdateAdsResponse
+from grace.proto.retrieval_pb2 import UnknownIds, UpdateAdsResponse
 from support.faults import Faults
 from support.health import health, status
 from support.retrieve_calls import Caller, assert_counters_conserve, counted_calls, message
@@ -100,7 +100,13 @@ def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
         before = caller.call(request_).response
         first, second = before.ad_ids[:2]
         reply = updater.apply(last + 1, stop={"ad": [first, second, 10**15], "campaign": [7]})
-        assert reply == UpdateAdsResponse(sequence=last + 1, applied=True, ads_stopped=2)
+        unknown = {
+            "ad": UnknownIds(count=1, ids=[10**15]),
+            "campaign": UnknownIds(count=1, ids=[7]),
+        }
+        assert reply == UpdateAdsResponse(
+            sequence=last + 1, applied=True, ads_stopped=2, unknown=unknown
+        )
         stopped = caller.call(request_).response
         assert_only_missing(stopped.ad_ids, before.ad_ids, {first, second})
         in_live_sids = stopped.counts.ads_stopped  # SIDs without a live ad are not generated

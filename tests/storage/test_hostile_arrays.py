@@ -114,6 +114,7 @@ EXACT_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("leaf_rules", put(0, -1), "entry 0 is rule -1, but there are 7 rules"),
     ("leaf_rules", put(6, 7), "entry 6 is rule 7, but there are 7 rules"),
     ("leaf_rules", put(1, 0), "entry 1 has rule 0, not above the one before it, 0"),
+    ("leaf_rules", put(6, 1), "leaf 5 lacks rule 6 of its ad "),
     ("include_posting_offsets.location", put(0, -1), "offset 0 is -1, expected 0"),
     ("include_posting_offsets.location", put(1, 2**40), "below the one before it, 1099511627776"),
     ("include_posting_offsets.audience", put(-1, 9), "the last offset is 9, but there are 3 set"),

@@ -24,6 +24,7 @@ from grace.index.storage.structure import (
     find_in_stars,
     find_in_strings,
     find_in_weights,
+    find_missing_rule,
 )
 from grace.index.users.values import InternedValues
 
@@ -216,3 +217,24 @@ def test_a_bloom_row_holds_a_value_only_with_the_bits_of_all_its_hashes(hashes: 
     rows = np.array([[whole], *([whole - (1 << bit)] for bit in bits)], np.uint64)
     holds = np.array([1, *[0] * hashes], np.uint8)
     assert find_in_stars(rows, holds, len(rows), 64, hashes, value, 1) == NOTHING
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_a_leaf_that_lacks_the_rule_of_one_of_its_ads_is_found(threads: int) -> None:
+    """Leaf i has three ads, with the rules i, 2 and i: so its rules are 2 and i."""
+    leaves = np.arange(MANY, dtype=np.int32)
+    ad_rule = np.stack([leaves, np.full_like(leaves, 2), leaves], axis=1).reshape(-1)
+    ad_offsets = np.arange(MANY + 1, dtype=np.int64) * 3
+    pairs = [sorted({2, leaf}) for leaf in range(MANY)]
+    offsets = np.cumsum([0, *map(len, pairs)]).astype(np.int32)
+    rules = np.concatenate(pairs).astype(np.int32)
+    check = (ad_offsets, MANY, ad_rule, len(ad_rule), offsets, rules, len(rules), threads)
+    assert find_missing_rule(*check) == NOTHING
+    for leaf in (0, 2, MANY // 2, MANY - 1):
+        at = offsets[leaf + 1] - 1
+        kept, rules[at] = rules[at], MANY
+        # The greater of both rules is gone: 2, or the leaf's own, which its first ad has.
+        assert find_missing_rule(*check) == (Kind.NOT_IN_GROUP, 3 * leaf + (leaf < 2))
+        rules[at] = kept
+    outside = (*check[:4], np.where(offsets == offsets[-1], len(rules) + 1, offsets), *check[5:])
+    assert find_missing_rule(*outside) == (Kind.OFFSET_DESCENDS, MANY)

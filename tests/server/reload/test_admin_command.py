@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from grace.client import AdminClient
+from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.forgery import forge_manifest
 from support.in_process import invoke_grace
@@ -92,7 +93,7 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
         (
             ("status", "--timeout", "inf"),
             2,
-            "--timeout: inf is not finite; give a number of seconds",
+            "--timeout: inf seconds, at most 86400, which is a day: give fewer",
         ),
         (
             ("stop", "advertisr", "7"),
@@ -150,7 +151,8 @@ def test_a_stop_holds_across_loads_while_another_sender_updates_ads(
     with others_update(server):
         text = admin(server, "stop", "ad", chosen, 10**14)
         assert re.match(
-            r"stopped; stopped ads of the served snapshot: 1, before 0 \(update \d+\)$",
+            r"stopped; stopped ads of the served snapshot: 1, before 0 \(update \d+\)\n"
+            r"not in the served snapshot, so only a later one may have them: ad 100000000000000$",
             text.strip(),
         )
         assert chosen not in answer_of(caller, request).ad_ids
@@ -191,6 +193,28 @@ def test_ids_may_be_given_one_by_one_or_as_lists(
     assert stopped_ids(server) == before
 
 
+def test_an_update_names_the_first_ids_that_the_served_snapshot_does_not_have(
+    server: ServerProcess, live: LiveRoot
+) -> None:
+    known = load_snapshot(live.root, int(shown(server)["snapshot"].split()[0]))
+    ad, campaign = int(known.ads.ad_ids[0]), int(known.entities[0].ids[-1])
+    missing = [10**14 + number for number in range(12)]
+    level = known.entities[0].name
+    ids = (f"ad={ad},{','.join(map(str, reversed(missing)))}", f"{level}={campaign},{campaign + 1}")
+    reply = json.loads(admin(server, "stop", *ids, "--json"))
+    assert reply["unknown"] == {
+        "ad": {"count": "12", "ids": [str(each) for each in missing[:10]]},
+        level: {"count": "1", "ids": [str(campaign + 1)]},
+    }
+    *_, of_ads, of_entity = admin(server, "resume", *ids).splitlines()
+    assert of_ads.endswith(
+        "ad 100000000000000, " + ", ".join(map(str, missing[1:10])) + " and 2 more"
+    )
+    assert of_entity.endswith(f": {level} {campaign + 1}")
+    assert json.loads(admin(server, "stop", "ad", ad, "--json"))["unknown"] == {}
+    admin(server, "resume", "ad", ad)
+
+
 @pytest.mark.parametrize(
     "ids", [("ad", "--", "-1"), ("ad", 2**63), ("ad", "x"), ("ad", "7,"), ("ad=", 7), ("ad",), ()]
 )
@@ -214,3 +238,4 @@ def test_a_server_that_has_fewer_updates_than_its_snapshot_says_so(
             full = UpdateAdsRequest.KIND_FULL
             client.update_ads(UpdateAdsRequest(sequence=7, kind=full), TIMEOUT)
         assert "behind" not in shown(server)
+        assert not server.log("no_state_dir")

@@ -9,6 +9,7 @@ from time import sleep
 import pytest
 import torch
 
+from grace.index.storage.versions import some_of, versions
 from grace.model.checkpoints.checkpoint import checkpoint_id
 from grace.model.checkpoints.init import write_random
 from grace.server.reload.decision import Pin
@@ -198,6 +199,19 @@ def test_a_rollback_to_a_version_that_is_not_older_is_refused(
         f"snapshot_version: {version}: 1 is served, and {live.root} has no version below it, only "
     )
     assert "; copy an older one there, or load another one" in found[0].text
+    assert server[2].status().load.pinned_version == 0
+
+
+def test_a_rollback_to_a_version_that_is_not_there_names_those_that_are(
+    server: tuple[ServerProcess, Client, Operator], live: LiveRoot
+) -> None:
+    with refused() as found:
+        server[2].roll_back(4711)
+    assert (found[0].code.name, found[0].reason) == ("FAILED_PRECONDITION", "load_refused")
+    assert found[0].text == (
+        f"snapshot_version: 4711: not in {live.root}, which has {some_of(versions(live.root))}; "
+        "name one that is there"
+    )
     assert server[2].status().load.pinned_version == 0
 
 

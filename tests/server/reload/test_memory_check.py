@@ -10,7 +10,8 @@ import torch
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 from grace.index.storage.reader import open_snapshot
-from grace.kernels import DecodeIndex
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from grace.server.engine.memory import MARGIN_BYTES, host_rooms, memory_needed
 from support.command import plain_environment
 from support.forgery import make_version
@@ -39,6 +40,28 @@ def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
         assert memory_needed(manifest, CPU, max_batch=16).device == 0
         arrays = sum(entry.data_bytes for entry in manifest.files)
         assert needed.host >= arrays + index.csr_tokens.nbytes + MARGIN_BYTES
+
+
+@pytest.mark.parametrize("max_batch", [1, 16, 17])
+def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
+    max_batch: int, tmp_path: Path
+) -> None:
+    make_version(tmp_path, 1, MatcherMode.EXACT)
+    with open_snapshot(tmp_path, 1) as opened:
+        manifest = opened.manifest
+    snapshot = load_snapshot(tmp_path, 1, threads=1)
+    index, ops = DecodeIndex.of(snapshot, CPU), load_ops(CPU)
+    users = UserEncoder(snapshot.schema, snapshot.set_values)
+
+    def masks(requests: int) -> int:
+        batch = UserTensors.of(users.read([], requests).rows, CPU)
+        made = with_eligible(batch, index, ops).eligible
+        assert made is not None
+        return made.nbytes
+
+    # A batch in each of features, generate and post; a checkpoint that warms up; an explanation.
+    at_once = 3 * masks(max_batch) + masks(max_batch) + masks(1)
+    assert memory_needed(manifest, CPU, max_batch).masks >= at_once
 
 
 def write(folder: Path, **files: str) -> None:
