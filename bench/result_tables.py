@@ -2,8 +2,8 @@
 
 python -m grace.bench.result_tables docs
 
-writes the tables of building.md, eligibility.md, eligibility-calibration.md, operations.md and sids.md, from
-bench/results.
+writes the tables of building.md, eligibility.md, eligibility-calibration.md, operations.md and
+sids.md, from bench/results.
 """
 
 import sys
