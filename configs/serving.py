@@ -3,7 +3,6 @@
 The text in each `Annotated` is the meaning that docs/operations.md prints: `make fix` copies it.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -264,7 +263,7 @@ def load_serving_config(
 ) -> ServingConfig:
     """Read the file; a folder given here replaces the one that it names.
 
-    Without a file, all settings have their defaults. Without `generation`, beams fit the checkpoint.
+    Without a file, every setting has its default. Without `generation`, beams fit the checkpoint.
     """
     values = {} if path is None else dict(read_yaml(path))
     source = "the defaults" if path is None else str(path)
@@ -287,8 +286,8 @@ def _vocab_sizes(checkpoint: Path) -> tuple[int, ...]:
         sizes = read_yaml(checkpoint / "model.yaml").get("vocab_sizes")
     except ConfigError:
         sizes = None
-    known = isinstance(sizes, Sequence) and all(isinstance(n, int) and n > 0 for n in sizes)
-    return tuple(sizes) if known and sizes else (DEFAULT_VOCAB,)
+    found = [n for n in sizes if isinstance(n, int) and n > 0] if isinstance(sizes, list) else []
+    return tuple(found) or (DEFAULT_VOCAB,)
 
 
 def _require_port(port: int) -> None:
