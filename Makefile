@@ -151,7 +151,7 @@ load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDR
 	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
 	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(DATA),--data $(DATA))
 
-demo: native  ## serve a small catalogue and show what targeting does; the files go to build/demo-files
+demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force
 
 demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
