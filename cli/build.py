@@ -3,22 +3,57 @@
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from grace.cli.options import AsJson, numbers, require_known
 from grace.cli.progress import progress_bars
-from grace.configs.errors import InputError
+from grace.configs.errors import CoverageError, InputError
+
+if TYPE_CHECKING:
+    from grace.index.builder import BuildReport
 
 
 def build(
-    ads: Annotated[
-        list[Path], typer.Option("--ads", help="Parquet file, or folder of them; repeatable.")
-    ],
-    targeting: Annotated[Path, typer.Option(help="The targeting schema, YAML.")],
     root: Annotated[Path, typer.Option(help="Snapshot root; versions are folders in it.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Data folder: targeting.yaml, and tables.yaml or ads.parquet; or give --ads and "
+            "--targeting.",
+        ),
+    ] = None,
+    ads: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ads",
+            metavar="TABLE",
+            help="Parquet, JSON lines or CSV: a file, a folder of them or a URL; repeatable.",
+        ),
+    ] = None,
+    targeting: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The targeting schema, YAML.")
+    ] = None,
+    sids: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODEBOOK",
+            help="Folder that `grace sids` wrote, or a table of item_id and sid. Default: "
+            "tables.yaml, or the ads' column sid.",
+        ),
+    ] = None,
+    id_map: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Parquet that numbers ads of any id, and keeps their numbers. Default: "
+            "tables.yaml, or ids are integers.",
+        ),
+    ] = None,
     matchers: Annotated[
         str,
         typer.Option(
@@ -57,7 +92,8 @@ def build(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Build without the column of this entity: no ad belongs to one; repeatable.",
+            help="Build without this attribute, set or entity, which the ads do not have; "
+            "repeatable.",
         ),
     ] = None,
     max_rejects: Annotated[
@@ -68,6 +104,15 @@ def build(
         typer.Option(help="List refused ads here. Default: ROOT/VERSION.rejects.jsonl."),
     ] = None,
     publish: Annotated[bool, typer.Option(help="Make the new version current.")] = True,
+    max_coverage_drop: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Do not publish if the share of ads with a rule on an attribute or set falls by "
+            "more than this part of what it was in the current version; 1 allows every fall.",
+        ),
+    ] = 0.2,
     threads: Annotated[
         int | None,
         typer.Option(min=1, help="Number of threads. Default: all cores; with --ray 1 per task."),
@@ -89,9 +134,11 @@ def build(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Build a snapshot from an ads table in Parquet, and publish it.
+    """Build a snapshot from a table of ads, and publish it.
 
-    Example: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
+    Example: `grace build --data shop --root shop/snapshots`
+
+    Or: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
     from grace.index.builder import BuildSpec
 
@@ -101,8 +148,7 @@ def build(
         raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
     spec = BuildSpec(
-        ads=tuple(ads),
-        targeting=targeting,
+        **_inputs(data, ads, targeting, sids, id_map),
         root=root,
         mode=_mode(matchers),
         k_way=_k_way(k, fill_target, k_max),
@@ -114,23 +160,34 @@ def build(
         without=tuple(dict.fromkeys(without or ())),
         reject_file=reject_file,
         publish=publish,
+        max_coverage_drop=max_coverage_drop,
         **chosen,
     )
     with progress_bars() as progress:
         report = _build(spec, shards, ray, scratch, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
-        return
+    else:
+        _print_report(report, shards)
+    if report.coverage.falls:
+        raise CoverageError(_fallen(report))
+
+
+def _print_report(report: "BuildReport", shards: int | None) -> None:
+    from grace.cli.tables import coverage_table, table_console
+
     state = "published" if report.published else "not published"
     print(f"version {report.version} ({state}): {report.path}")
     print(f"from {report.rows:,} rows in {report.files} file{'s' if report.files > 1 else ''}")
+    change = report.coverage
+    before = f" ({change.before.distinct_rules:,} before)" if change.before else ""
     print(
-        f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules "
+        f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules{before} "
         f"in {sum(report.step_seconds.values()):.1f} s, "
         f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
     )
     if report.without:
-        print(f"without the entities {', '.join(report.without)}: no ad belongs to one")
+        print(f"without {', '.join(report.without)}: no ad has a rule on it, or belongs to one")
     if report.ignored_columns:
         names = ", ".join(report.ignored_columns)
         print(f"ignored columns, which targeting.yaml does not name: {names}")
@@ -140,6 +197,53 @@ def build(
     if report.rejects:
         refused = f"{report.rejects} ad{'s' if report.rejects > 1 else ''}"
         print(f"{refused} refused, listed in {report.reject_file}")
+    table = coverage_table(change.after, change.before, change.version_before)
+    table_console().print(table)
+
+
+def _fallen(report: "BuildReport") -> str:
+    """Return the names that lost rules, with the remedy."""
+    change = report.coverage
+    falls = "; ".join(
+        f"{fall.name}: {fall.before:.1%} of the ads had a rule in version "
+        f"{change.version_before}, now "
+        + ("the schema has no such name" if fall.after is None else f"{fall.after:.1%} have one")
+        for fall in change.falls
+    )
+    return (
+        f"{falls}; version {report.version} is written, but not published: if this is right, "
+        f"`grace publish {report.path.parent} {report.version}`, or build with a higher "
+        f"--max-coverage-drop than {change.most_drop:g}"
+    )
+
+
+def _inputs(
+    data: Path | None,
+    ads: Sequence[str] | None,
+    targeting: Path | None,
+    sids: str | None,
+    id_map: Path | None,
+) -> dict[str, Any]:
+    """Return where a build's inputs are: those of a data folder, or of the options."""
+    from grace.index.tables.data_folder import read_data_folder
+
+    ways = "--data FOLDER, or --ads TABLE and --targeting FILE"
+    if data is None:
+        if not ads or targeting is None:
+            raise InputError(f"no table to build: give {ways}")
+        return {"ads": tuple(ads), "targeting": targeting, "sids": sids, "id_map": id_map}
+    if ads or targeting is not None:
+        raise InputError(f"two tables to build: give {ways}, and not both")
+    folder = read_data_folder(data)
+    return {
+        "ads": folder.ads.files,
+        "columns": folder.ads.columns,
+        "list_separator": folder.ads.list_separator,
+        "ignore": folder.ads.ignore,
+        "targeting": folder.targeting,
+        "sids": folder.sids if sids is None else sids,
+        "id_map": folder.id_map if id_map is None else id_map,
+    }
 
 
 def _build(

@@ -3,10 +3,12 @@
 import json
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from grace.cli.ads_table import known_ads, number_of, shown_table
 from grace.cli.options import AsJson, RequestFile, RequestLine, TlsCa, TlsCertificate, TlsKey
 from grace.cli.request_file import request_message
 from grace.cli.retrieve import reply_json
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def explain(
-    ad: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Id of the ad.")],
+    ad: Annotated[str, typer.Option(metavar="ID", help="Id of the ad, as the ads table has it.")],
     request: RequestFile = None,
     line: RequestLine = 1,
     address: Annotated[
@@ -28,6 +30,16 @@ def explain(
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
     ] = 10.0,
+    ads: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Ads table, as grace build reads it: show the title."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Data folder with the ads table and id map; instead of --ads."
+        ),
+    ] = None,
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
@@ -45,21 +57,27 @@ def explain(
 
     if not math.isfinite(timeout):
         raise InputError(f"--timeout: {timeout} is not finite; give a number of seconds")
-    asked = ExplainRequest(ad_id=ad, request=request_message(request, line))
+    table = shown_table(ads, data)
+    number = number_of(ad, table)
+    asked = ExplainRequest(ad_id=number, request=request_message(request, line))
     access = access_of(tls_ca, tls_certificate, tls_key, None)
     with AdminClient(address, access.tls) as client:
         reply = client.explain(asked, timeout)
+    known = {} if table is None else known_ads(table, [number], {})
+    title = known[number].title if number in known else None
     if as_json:
-        print(json.dumps(reply_json(reply), indent=2))
+        shown = reply_json(reply) | ({} if table is None else {"title": title})
+        print(json.dumps(shown, indent=2))
     else:
-        _print(reply)
+        _print(reply, title)
 
 
-def _print(reply: "ExplainResponse") -> None:
+def _print(reply: "ExplainResponse", title: str | None) -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
-    lines = [f"ad {reply.ad_id}: {reply.text}"]
+    lines = [title] if title else []
+    lines.append(f"ad {reply.ad_id}: {reply.text}")
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)

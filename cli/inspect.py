@@ -35,11 +35,12 @@ def inspect(
 
 
 def print_summary(summary: "IndexSummary") -> None:
-    from grace.cli.tables import table_console
+    from grace.cli.tables import coverage_table, table_console
 
     console = table_console()
     for line in _lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(coverage_table(summary.coverage))
     console.print(_levels(summary))
     if summary.matchers:
         console.print(_matchers(summary))
@@ -91,7 +92,9 @@ def _mode(summary: "IndexSummary") -> str:
 
 
 def _levels(summary: "IndexSummary") -> "Table":
-    table = _table("Trie", "position", "child entries", "mean fan-out", "max fan-out")
+    from grace.cli.tables import plain_table
+
+    table = plain_table("Trie", "position", "child entries", "mean fan-out", "max fan-out")
     for level in summary.levels:
         table.add_row(
             _position(level.position),
@@ -103,8 +106,11 @@ def _levels(summary: "IndexSummary") -> "Table":
 
 
 def _matchers(summary: "IndexSummary") -> "Table":
+    from grace.cli.tables import plain_table
+
     headings = ("kind", "position", "partitions", "rows", "before", "after", "row ids")
-    table = _table("Matchers, before and after deduplication", *headings, "mean fill")
+    title = "Matchers, before and after deduplication"
+    table = plain_table(title, *headings, "mean fill", left=1)
     for matcher in summary.matchers:
         table.add_row(
             matcher.kind,
@@ -120,8 +126,10 @@ def _matchers(summary: "IndexSummary") -> "Table":
 
 
 def _postings(exact: "ExactSummary") -> "Table":
+    from grace.cli.tables import plain_table
+
     headings = ("set", "values", "include entries", "exclude entries", "bytes")
-    table = _table("Posting lists: the set rules that name a value", *headings)
+    table = plain_table("Posting lists: the set rules that name a value", *headings, left=1)
     for of_set in exact.postings:
         table.add_row(
             of_set.name,
@@ -130,16 +138,6 @@ def _postings(exact: "ExactSummary") -> "Table":
             f"{of_set.exclude_entries:,}",
             _size(of_set.bytes),
         )
-    return table
-
-
-def _table(title: str, *headings: str) -> "Table":
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("kind", "set") else "right")
     return table
 
 

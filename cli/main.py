@@ -20,6 +20,7 @@ from grace.configs.errors import GraceError, SnapshotError
 
 COMMANDS = (
     "demo",
+    "init",
     "synth",
     "build",
     "inspect",

@@ -122,13 +122,25 @@ class RayTasks:
         waiting = [self._attempt.remote(function, task, ours) for task in tasks]
         try:
             for task in tasks:
-                yield _result(task, waiting[0])
+                result = _result(task, waiting[0])
                 del waiting[0]
+                yield result
         finally:
-            for reference in waiting:
-                ray.cancel(reference, force=True)
             if waiting:
-                ray.wait(waiting, num_returns=len(waiting), timeout=_WAIT_SECONDS)
+                _end(waiting)
+
+
+def _end(waiting: Sequence[Any]) -> None:
+    """Cancel the tasks that still run, and wait until they have ended.
+
+    Ray aborts this process if a task is cancelled while its result arrives ("Tried to complete task
+    that was not pending"), so only tasks without a result are cancelled.
+    """
+    _, running = ray.wait(waiting, num_returns=len(waiting), timeout=0)
+    for reference in running:
+        ray.cancel(reference, force=True)
+    if running:
+        ray.wait(running, num_returns=len(running), timeout=_WAIT_SECONDS)
 
 
 def _result(task: Any, reference: Any) -> Any:

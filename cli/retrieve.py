@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.ads_table import KnownAd, ad_lines, known_ads
+from grace.cli.ads_table import KnownAd, ad_lines, known_ads, shown_table
 from grace.cli.options import (
     AsJson,
     RequestFile,
@@ -67,11 +67,15 @@ def retrieve(
         str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
     ] = None,
     ads: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="TABLE",
             help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Data folder with the ads table; instead of --ads."),
     ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Annotated[
@@ -97,6 +101,7 @@ def retrieve(
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
     message = request_message(request, line)
+    table = shown_table(ads, data)
     try:
         for name, given in _user_values(user or ()).items():
             message.user[name].values[:] = given
@@ -119,7 +124,7 @@ def retrieve(
         reply = client.retrieve(message, timeout)
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
-    known = None if ads is None else known_ads(ads, reply.ad_ids, user_values)
+    known = None if table is None else known_ads(table, reply.ad_ids, user_values)
     if as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         print(
@@ -149,10 +154,11 @@ def stage_times(reply: "RetrieveResponse") -> str:
 def _ads_json(
     reply: "RetrieveResponse", known: Mapping[int, KnownAd]
 ) -> list[dict[str, str | list[str] | None]]:
-    """Return title and reasons of each ad, in the order of the reply."""
+    """Return the table's id, title and reasons of each ad, in the order of the reply."""
     return [
         {
             "ad_id": str(ad_id),
+            "item_id": known[ad_id].item_id if ad_id in known else None,
             "title": known[ad_id].title if ad_id in known else None,
             "why": [str(reason) for reason in known[ad_id].reasons] if ad_id in known else [],
         }
@@ -194,9 +200,10 @@ def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Itera
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
         ad = known.get(ad_id)
         if ad is None:
-            yield ad_lines(place + 1, "not in the table of --ads", ad_id, facts, ())[0]
+            yield ad_lines(place + 1, "not in the ads table", ad_id, facts, ())[0]
         else:
-            yield from ad_lines(place + 1, ad.title, ad_id, facts, ad.reasons)
+            shown_id = ad_id if ad.item_id is None else ad.item_id
+            yield from ad_lines(place + 1, ad.title, shown_id, facts, ad.reasons)
 
 
 def _table(reply: "RetrieveResponse") -> "Table":

@@ -8,6 +8,7 @@ GraceError                 the message names the thing, the value and the remedy
 ├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
 ├── CheckpointError        a damaged checkpoint, or one that does not fit the snapshot       1
 ├── NativeError            the native library is missing, stale, or reports a failure        1
+├── CoverageError          a build whose ads lost more targeting rules than allowed           1
 ├── WorkerError            a task of a distributed build whose worker or machine failed      1
 ├── DeviceError            a device that this version cannot compute on                      1
 └── CallError              a call to a server: its code and reason, or that there is none    1
@@ -89,6 +90,10 @@ class CheckpointError(GraceError):
 
 
 class NativeError(GraceError):
+    pass
+
+
+class CoverageError(GraceError):
     pass
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.coverage import Coverage, coverage
 from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
@@ -84,6 +85,7 @@ class IndexSummary:
     ads: int
     ads_per_sid: dict[str, int]  # p50, p90, p99, max
     rejects: int
+    coverage: Coverage
     updates_watermark: int
     levels: tuple[LevelSummary, ...]
     matcher_words: dict[str, int]
@@ -118,6 +120,7 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         ads=counts.ads,
         ads_per_sid=_percentiles(np.diff(snapshot.ads.ad_offsets), 50, 90, 99),
         rejects=facts.rejects,
+        coverage=coverage(snapshot),
         updates_watermark=facts.updates_watermark,
         levels=tuple(_level(trie, position) for position in range(trie.sid_length)),
         matcher_words={"bitmask": schema.words} | {s.name: s.words for s in schema.sets},

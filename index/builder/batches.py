@@ -8,24 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
-from grace.index.builder.columns import (
-    ListColumn,
-    ValueCodes,
-    attribute_codes,
-    list_column,
-    list_parts,
-)
-from grace.index.builder.source import UNREADABLE, AdsFile, AdsSource, first_line, rule_columns
+from grace.index.builder.canonical import CanonicalBatch, canonical
+from grace.index.builder.columns import ListColumn, ValueCodes, attribute_codes, list_column
+from grace.index.builder.item_sids import ItemSids
+from grace.index.builder.source import AdsFile, AdsSource, rule_columns
 from grace.index.entities import NO_ENTITY
-from grace.index.rejects import Fault, Reject
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.rejects import Fault, Reject, brief
+from grace.index.tables.cells import list_parts
+from grace.index.tables.item_numbers import IdMap
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 BATCH_ROWS = 1 << 17
-_BATCH_BYTES = 1 << 27
-_READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
 _INT64_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
 
 
@@ -46,24 +41,34 @@ class AdsBatch:
     rules: tuple[ListColumn | None, ...]
     rejects: tuple[Reject, ...]  # at most one per row
     refused: npt.NDArray[np.bool_]  # [rows]
-    record_batch: pa.RecordBatch
+    read: CanonicalBatch
+
+
+@dataclass(frozen=True, slots=True)
+class AdsReading:
+    """What turns the rows of an ads table into ads."""
+
+    schema: TargetingSchema
+    vocab_sizes: tuple[int, ...]
+    names: IdMap | None = None  # None: ids are integers
+    sids: ItemSids | None = None  # None: the table has a column sid
+    batch_rows: int = BATCH_ROWS
 
 
 class BatchReader:
-    """Iterating yields AdsBatch in file order. `set_codes` has each set's values so far."""
+    """Iterating yields AdsBatch in file order.
 
-    def __init__(
-        self,
-        source: AdsSource,
-        schema: TargetingSchema,
-        vocab_sizes: tuple[int, ...],
-        batch_rows: int = BATCH_ROWS,
-    ) -> None:
+    `set_codes` has each set's values so far, `stated` the names on which some row so far has a
+    rule, or an entity.
+    """
+
+    def __init__(self, source: AdsSource, reading: AdsReading) -> None:
+        schema = reading.schema
         self._source = source
-        self._vocab_sizes = np.array(vocab_sizes, np.int64)
-        self._batch_rows = batch_rows
-        self._entities = schema.entities
+        self._reading = reading
+        self._vocab_sizes = np.array(reading.vocab_sizes, np.int64)
         self.set_codes = tuple(ValueCodes() for _ in schema.sets)
+        self.stated: set[str] = set()
         codes = [attribute_codes(attribute.values) for attribute in schema.attributes]
         code_of: list[Callable[[str], int]] = [*codes, *self.set_codes]
         both = [code for code in code_of for _ in ("include", "exclude")]
@@ -79,61 +84,72 @@ class BatchReader:
                 yield batch
 
     def _batches(self) -> Iterator[AdsBatch]:
+        reading = self._reading
         for file in self._source.files:
             row = 0
-            try:
-                with pq.ParquetFile(file.path, buffer_size=_READ_BUFFER, pre_buffer=False) as table:
-                    if table.schema_arrow.names != list(file.all_columns):
-                        raise InputError(f"{file.path}: its columns changed while it was read")
-                    for batch in self._record_batches(table, file):
-                        if row + batch.num_rows > file.rows:
-                            raise InputError(f"{file.path}: grew while it was read")
-                        yield self._decode(file, row, batch)
-                        row += batch.num_rows
-            except pa.ArrowNotImplementedError as error:
-                if "chunked array" not in str(error):
-                    raise InputError(f"{file.path}: cannot be read: {first_line(error)}") from None
-                raise InputError(
-                    f"{file.path}: a list column holds more than 2 GiB of text near row {row}; "
-                    "write row groups of fewer rows"
-                ) from None
-            except UNREADABLE as error:
-                raise InputError(
-                    f"{file.path}: damaged near row {row}: {first_line(error)}"
-                ) from None
+            columns = list(dict.fromkeys(file.theirs.values()))
+            for given in file.table.batches(columns, reading.batch_rows):
+                if row + given.num_rows > file.rows:
+                    raise InputError(f"{file.address}: grew while it was read")
+                if file.is_canonical:
+                    read = CanonicalBatch(given, given.column("ad_id"))
+                else:
+                    read = canonical(given, file, reading.schema, reading.names)
+                yield self._decode(file, row, read)
+                row += given.num_rows
             if row != file.rows:
-                raise InputError(f"{file.path}: {row} rows read, its footer says {file.rows}")
+                raise InputError(
+                    f"{file.address}: {row} rows read, it had {file.rows} before: leave it as it "
+                    "is during the build"
+                )
 
-    def _record_batches(self, table: pq.ParquetFile, file: AdsFile) -> Iterator[pa.RecordBatch]:
-        """Read group by group: Arrow cannot join nested dictionaries across the groups' border."""
-        for group in range(table.num_row_groups):
-            held = table.metadata.row_group(group)
-            bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
-            rows = max(1, min(self._batch_rows, _BATCH_BYTES // bytes_per_row))
-            yield from table.iter_batches(rows, row_groups=[group], columns=list(file.columns))
-
-    def _decode(self, file: AdsFile, first_row: int, batch: pa.RecordBatch) -> AdsBatch:
+    def _decode(self, file: AdsFile, first_row: int, read: CanonicalBatch) -> AdsBatch:
+        batch, sids = read.batch, self._reading.sids
         rows = batch.num_rows
-        if first_row == 0:
+        if first_row == 0 and sids is None:
             self._check_sid_length(file, batch)
         faults = _RowFaults(rows)
+        for row, fault in read.faults:
+            faults.add(row, fault.column, fault.value, fault.reason)
         ad_ids = _ad_ids(batch, faults)
-        tokens = _tokens(batch, self._vocab_sizes, faults)
+        if sids is None:
+            tokens = _tokens(batch, self._vocab_sizes, faults)
+        else:
+            tokens = _joined_tokens(ad_ids, read.given_ids, sids, faults)
         weights = _weights(batch, faults)
-        entity_ids = tuple(_entity_ids(batch, name, file, faults) for name in self._entities)
+        entities = self._reading.schema.entities
+        entity_ids = tuple(_entity_ids(batch, name, faults) for name in entities)
         rules = tuple(
-            list_column(batch.column(name), code_of) if name in file.columns else None
+            list_column(batch.column(name), code_of) if name in file.theirs else None
             for name, code_of in self._code_of.items()
         )
-        given_ids = batch.column("ad_id")
+        self._note_stated(rules, entity_ids)
         rejects = tuple(
-            Reject(str(file.path), first_row + row, given_ids[row].as_py(), fault)
+            Reject(file.address, first_row + row, given_id(read, row), fault)
             for row, fault in sorted(faults.first.items())
         )
         return AdsBatch(
             *(file, first_row, ad_ids, tokens, weights, entity_ids, rules, rejects),
-            *(faults.refused, batch),
+            *(faults.refused, read),
         )
+
+    def _note_stated(
+        self,
+        rules: Sequence[ListColumn | None],
+        entity_ids: Sequence[npt.NDArray[np.int64]],
+    ) -> None:
+        for column, rule in zip(self._code_of, rules, strict=True):
+            name = column.removesuffix(EXCLUDE_SUFFIX)
+            if rule is None or name in self.stated:
+                continue
+            stated = rule.valid == 1
+            if column != name:  # an empty exclude list is no rule
+                stated &= np.diff(rule.offsets) > 0
+            if stated.any():
+                self.stated.add(name)
+        for name, ids in zip(self._reading.schema.entities, entity_ids, strict=True):
+            if name not in self.stated and (ids != NO_ENTITY).any():
+                self.stated.add(name)
 
     def _check_sid_length(self, file: AdsFile, batch: pa.RecordBatch) -> None:
         """If all SIDs have another length, then the option is wrong and not the ads."""
@@ -143,7 +159,7 @@ class BatchReader:
             sizes = ",".join(map(str, self._vocab_sizes.tolist()))
             raise InputError(
                 f"--vocab-sizes {sizes}: {len(self._vocab_sizes)} tokens, but the SIDs of "
-                f"{file.path} have {found[0]}: give one size per token, there or as "
+                f"{file.address} have {found[0]}: give one size per token, there or as "
                 "grace.vocab_sizes in the file's metadata"
             )
 
@@ -208,7 +224,7 @@ def _tokens(
 def _weights(batch: pa.RecordBatch, faults: _RowFaults) -> npt.NDArray[np.float32]:
     if "ad_weight" not in batch.schema.names:
         return np.zeros(batch.num_rows, np.float32)
-    given = batch.column("ad_weight").cast(pa.float64()).fill_null(0.0).to_numpy()
+    given = batch.column("ad_weight").cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
     with np.errstate(over="ignore"):
         weights: npt.NDArray[np.float32] = given.astype(np.float32)
     for row in np.flatnonzero(~np.isfinite(weights)).tolist():
@@ -216,10 +232,20 @@ def _weights(batch: pa.RecordBatch, faults: _RowFaults) -> npt.NDArray[np.float3
     return weights
 
 
-def _entity_ids(
-    batch: pa.RecordBatch, name: str, file: AdsFile, faults: _RowFaults
-) -> npt.NDArray[np.int64]:
-    if name not in file.columns:  # a build without this entity
+def _joined_tokens(
+    ad_ids: npt.NDArray[np.int64], given_ids: pa.Array, sids: ItemSids, faults: _RowFaults
+) -> npt.NDArray[np.uint16]:
+    places = sids.places(ad_ids)
+    for row in np.flatnonzero((places < 0) & ~faults.refused).tolist():
+        faults.add(row, "sid", brief(str(given_ids[row])), f"the ad has no SID in {sids.address}")
+    if len(sids.tokens) == 0:
+        return np.zeros((len(ad_ids), sids.tokens.shape[1]), np.uint16)
+    tokens: npt.NDArray[np.uint16] = sids.tokens[np.maximum(places, 0)]
+    return tokens
+
+
+def _entity_ids(batch: pa.RecordBatch, name: str, faults: _RowFaults) -> npt.NDArray[np.int64]:
+    if name not in batch.schema.names:  # a build without this entity
         return np.full(batch.num_rows, NO_ENTITY)
     column = batch.column(name)
     if pa.types.is_uint64(column.type):
@@ -234,6 +260,15 @@ def _entity_ids(
 def _rows(mask: pa.Array) -> list[int]:
     rows: list[int] = np.flatnonzero(mask.to_numpy(zero_copy_only=False)).tolist()
     return rows
+
+
+def given_id(read: CanonicalBatch, row: int) -> int | str | None:
+    """Return an ad's id as its table has it."""
+    try:
+        given: int | str | None = read.given_ids[row].as_py()
+    except UnicodeDecodeError:
+        return None
+    return brief(given) if isinstance(given, str) else given
 
 
 def raw_values(batch: pa.RecordBatch, column: str, row: int) -> Sequence[str | None]:

@@ -1,24 +1,43 @@
 """The build, from top to bottom."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from grace.configs.errors import InputError
+from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged, arrange
-from grace.index.builder.batches import BATCH_ROWS, BatchReader
+from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
+from grace.index.builder.item_sids import read_item_sids, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.report import Advance, BuildReport, Progress, Steps, peak_memory
-from grace.index.builder.source import AdsSource, open_ads
+from grace.index.builder.numbering import number_ads
+from grace.index.builder.report import (
+    Advance,
+    BuildReport,
+    Notify,
+    Progress,
+    Steps,
+    peak_memory,
+    silent,
+)
+from grace.index.builder.source import (
+    AdsSource,
+    ExpectedColumns,
+    open_ads,
+    sid_space_in,
+    vocab_sizes_in,
+)
 from grace.index.builder.unions import union_matchers
+from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.matchers.modes import MATCHERLESS_MODES, KWay, MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
-from grace.index.storage.folder import OnWait
+from grace.index.tables.data_folder import TableSource
+from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -29,9 +48,14 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec:
-    ads: tuple[Path, ...]  # Parquet files or folders of them
+    ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
     targeting: Path
     root: Path
+    columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
+    list_separator: str | None = None  # of a CSV's cells
+    ignore: tuple[str, ...] = ()  # columns of lists that are no rules
+    sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
+    id_map: Path | None = None  # numbers ads; None: their ids are integers
     mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
@@ -39,21 +63,24 @@ class BuildSpec:
     version: int | None = None  # None: the next one
     updates_watermark: int = 0
     max_rejects: int = 0
-    without: tuple[str, ...] = ()  # entities of the schema to which no ad shall belong
+    without: tuple[str, ...] = ()  # names of the schema that no ad has a rule on or belongs to
     reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl, or ENDED_REJECTS
     publish: bool = True
+    max_coverage_drop: float = 0.2  # of a name's share of ads with a rule; more is not published
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
 
-def build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None = None) -> BuildReport:
-    """`on_wait` is called with a sentence if another process is writing in the root."""
-    plan = plan_build(spec, progress, on_wait)
+def build(spec: BuildSpec, progress: Progress, notify: Notify = silent) -> BuildReport:
+    plan = plan_build(spec, progress, notify)
     schema, steps = plan.schema, plan.steps
+    reading = plan.reading()
     with steps.run("read ads", plan.source.rows) as advance:
-        reader = BatchReader(plan.source, schema, plan.vocab_sizes, spec.batch_rows)
-        collected = collect_ads(plan.source, schema, reader, plan.log, spec.threads, advance)
+        reader = BatchReader(plan.source, reading)
+        collected = collect_ads(plan.source, reading, reader, plan.log, spec.threads, advance)
+    del reading
     plan.require_ads(len(collected.ad_ids))
+    plan.require_stated(reader.stated)
     with steps.run("arrange", 1) as advance:
         arranged = arrange(collected, schema, plan.vocab_sizes, spec.threads)
         del collected
@@ -80,7 +107,35 @@ class BuildPlan:
     facts: SnapshotFacts  # without their time and rejects
     log: RejectLog
     steps: Steps
-    on_wait: OnWait | None
+    notify: Notify
+    sids: TableFile | None  # to join
+
+    def reading(self) -> AdsReading:
+        """Number the ads and read their SIDs, where the table does not have these itself."""
+        names, sids = None, None
+        if self.spec.id_map is not None:
+            with self.steps.run("number ads", self.source.rows) as advance:
+                names = number_ads(self.source.files, self.spec.id_map, advance)
+        if self.sids is not None:
+            with self.steps.run("read SIDs", self.sids.count_rows()) as advance:
+                sids = read_item_sids(self.sids, names, self.vocab_sizes, advance)
+        return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
+
+    def require_stated(self, stated: Set[str]) -> None:
+        """Refuse a column without any rule, and a rule that the build was to go without."""
+        for name in (*self.schema.names, *self.schema.entities):
+            files = " and ".join(file.address for file in self.source.files[:2])
+            if name in self.spec.without and name in stated:
+                raise InputError(
+                    f"--without {name}: but {files} has rules on it, which no server would "
+                    f"enforce; leave --without {name} out, or drop the columns"
+                )
+            if name not in self.spec.without and name not in stated:
+                kind = "is an entity" if name in self.schema.entities else "has a rule"
+                raise InputError(
+                    f"{files}: column {name!r}: in no row there {kind}, so it would change "
+                    f"nothing; fill it, or build with --without {name}"
+                )
 
     def require_ads(self, count: int) -> None:
         if count == 0:
@@ -95,8 +150,12 @@ class BuildPlan:
 
     def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
         """Write the snapshot, publish it and report. `peak` is of other processes of the build."""
+        with self.steps.run("measure coverage", 1) as advance:
+            change = self._coverage_change(snapshot)
+            advance(1)
         with self.steps.run("write", 1) as advance:
-            path, reject_file = self._write_and_publish(snapshot)
+            may_publish = self.spec.publish and not change.falls
+            path, reject_file = self._write_and_publish(snapshot, may_publish)
             advance(1)
         return BuildReport(
             version=int(path.name),
@@ -114,35 +173,53 @@ class BuildPlan:
             ignored_columns=self.source.ignored_columns,
             without=self.spec.without,
             shards=shards,
+            coverage=change,
             step_seconds=self.steps.seconds,
             peak_memory_bytes=max(peak, peak_memory()),
         )
 
-    def _write_and_publish(self, snapshot: Snapshot) -> tuple[Path, Path | None]:
+    def _coverage_change(self, snapshot: Snapshot) -> CoverageChange:
+        """Compare with the current version, unless it cannot be read: this build may replace it."""
+        spec, after = self.spec, coverage(snapshot)
+        try:
+            current = current_version(spec.root) if spec.root.is_dir() else None
+            before = None if current is None else coverage_of_version(spec.root, current)
+        except (InputError, SnapshotError) as error:
+            self.notify(f"coverage is compared with no version: {error}")
+            return CoverageChange(after, spec.max_coverage_drop)
+        return CoverageChange(after, spec.max_coverage_drop, before, current)
+
+    def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
         or_next = spec.version is None
-        path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.on_wait)
+        path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.notify)
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-        if spec.publish:
+        if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
-            publish(spec.root, int(path.name), only_forward=True, on_wait=self.on_wait)
+            publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
         return path, rejects
 
 
-def plan_build(spec: BuildSpec, progress: Progress, on_wait: OnWait | None) -> BuildPlan:
+def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:
     """Raise InputError for anything that can be refused before the work begins."""
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
-    source = open_ads(spec.ads, schema, spec.without)
+    sids = None if spec.sids is None else sids_table(spec.sids)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, spec.id_map is not None)
+    files = tuple(map(str, spec.ads))
+    source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
+    if sids is not None:
+        source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), on_wait)
+    steps = Steps(progress)
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, steps, notify, sids)
 
 
 def matchers_of(
@@ -164,7 +241,7 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
         missing = [] if name is not None else ["--sid-space NAME (the model's)"]
         missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
         raise InputError(
-            f"pass {' and '.join(missing)}: the Parquet metadata has no grace.sid_space and "
+            f"pass {' and '.join(missing)}: no Parquet metadata has grace.sid_space and "
             "grace.vocab_sizes to take them from"
         )
     require_sids(name, sizes)

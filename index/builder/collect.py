@@ -6,17 +6,17 @@ Each entity of the schema adds 8 bytes.
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.batches import AdsBatch, BatchReader, raw_values
+from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader, given_id, raw_values
 from grace.index.builder.report import Advance
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
 from grace.index.rejects import Fault, Reject, RejectLog
+from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
@@ -40,12 +40,13 @@ class CollectedAds:
 
 def collect_ads(
     source: AdsSource,
-    schema: TargetingSchema,
+    reading: AdsReading,
     reader: BatchReader,
     log: RejectLog,
     threads: int,
     advance: Advance,
 ) -> CollectedAds:
+    schema = reading.schema
     rows = source.rows
     ad_ids = np.empty(rows, np.int64)
     weights = np.empty(rows, np.float32)
@@ -70,7 +71,7 @@ def collect_ads(
             advance(at)
         rules = table.take()
     assert tokens is not None, "open_ads refuses a table without rows"
-    _refuse_repeated(source, ad_ids, rule_of, log, threads)
+    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names)
     if len(log):
         keep = rule_of != REFUSED
         ad_ids, tokens, weights = ad_ids[keep], tokens[keep], weights[keep]
@@ -91,11 +92,9 @@ def rule_rejects(
         value = None
         if faults[row, 0] == 1:
             name = columns[int(faults[row, 1]) // 2 * 2]
-            value, reason = _bad_value(
-                raw_values(batch.record_batch, column, row), listed.get(name)
-            )
-        file, ad_id = str(batch.file.path), int(batch.ad_ids[row])
-        rejects.append(Reject(file, batch.first_row + row, ad_id, Fault(column, value, reason)))
+            value, reason = _bad_value(raw_values(batch.read.batch, column, row), listed.get(name))
+        at, ad_id = batch.first_row + row, given_id(batch.read, row)
+        rejects.append(Reject(batch.file.address, at, ad_id, Fault(column, value, reason)))
     return rejects
 
 
@@ -104,7 +103,7 @@ def _bad_value(
 ) -> tuple[str | None, str]:
     for value in values:
         if value is None:
-            return None, "holds a null or a value that is not UTF-8"
+            return None, "holds an empty value, a null, or one that is not UTF-8"
         if listed is not None and value not in listed:
             return value, "is not among the values that the schema lists"
         if listed is None and value == RESERVED_VALUE:
@@ -118,6 +117,7 @@ def _refuse_repeated(
     rule_of: npt.NDArray[np.int32],
     log: RejectLog,
     threads: int,
+    names: IdMap | None,
 ) -> None:
     """Every copy of a repeated id is refused: keeping one would depend on the input's order."""
     known = np.flatnonzero(ad_ids >= 0)
@@ -131,12 +131,11 @@ def _refuse_repeated(
     rule_of[rows] = REFUSED
     first_rows = np.cumsum([0, *(file.rows for file in source.files)])
     files = np.searchsorted(first_rows, rows, side="right") - 1
-    rejected = zip(files, rows - first_rows[files], ad_ids[rows], strict=True)
-    log.extend(
-        [repeated_reject(source.files[f].path, int(row), int(ad_id)) for f, row, ad_id in rejected]
-    )
+    given = ad_ids[rows].tolist() if names is None else names.names(ad_ids[rows])
+    rejected = zip(files.tolist(), (rows - first_rows[files]).tolist(), given, strict=True)
+    log.extend([repeated_reject(source.files[f].address, row, ad) for f, row, ad in rejected])
 
 
-def repeated_reject(file: Path, row: int, ad_id: int) -> Reject:
-    fault = Fault("ad_id", str(ad_id), "is repeated; no copy of it is built")
-    return Reject(str(file), row, ad_id, fault)
+def repeated_reject(file: str, row: int, given: int | str) -> Reject:
+    fault = Fault("ad_id", str(given), "is repeated; no copy of it is built")
+    return Reject(file, row, given, fault)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from grace.index.tables.cells import list_parts, texts
 from grace.index.targeting.schema import RESERVED_VALUE
 
 BAD_VALUE = -1
@@ -27,28 +28,6 @@ class ListColumn:
     codes: npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class ListParts:
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
-    flat: pa.Array
-
-
-def list_parts(column: pa.Array) -> ListParts:
-    """Takes a list array apart; a slice's offsets are moved to begin at 0."""
-    rows = len(column)
-    if pa.types.is_fixed_size_list(column.type):
-        size = column.type.list_size
-        offsets = np.arange(rows + 1, dtype=np.int64) * size
-        flat = column.values.slice(column.offset * size, rows * size)
-    else:
-        offsets = column.offsets.to_numpy().astype(np.int64)
-        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        offsets -= offsets[0]
-    valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
-    return ListParts(offsets, valid, flat)
-
-
 def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
     """`code_of` is called once per distinct value of the batch."""
     rows = len(column)
@@ -60,7 +39,7 @@ def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
         return ListColumn(parts.offsets, parts.valid, np.full(len(flat), BAD_VALUE, np.int32))
     if not pa.types.is_dictionary(flat.type):
         flat = flat.dictionary_encode()
-    values = _texts(flat.dictionary)
+    values = texts(flat.dictionary)
     codes = np.fromiter(
         (BAD_VALUE if value is None else code_of(value) for value in values),
         np.int32,
@@ -70,21 +49,6 @@ def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
     codes = np.append(codes, np.int32(BAD_VALUE))
     indices = flat.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     return ListColumn(parts.offsets, parts.valid, codes[indices])
-
-
-def _texts(dictionary: pa.Array) -> list[str | None]:
-    """The distinct values; None for bytes that are not UTF-8."""
-    try:
-        return list(dictionary.to_pylist())
-    except UnicodeDecodeError:
-        return [_text(value) for value in dictionary.cast(pa.large_binary()).to_pylist()]
-
-
-def _text(value: bytes) -> str | None:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def attribute_codes(values: tuple[str, ...]) -> Callable[[str], int]:

@@ -9,10 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from grace.index.coverage import CoverageChange
 from grace.index.matchers.modes import MatcherMode
 
 Progress = Callable[[str, int, int], None]
 """Called with the step's name, how much of it is done, and how much there is."""
+
+Notify = Callable[[str], None]
+"""Called with a sentence about something that the person who builds may not expect."""
+
+
+def silent(_sentence: str) -> None:
+    """Notify nobody."""
+
 
 Advance = Callable[[int], None]
 """Called with how much of a step is done."""
@@ -35,6 +44,7 @@ class BuildReport:
     ignored_columns: tuple[str, ...]
     without: tuple[str, ...]  # entities of the schema to which no ad belongs
     shards: int | None  # how many were built; None for a build as a whole
+    coverage: CoverageChange
     step_seconds: dict[str, float]
     peak_memory_bytes: int
 
@@ -46,6 +56,7 @@ class BuildReport:
             "reject_file": None if self.reject_file is None else str(self.reject_file),
             "ignored_columns": list(self.ignored_columns),
             "without": list(self.without),
+            "coverage": self.coverage.to_json(),
             "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
             "seconds": round(sum(self.step_seconds.values()), 3),
         }

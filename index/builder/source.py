@@ -1,37 +1,43 @@
-"""The ads table: Parquet files, checked by their schemas before any row is read.
+"""The ads table: its files, checked by their columns before any row is read.
 
-Columns: `ad_id` int64, `sid` list of integers, optional `ad_weight` float, for each attribute and
-set of the targeting schema a list of strings `<name>` and `<name>_exclude`, null where the ad has
-no such rule, and for each entity an integer, null where the ad belongs to none. A list column that
-the schema does not declare looks like a rule that would not be enforced, so it is refused; other
-columns are ignored, and the summary names them.
+Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each
+attribute and set of the targeting schema `<name>` or `<name>_exclude` or both, and each entity. A
+column of lists that the schema does not declare looks like a rule that would not be enforced, so it
+is refused; other columns are ignored, and the summary names them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
+from grace.index.tables.addresses import Format
+from grace.index.tables.cells import is_list, is_rule, is_text, is_text_list
+from grace.index.tables.data_folder import TableSource
+from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
-UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""The exceptions of reading a damaged file; the last one is for a column's name."""
+OTHER_COLUMNS = ("title",)
+"""Columns that a build does not read, but which may be renamed for those who do."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdsFile:
-    path: Path
+    table: TableFile
     rows: int
-    columns: tuple[str, ...]  # those that the build reads
-    all_columns: tuple[str, ...]
+    theirs: Mapping[str, str]  # the table's names of our columns, of those that the build reads
+    is_canonical: bool  # its batches need no conversion
+
+    @property
+    def address(self) -> str:
+        return self.table.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,132 +52,157 @@ class AdsSource:
         return sum(file.rows for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class ExpectedColumns:
+    """What a build expects of an ads table."""
+
+    schema: TargetingSchema
+    without: tuple[str, ...] = ()  # attributes, sets and entities that it may lack
+    sids_are_joined: bool = False
+    ids_are_mapped: bool = False
+
+    def __post_init__(self) -> None:
+        known = (*self.schema.names, *self.schema.entities)
+        for name in self.without:
+            if name not in known:
+                raise InputError(
+                    f"--without {name}: not an attribute, set or entity of the targeting schema, "
+                    f"which has: {', '.join(known) or 'none'}"
+                )
+
+    @property
+    def entities(self) -> tuple[str, ...]:
+        return tuple(name for name in self.schema.entities if name not in self.without)
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """All columns that a build may read, by our names."""
+        sid = () if self.sids_are_joined else ("sid",)
+        return ("ad_id", *sid, "ad_weight", *rule_columns(self.schema), *self.entities)
+
+
 def rule_columns(schema: TargetingSchema) -> tuple[str, ...]:
     """Include and exclude columns of the attributes, then of the sets, in the schema's order."""
     return tuple(column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX))
 
 
-def open_ads(
-    paths: Sequence[Path], schema: TargetingSchema, without: Sequence[str] = ()
-) -> AdsSource:
-    """`without` names entities of the schema whose columns are not read."""
-    for name in without:
-        if name not in schema.entities:
-            known = ", ".join(schema.entities) or "none"
-            raise InputError(
-                f"--without {name}: not an entity of the targeting schema, which has: {known}"
-            )
+def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
+    _check_renames(source, expected)
     files: list[AdsFile] = []
     ignored: set[str] = set()
-    spaces: dict[str, Path] = {}
-    vocabularies: dict[str, Path] = {}
-    for path in parquet_files(paths):
-        arrow_schema, rows = _read_footer(path)
-        columns = _check_columns(path, arrow_schema, schema, without)
-        ignored.update(set(arrow_schema.names) - {*columns, *without})
-        files.append(AdsFile(path, rows, columns, tuple(arrow_schema.names)))
-        metadata = arrow_schema.metadata or {}
-        for key, found in ((SID_SPACE_KEY, spaces), (VOCAB_SIZES_KEY, vocabularies)):
-            if key in metadata:
-                found.setdefault(metadata[key].decode(errors="replace"), path)
-    source = AdsSource(
+    spaces: dict[str | None, str] = {}
+    vocabularies: dict[tuple[int, ...] | None, str] = {}
+    for table in source.tables():
+        theirs = _columns(table, source, expected)
+        ignored.update(set(table.schema.names) - {*theirs.values(), *_left_out(source, expected)})
+        canonical = _is_canonical(table, theirs, expected)
+        files.append(AdsFile(table, table.count_rows(), theirs, canonical))
+        spaces.setdefault(sid_space_in(table), table.address)
+        vocabularies.setdefault(vocab_sizes_in(table), table.address)
+    opened = AdsSource(
         tuple(files),
         tuple(sorted(ignored)),
         _single(spaces, "grace.sid_space"),
-        _vocab_sizes(_single(vocabularies, "grace.vocab_sizes")),
+        _single(vocabularies, "grace.vocab_sizes"),
     )
-    if source.rows == 0:
-        raise InputError(f"{files[0].path}: the ads table has no rows; nothing to build")
-    require_ids(source.rows, "ads")
-    return source
+    if opened.rows == 0:
+        raise InputError(f"{files[0].address}: the ads table has no rows; nothing to build")
+    require_ids(opened.rows, "ads")
+    return opened
 
 
-def is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def parquet_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the files of a table that is given as files and folders."""
-    files: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            files.extend(_in_folder(path))
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise InputError(f"{path}: no such file or folder")
-    if not files:
-        raise InputError("no ads given: name Parquet files or folders")
-    repeated = [path for path in files if files.count(path) > 1]
-    if repeated:
-        raise InputError(f"{repeated[0]}: given twice; its ads would repeat")
-    return files
-
-
-def _in_folder(folder: Path) -> list[Path]:
-    """Return its *.parquet files; refuse what looks like more of the table elsewhere in it."""
-    inside = sorted(folder.glob("*.parquet"))
-    for other in sorted(folder.rglob("*")):
-        if other.suffix.lower() == ".parquet" and other not in inside:
+def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
+    known = (*expected.known, *expected.without, *OTHER_COLUMNS)
+    for ours in source.columns:
+        if ours not in known:
             raise InputError(
-                f"{other}: a folder's files must be named *.parquet and be directly in it; "
-                "name this one with another --ads, or move it away"
+                f"ads.columns: {ours!r} is no column of an ads table with this targeting schema, "
+                f"which has: {', '.join(dict.fromkeys(known))}"
             )
-    if not inside:
-        raise InputError(f"{folder}: no *.parquet file in this folder")
-    return inside
 
 
-def _read_footer(path: Path) -> tuple[pa.Schema, int]:
-    try:
-        with pq.ParquetFile(path) as file:
-            found, footer = file.schema_arrow, file.metadata
-            groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
-    except UNREADABLE as error:
-        raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
-    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
+def _left_out(source: TableSource, expected: ExpectedColumns) -> set[str]:
+    """Return the table's names of columns that the build goes without."""
+    names = (column for name in expected.without for column in (name, name + EXCLUDE_SUFFIX))
+    return {source.theirs(name) for name in names}
+
+
+def _columns(table: TableFile, source: TableSource, expected: ExpectedColumns) -> Mapping[str, str]:
+    """Return the table's names of our columns, after a check of each column."""
+    present = table.schema.names
+    for ours, their in source.columns.items():
+        if their not in present:
+            raise InputError(
+                f"{table.address}: column {their!r}, named by ads.columns.{ours}, is missing; it "
+                f"has: {', '.join(present)}"
+            )
+    theirs = {
+        name: source.theirs(name) for name in expected.known if source.theirs(name) in present
+    }
+    _require_columns(table, theirs, source, expected)
+    left_out = _left_out(source, expected)
+    for their in source.ignore:
+        if their not in present:
+            raise InputError(
+                f"{table.address}: column {their!r}, named by ads.ignore, is missing; it has: "
+                f"{', '.join(present)}"
+            )
+        if their in theirs.values():
+            raise InputError(
+                f"{table.address}: column {their!r} is to be ignored, and is one that a build "
+                "reads; take it out of ads.ignore, or of targeting.yaml"
+            )
+    for name, their in list(theirs.items()):
+        fault = _type_fault(name, table, table.schema.field(their).type, expected)
+        if fault is None:
+            continue
+        if their not in left_out:
+            raise InputError(f"{table.address}: column {_both(name, their)} {fault}")
+        del theirs[name]
+    for field in table.schema:
+        read_or_named = {*theirs.values(), *left_out, *source.ignore}
+        if field.name not in read_or_named and _looks_like_a_rule(field):
+            raise InputError(
+                f"{table.address}: column {field.name!r} looks like a targeting rule, but the "
+                "schema declares no such attribute or set; declare it, drop the column, or name it "
+                "in ads.ignore of tables.yaml"
+            )
+    return theirs
+
+
+def _require_columns(
+    table: TableFile,
+    theirs: Mapping[str, str],
+    source: TableSource,
+    expected: ExpectedColumns,
+) -> None:
+    needed = ["ad_id"] if expected.sids_are_joined else ["ad_id", "sid"]
+    has = f"it has: {', '.join(table.schema.names)}"
+    for name in needed:
+        if name not in theirs:
+            raise InputError(f"{table.address}: column {source.theirs(name)!r} is missing; {has}")
+    if expected.sids_are_joined and source.theirs("sid") in table.schema.names:
         raise InputError(
-            f"{path}: damaged: its row groups hold {sum(groups)} rows, its footer says "
-            f"{footer.num_rows}"
+            f"{table.address}: has a column {source.theirs('sid')!r}, and SIDs are to be joined; "
+            "drop the column, or `sids`"
         )
-    return found, footer.num_rows
+    for name in (*expected.schema.names, *expected.entities):
+        if name in expected.without or name in theirs or name + EXCLUDE_SUFFIX in theirs:
+            continue
+        their = source.theirs(name)
+        lacks = f"column {their!r} is missing, an entity of the targeting schema"
+        so = "no ad belongs to one"
+        if name not in expected.entities:
+            lacks = f"columns {their!r} and {their + EXCLUDE_SUFFIX!r} are missing"
+            lacks, so = f"{lacks}, a rule of the targeting schema", "no ad has such a rule"
+        raise InputError(
+            f"{table.address}: {lacks}; add it, name its column in tables.yaml, or build with "
+            f"--without {name}: then {so}; {has}"
+        )
 
 
-def first_line(error: Exception) -> str:
-    """Return the message without what Arrow adds: places in its sources."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
-def _check_columns(
-    path: Path, found: pa.Schema, schema: TargetingSchema, without: Sequence[str]
-) -> tuple[str, ...]:
-    repeated = [name for name in found.names if found.names.count(name) > 1]
-    if repeated:
-        raise InputError(f"{path}: column {repeated[0]!r} appears twice")
-    entities = tuple(name for name in schema.entities if name not in without)
-    known = ("ad_id", "sid", "ad_weight", *rule_columns(schema), *entities)
-    for name in ("ad_id", "sid"):
-        if name not in found.names:
-            raise InputError(f"{path}: column {name!r} is missing")
-    for name in entities:
-        if name not in found.names:
-            raise InputError(
-                f"{path}: column {name!r} is missing, an entity of the targeting schema; add it, "
-                f"or build with --without {name}: then no ad belongs to one"
-            )
-    for field in found:
-        if field.name in entities:
-            _check_entity_type(path, field)
-        elif field.name in known:
-            _check_type(path, field)
-        elif field.name not in without and _looks_like_a_rule(field):
-            raise InputError(
-                f"{path}: column {field.name!r} looks like a targeting rule, but the schema "
-                "declares no such attribute or set; declare it, or drop the column"
-            )
-    return tuple(name for name in known if name in found.names)
+def _both(ours: str, theirs: str) -> str:
+    return repr(ours) if ours == theirs else f"{theirs!r}, our {ours!r},"
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
@@ -182,54 +213,78 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
     return bool(pa.types.is_nested(kind)) or field.name.endswith(EXCLUDE_SUFFIX)
 
 
-def _check_type(path: Path, field: pa.Field) -> None:
-    kind, is_null = field.type, pa.types.is_null(field.type)
-    holds = kind.value_type if is_list(kind) else None
-    good, expected = {
-        "ad_id": (pa.types.is_integer(kind) and kind != pa.uint64(), "int64"),
-        "ad_weight": (pa.types.is_floating(kind) or is_null, "float"),
-        "sid": (holds is not None and pa.types.is_integer(holds), "list<uint16>"),
-    }.get(field.name, (is_null or (holds is not None and _is_text(holds)), "list<string>"))
-    if not good:
-        raise InputError(
-            f"{path}: column {field.name!r} must be {expected}, got {kind}; "
-            f"cast the column to {expected}"
-        )
+def _type_fault(
+    name: str, table: TableFile, kind: pa.DataType, expected: ExpectedColumns
+) -> str | None:
+    """Return what is wrong with the type of one of our columns."""
+    if table.format is Format.CSV:  # texts, which are converted row by row
+        return None
+    integer = bool(pa.types.is_integer(kind))
+    is_null = bool(pa.types.is_null(kind))
+    if name == "ad_id":
+        if is_text(kind) and not expected.ids_are_mapped:
+            return (
+                f"must be int64, got {kind}; --id-map FILE, or id_map in tables.yaml, numbers ads "
+                "of any name"
+            )
+        good, wanted = (integer and kind != pa.uint64()) or is_text(kind), "int64"
+    elif name == "sid":
+        good, wanted = is_list(kind) and pa.types.is_integer(kind.value_type), "list<uint16>"
+    elif name == "ad_weight":
+        good, wanted = bool(pa.types.is_floating(kind)) or integer or is_null, "float"
+    elif name in expected.entities:
+        remedy = f"cast the column to int64, or build with --without {name}"
+        return None if integer or is_null else f"must be int64, got {kind}; {remedy}"
+    else:
+        good, wanted = is_rule(kind), "list<string>, or one text, integer or boolean"
+    cast = wanted.partition(",")[0]
+    return None if good else f"must be {wanted}, got {kind}; cast the column to {cast}"
 
 
-def _check_entity_type(path: Path, field: pa.Field) -> None:
-    if not pa.types.is_integer(field.type) and not pa.types.is_null(field.type):
-        raise InputError(
-            f"{path}: column {field.name!r}, an entity of the targeting schema, must be int64, got "
-            f"{field.type}; cast the column to int64, or build with --without {field.name}"
-        )
+def _is_canonical(table: TableFile, theirs: Mapping[str, str], expected: ExpectedColumns) -> bool:
+    if table.format is Format.CSV or expected.ids_are_mapped:
+        return False
+    if any(ours != their for ours, their in theirs.items()):
+        return False
+    kinds = {name: table.schema.field(name).type for name in theirs}
+    rules = (kinds[name] for name in rule_columns(expected.schema) if name in kinds)
+    return all(is_text_list(kind) or pa.types.is_null(kind) for kind in rules)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    # A column that holds nothing but nulls or empty lists is written as of type null.
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-    )
+Stated = TypeVar("Stated")
 
 
-def _single(found: dict[str, Path], key: str) -> str | None:
-    if len(found) > 1:
-        (one, first), (two, second) = list(found.items())[:2]
+def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
+    """Return what the files say, if some do."""
+    said = [(value, address) for value, address in found.items() if value is not None]
+    if len(said) > 1:
+        (one, first), (two, second) = said[:2]
         raise InputError(
             f"{second}: metadata {key} is {shown(two)}, but {shown(one)} in {first}; "
             "files of one build share it"
         )
-    return next(iter(found), None)
+    return said[0][0] if said else None
 
 
-def _vocab_sizes(text: str | None) -> tuple[int, ...] | None:
+def sid_space_in(table: TableFile) -> str | None:
+    """Return the SID space that the table's metadata names."""
+    return _metadata(table, SID_SPACE_KEY)
+
+
+def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
+    """Return the vocabulary sizes that the table's metadata states."""
+    text = _metadata(table, VOCAB_SIZES_KEY)
     if text is None:
         return None
     try:
         return tuple(int(size) for size in text.split(","))
     except ValueError:
         raise InputError(
-            f"metadata grace.vocab_sizes: expected sizes such as 512,512, got {shown(text)}"
+            f"{table.address}: metadata grace.vocab_sizes: expected sizes such as 512,512, got "
+            f"{shown(text)}"
         ) from None
+
+
+def _metadata(table: TableFile, key: bytes) -> str | None:
+    value: bytes | None = (table.schema.metadata or {}).get(key)
+    return None if value is None else value.decode(errors="replace")

@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.builder.report import Advance
-from grace.index.builder.source import SID_SPACE_KEY, UNREADABLE, VOCAB_SIZES_KEY, first_line
-from grace.index.importers.item_numbers import IdMap, replacing
+from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.importers.items import AcceptedItems
 from grace.index.rejects import Fault, Reject, RejectLog, brief
+from grace.index.tables.addresses import UNREADABLE, first_line
+from grace.index.tables.item_numbers import IdMap, replacing
 
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.importers.item_numbers import Int64, Numbering
 from grace.index.rejects import Fault, Reject, RejectLog, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
+from grace.index.tables.item_numbers import Int64, Numbering
 
 BATCH_ITEMS = 1 << 16
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")

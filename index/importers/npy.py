@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.builder.report import Advance
-from grace.index.importers.item_numbers import Int64
 from grace.index.importers.items import BATCH_ITEMS, ItemBatch
 from grace.index.importers.json_items import lines
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
+from grace.index.tables.item_numbers import Int64
 
 _MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")

@@ -12,7 +12,6 @@ import numpy as np
 from grace.configs.errors import InputError
 from grace.index.builder.report import Advance, Progress
 from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
-from grace.index.importers.item_numbers import IdMap, IntegerIds, map_lock
 from grace.index.importers.items import (
     AcceptedItems,
     ItemBatch,
@@ -25,6 +24,7 @@ from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
 from grace.index.rejects import RejectLog, item_rejects
 from grace.index.snapshot import MAX_SID_LENGTH, require_sids
+from grace.index.tables.item_numbers import IdMap, IntegerIds, map_lock
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
 
@@ -109,7 +109,8 @@ def _collected(
     with nullcontext() if spec.id_map is None else map_lock(spec.id_map):
         names = _names(spec, ads)
         parts = _reading(spec, progress)
-        numbering = names or (IntegerIds() if ads is None else IntegerIds(_KEY_OF_NAMES))
+        integers = IntegerIds() if ads is None else IntegerIds(_KEY_OF_NAMES)
+        numbering = integers if names is None else names
         items = accept_items(str(spec.source), parts, numbering, spec.vocab_sizes, rejects)
         if not len(items.numbers):
             listed = f"all {items.read} items were refused, see {rejects.write()}; "

@@ -76,7 +76,7 @@ def test_a_build_without_an_entity_says_so(catalogue: Path, tmp_path: Path) -> N
     root = tmp_path / "root"
     code, out, _ = build(catalogue, root, "--without", "campaign")
     assert code == 0
-    assert "without the entities campaign: no ad belongs to one\n" in out
+    assert "without campaign: no ad has a rule on it, or belongs to one\n" in out
     assert "targeting.yaml does not name: title\n" in out
     summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
     assert [each["distinct"] > 0 for each in summary["entities"]] == [False, True]

@@ -23,6 +23,31 @@ pytestmark = [
     pytest.mark.skipif(not HAS_RAY, reason="needs the extra `ray`, which `make soak` installs"),
 ]
 
+ROUNDS = """
+from contextlib import closing
+from grace.cli.ray_cluster import ray_tasks
+from grace.configs.errors import InputError
+
+def square(number):
+    if number < 0:
+        raise InputError(f"{number}: is negative")
+    return number * number
+
+with ray_tasks("local", 1) as tasks:
+    for _ in range(63):
+        with closing(tasks(square, (1, 2, 3))) as results:
+            assert [next(results) for _ in range(3)] == [1, 4, 9]
+        with closing(tasks(square, (1, -2, 3, 4))) as results:
+            assert next(results) == 1
+            try:
+                next(results)
+            except InputError as error:
+                assert str(error) == "-2: is negative"
+print("done")
+"""
+"""A build takes the results that it needs, then closes the tasks: Ray aborts the driver if that
+cancels a task whose result has just arrived."""
+
 CLUSTER = """
 import sys
 from ray.cluster_utils import Cluster
@@ -153,6 +178,11 @@ def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
     assert done.returncode == 0, done.stderr
     assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
     assert not list((tmp_path / "own").glob(f"{SCRATCH}*"))
+
+
+def test_closing_the_tasks_while_results_arrive_never_ends_the_build() -> None:
+    done = run_python(ROUNDS)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_a_worker_names_the_damaged_file_and_nothing_is_published(

@@ -14,9 +14,11 @@ import pytest
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
 from support.documents import the_block
 from support.in_process import invoke_grace
+from support.raw_tables import write_codebook, write_table
 
 pytestmark = pytest.mark.subprocess
 
@@ -100,6 +102,23 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     assert versions(root) == [1]
 
 
+def test_the_hourly_script_publishes_no_table_that_lost_its_rules(
+    hourly: Path, catalogue: Path, tmp_path: Path
+) -> None:
+    root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
+    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
+    build(catalogue / "ads.parquet", root)
+    table = pq.read_table(catalogue / "ads.parquet")
+    pq.write_table(table.drop_columns(["location", "location_exclude"]), ads)
+    code, shown = run(hourly, ads, root, "--without", "location")
+    assert code == 1
+    assert "location: " in shown
+    assert (versions(root), (root / "CURRENT").read_text()) == ([1], f"{1:020d}\n")
+    allowed = ("--without", "location", "--max-coverage-drop", "1")
+    assert run(hourly, ads, root, *allowed) == (0, "")
+    assert int((root / "CURRENT").read_text()) == max(versions(root))
+
+
 def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +186,33 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
     assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
+
+
+def test_the_data_folder_of_the_document_is_proposed_and_built(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"SKU": f"B{at}", "bid": 0.5, "Country Code": ["US"], "excludedCountries": ["CA"]}
+        | {"embedding": [0.5, 0.1]}
+        for at in range(9)
+    ]
+    write_table(tmp_path / "raw" / "ads.parquet", rows)
+    log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
+    write_table(tmp_path / "raw" / "clicks.csv", log)
+    commands = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["init", "build"]
+    write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
+    for command in commands:
+        done = invoke_grace(*command.replace("ads.csv", "ads.parquet").split())
+        assert (done.exit_code, done.stderr) == (0, "")
+    proposed = read_data_folder(tmp_path / "shop")
+    (text,) = re.findall(r"```yaml\n(ads:.*?)```", document, re.DOTALL)
+    (tmp_path / "shop" / "tables.yaml").write_text(text)
+    shown = read_data_folder(tmp_path / "shop")
+    assert shown.ads.columns == proposed.ads.columns
+    assert (shown.ads.ignore, shown.sids) == (proposed.ads.ignore, proposed.sids)
+    assert shown.id_map == proposed.id_map
 
 
 @pytest.mark.parametrize("mode", ["exact", "union"])

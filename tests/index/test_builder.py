@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from grace.configs.errors import InputError
 from grace.index.builder import build
 from grace.index.invariants import check_invariants
 from grace.index.matchers.modes import MatcherMode
@@ -100,12 +101,14 @@ def test_a_build_that_ends_late_does_not_undo_a_newer_publication(tmp_path: Path
     assert current_version(spec.root) == 7
 
 
-def test_a_table_without_rule_columns_builds_ads_for_everyone(tmp_path: Path) -> None:
+def test_a_build_without_rule_columns_is_for_everyone_if_asked_for(tmp_path: Path) -> None:
     case = random_case(np.random.default_rng(2), num_ads=63)
     plain_ads = [replace(ad, rules={}) for ad in case.ads]
     spec = build_spec(tmp_path, case)
     pq.write_table(ads_table(case.schema, plain_ads).select(["sid", "ad_id"]), spec.ads[0])
-    snapshot = built(spec)
+    with pytest.raises(InputError, match=f"--without {case.schema.names[0]}"):
+        build(spec, silent)
+    snapshot = built(replace(spec, without=case.schema.names))
     weightless = [replace(ad, weight=0.0) for ad in plain_ads]
     assert_same_arrays(snapshot, plain_snapshot(case.schema, case.vocab_sizes, weightless))
     assert snapshot.rules.num_rules == 1
@@ -139,6 +142,8 @@ def test_the_report_counts_what_the_snapshot_holds(tmp_path: Path) -> None:
     snapshot = load_snapshot(spec.root)
     assert (report.ads, report.sids) == (63, snapshot.trie.num_leaves)
     assert report.rules == snapshot.rules.num_rules
-    assert list(report.step_seconds) == ["read ads", "arrange", "list rules", "write"]
+    assert list(report.step_seconds) == [
+        *("read ads", "arrange", "list rules", "measure coverage", "write")
+    ]
     ends = {step: done == total for step, done, total in seen}
     assert ends == dict.fromkeys(report.step_seconds, True)

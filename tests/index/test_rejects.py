@@ -41,7 +41,7 @@ GOOD: dict[str, Any] = {"sid": [1, 2, 3], "ad_weight": 1.0}
 
 
 def spec_of(folder: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> BuildSpec:
-    """Rows name only what matters; the rest is good."""
+    """Rows name only what matters; the rest is good. The build goes without what no row names."""
     kinds = TYPES | types
     full = [{"ad_id": 100 + i} | GOOD | row for i, row in enumerate(rows)]
     columns = {n: pa.array([row.get(n) for row in full], kind) for n, kind in kinds.items()}
@@ -52,6 +52,11 @@ def spec_of(folder: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> B
         root=folder / "snapshots",
         sid_space="s",
         vocab_sizes=(4, 4, 4),
+        without=tuple(
+            name
+            for name in (*SCHEMA.names, *SCHEMA.entities)
+            if not any(row.get(name) is not None or row.get(f"{name}_exclude") for row in rows)
+        ),
     )
 
 
@@ -190,19 +195,19 @@ def test_text_that_is_not_utf8_is_refused_as_a_value(tmp_path: Path) -> None:
     bad = pa.array([b"us", b"\xff\xfe"], pa.binary()).view(pa.string())
     column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), bad)
     at = table.column_names.index("location")
-    pq.write_table(table.set_column(at, "location", column), spec.ads[0])
+    pq.write_table(table.set_column(at, "location", column), tmp_path / "ads.parquet")
     with pytest.raises(RejectedAdsError, match=r"row 1, ad 101: location: .*not UTF-8"):
         build(spec, silent)
 
 
 def test_list_elements_under_a_null_are_not_read(tmp_path: Path) -> None:
     """Arrow allows a null list to cover elements; they belong to no row."""
-    spec = spec_of(tmp_path, [{}, {}, {}])
+    spec = spec_of(tmp_path, [{"country": ["US"]}, {}, {}])
     table = pq.read_table(spec.ads[0])
     offsets = pa.array([0, 1, 3, 4], pa.int32())
     values = pa.array(["US", "ZZ", "ZZ", "NO"])
     mask = pa.array([False, True, False])
     column = pa.ListArray.from_arrays(offsets, values, mask=mask)
     at = table.column_names.index("country")
-    pq.write_table(table.set_column(at, "country", column), spec.ads[0])
+    pq.write_table(table.set_column(at, "country", column), tmp_path / "ads.parquet")
     assert build(spec, silent).rejects == 0

@@ -187,9 +187,10 @@ def test_refusing_every_ad_is_the_error_of_the_whole_build(tmp_path: Path) -> No
 def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     case = wide_case(seed=1, num_ads=99)
     spec = in_shards(spec_of(tmp_path, case, (case.ads[:50], case.ads[50:])))
-    damaged = bytearray(spec.ads[1].read_bytes())
+    second = Path(spec.ads[1])
+    damaged = bytearray(second.read_bytes())
     damaged[100:400] = b"x" * 300
-    spec.ads[1].write_bytes(damaged)
+    second.write_bytes(damaged)
     with pytest.raises(InputError, match=r"ads-1\.parquet"):
         build_in_shards(spec, Sharding(3), silent)
     assert versions(spec.root) == ()

@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder import BuildSpec, build
-from grace.index.builder.batches import BatchReader
-from grace.index.builder.source import open_ads
-from grace.index.storage import load_snapshot
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder.batches import AdsReading, BatchReader
+from grace.index.builder.source import ExpectedColumns, open_ads
+from grace.index.storage import load_snapshot, versions
+from grace.index.tables.data_folder import TableSource
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import silent, write_schema
 
@@ -23,7 +24,14 @@ TEXTS = pa.list_(pa.string())
 
 
 def spec_of(folder: Path, columns: dict[str, Any], schema: TargetingSchema = SCHEMA) -> BuildSpec:
-    good = {"ad_id": pa.array([1, 2]), "sid": pa.array([[0, 1], [1, 0]], pa.list_(pa.uint16()))}
+    given = columns.get("ad_id")
+    rows = 2 if given is None else len(given)
+    good = {
+        "ad_id": pa.array([1, 2]),
+        "sid": pa.array([[0, 1], [1, 0]], pa.list_(pa.uint16())),
+        "country": pa.array([None, ["US"]] * (rows // 2), TEXTS),
+        "location_exclude": pa.array([["a"], []] * (rows // 2), TEXTS),
+    }
     merged = {name: array for name, array in (good | columns).items() if array is not None}
     pq.write_table(pa.table(merged), folder / "ads.parquet")
     return BuildSpec(
@@ -81,16 +89,60 @@ def test_entities_may_be_integers_of_any_type(tmp_path: Path, kind: pa.DataType)
     assert (entities.ids.tolist(), entities.of_ad.tolist()) == ([111], [-1, 0])
 
 
-def test_an_entity_of_nulls_alone_has_no_ads(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, {"campaign": pa.nulls(2)}, WITH_CAMPAIGNS)
-    (entities,) = load_snapshot(build(spec, silent).path).entities
-    assert (len(entities), entities.of_ad.tolist()) == (0, [-1, -1])
+EMPTY: dict[str, dict[str, Any]] = {
+    "country": {"country": pa.nulls(2)},
+    "location": {"location": pa.array([None, None], TEXTS), "location_exclude": None},
+    "location of empty lists": {"location_exclude": pa.array([[], []], TEXTS)},
+    "campaign": {"campaign": pa.nulls(2)},
+}
+
+
+@pytest.mark.parametrize("column", EMPTY)
+@pytest.mark.parametrize("in_shards", [False, True])
+def test_a_column_without_a_rule_in_any_row_is_refused_unless_the_build_goes_without(
+    tmp_path: Path, column: str, in_shards: bool
+) -> None:
+    def build_it(spec: BuildSpec) -> BuildReport:
+        return build_in_shards(spec, Sharding(2), silent) if in_shards else build(spec, silent)
+
+    name = column.partition(" ")[0]
+    columns = {"campaign": pa.array([7, 7])} | EMPTY[column]
+    spec = spec_of(tmp_path, columns, WITH_CAMPAIGNS)
+    with pytest.raises(InputError, match=f"column '{name}': in no row .* --without {name}"):
+        build_it(spec)
+    assert versions(spec.root) == ()
+    assert build_it(replace(spec, without=(name,))).without == (name,)
+
+
+@pytest.mark.parametrize("name", ["country", "location"])
+def test_a_rule_that_neither_column_states_is_refused_unless_the_build_goes_without(
+    tmp_path: Path, name: str
+) -> None:
+    columns = {name: None, f"{name}_exclude": None}
+    spec = spec_of(tmp_path, columns)
+    fault = f"columns '{name}' and '{name}_exclude' are missing, a rule .* --without {name}"
+    with pytest.raises(InputError, match=fault):
+        build(spec, silent)
+    assert build(replace(spec, without=(name,)), silent).without == (name,)
+
+
+def test_a_build_does_not_go_without_rules_that_the_table_has(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {})
+    with pytest.raises(InputError, match=r"--without country: but .* has rules on it"):
+        build(replace(spec, without=("country",)), silent)
+
+
+def test_a_rule_of_another_type_is_refused_unless_the_build_goes_without(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, {"country": pa.array([1.5, 2.5])})
+    with pytest.raises(InputError, match="column 'country' must be list<string>, or one text"):
+        build(spec, silent)
+    assert build(replace(spec, without=("country",)), silent).without == ("country",)
 
 
 @pytest.mark.parametrize(
     ("column", "fault"),
     [
-        (None, "column 'campaign' is missing, an entity of the targeting schema; add it, or build"),
+        (None, "column 'campaign' is missing, an entity of the targeting schema; add it, name its"),
         (pa.array(["7", "9"]), "must be int64, got string; cast the column to int64, or build"),
         (pa.array([7.0, 9.0]), "must be int64, got double; cast the column to int64, or build"),
         (pa.array([[7], [9]]), "must be int64, got list"),
@@ -113,12 +165,11 @@ def test_a_missing_or_odd_entity_is_refused_unless_the_build_goes_without(
     assert [len(entities) for entities in snapshot.entities] == [0]
 
 
-@pytest.mark.parametrize("name", ["brand", "country", "location"])
-def test_a_build_cannot_go_without_what_is_no_entity(tmp_path: Path, name: str) -> None:
+def test_a_build_cannot_go_without_what_the_schema_does_not_have(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {"campaign": pa.array([1, 2])}, WITH_CAMPAIGNS)
-    fault = f"--without {name}: not an entity of the targeting schema, which has: campaign"
+    fault = "--without brand: not an attribute, .* which has: country, location, campaign"
     with pytest.raises(InputError, match=fault):
-        build(replace(spec, without=(name,)), silent)
+        build(replace(spec, without=("brand",)), silent)
 
 
 def test_missing_foreign_and_repeated_files_are_refused(tmp_path: Path) -> None:
@@ -128,7 +179,7 @@ def test_missing_foreign_and_repeated_files_are_refused(tmp_path: Path) -> None:
     text.write_text("ad_id,sid\n1,2\n")
     for ads, message in (
         ((gone,), "no such file or folder"),
-        ((empty,), r"no \*\.parquet file"),
+        ((empty,), r"no table in this folder: none ends in \*\.parquet"),
         ((text,), "not a readable Parquet file"),
         (spec.ads * 2, "given twice"),
     ):
@@ -145,19 +196,23 @@ def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
 def test_a_column_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {"title": pa.array(["a", "b"])})
     pq.write_table(pq.read_table(spec.ads[0]), spec.ads[0], store_schema=False)
-    spec.ads[0].write_bytes(spec.ads[0].read_bytes().replace(b"title", b"t\xfftle"))
+    file = Path(spec.ads[0])
+    file.write_bytes(file.read_bytes().replace(b"title", b"t\xfftle"))
     with pytest.raises(InputError, match=r"ads\.parquet: not a readable Parquet file"):
         build(spec, silent)
 
 
 def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) -> None:
     rows = 1000
-    spec = spec_of(tmp_path, {"ad_id": pa.array(range(rows)), "sid": pa.array([[0, 1]] * rows)})
+    columns = {"ad_id": pa.array(range(rows)), "sid": pa.array([[0, 1]] * rows)}
+    no_rules = {"country": None, "location_exclude": None}
+    spec = spec_of(tmp_path, columns | no_rules, TargetingSchema((), (), 7))
     # Thrift's compact protocol: field 3, an i64 of 1,000 as a zigzag number, then field 4, a list.
     right, wrong = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
-    content = spec.ads[0].read_bytes()
+    file = Path(spec.ads[0])
+    content = file.read_bytes()
     assert content.count(right) == 1
-    spec.ads[0].write_bytes(content.replace(right, wrong))
+    file.write_bytes(content.replace(right, wrong))
     with pytest.raises(InputError, match="row groups hold 1000 rows, its footer says -1000"):
         build(spec, silent)
 
@@ -178,15 +233,15 @@ def test_a_token_beyond_int64_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """The footer was read before: what it promised must be what comes."""
     spec = spec_of(tmp_path, {})
-    source = open_ads(spec.ads, SCHEMA)
+    source = open_ads(TableSource((str(spec.ads[0]),)), ExpectedColumns(SCHEMA))
 
     def read() -> None:
-        list(BatchReader(source, SCHEMA, (2, 2)))
+        list(BatchReader(source, AdsReading(SCHEMA, (2, 2))))
 
     read()
     table = pq.read_table(spec.ads[0])
     for changed, message in (
-        (table.slice(0, 1), "1 rows read, its footer says 2"),
+        (table.slice(0, 1), "1 rows read, it had 2 before"),
         (pa.concat_tables([table, table]), "grew while it was read"),
         (table.append_column("x", pa.array([1, 2])), "its columns changed"),
     ):
@@ -200,8 +255,9 @@ def test_files_below_a_folder_or_spelt_otherwise_are_not_passed_over(tmp_path: P
     for other in ("dt=1/more.parquet", "more.PARQUET"):
         folder = tmp_path / other.replace("/", "-")
         (folder / other).parent.mkdir(parents=True)
-        (folder / "ads.parquet").write_bytes(spec.ads[0].read_bytes())
-        (folder / other).write_bytes(spec.ads[0].read_bytes())
+        content = Path(spec.ads[0]).read_bytes()
+        (folder / "ads.parquet").write_bytes(content)
+        (folder / other).write_bytes(content)
         with pytest.raises(InputError, match="directly in it"):
             build(replace(spec, ads=(folder,)), silent)
 

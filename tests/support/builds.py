@@ -1,7 +1,7 @@
 """Raw ads as the Parquet files that a build reads, and builds of them as tests ask for them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,12 @@ def build_spec(
     row_group_rows: int = 1000,
     **changes: object,
 ) -> BuildSpec:
-    """A build of the case's ads, or of these, a Parquet file each."""
+    """A build of the case's ads, or of these, a Parquet file each.
+
+    It goes without the names on which no ad has a rule.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    ads = [ad for part in files or [case.ads] for ad in part]
     spec = BuildSpec(
         ads=tuple(
             write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows)
@@ -80,8 +84,18 @@ def build_spec(
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=case.vocab_sizes,
         threads=1,
+        without=unused_names(case.schema, ads),
     )
     return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+def unused_names(schema: TargetingSchema, ads: Iterable[RawAd]) -> tuple[str, ...]:
+    """Return the names on which no ad has a rule, and the entities to which none belongs."""
+    stated: set[str] = set()
+    for ad in ads:
+        stated |= {name for name, (include, exclude) in ad.rules.items() if include or exclude}
+        stated |= ad.entities.keys()
+    return tuple(name for name in (*schema.names, *schema.entities) if name not in stated)
 
 
 def built(spec: BuildSpec) -> Snapshot:

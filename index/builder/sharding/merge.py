@@ -24,9 +24,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.storage.array_file import blocks, digest_file, map_array, read_rows
-from grace.index.storage.layout import require_expected, snapshot_of
-from grace.index.storage.reader import open_snapshot
+from grace.index.storage.array_file import blocks, read_rows
 from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 
@@ -34,17 +32,6 @@ LOOKUP_ADS = 1 << 23
 """Ads whose ids are sorted at a time."""
 
 SAMPLE_STEP = 1 << 12
-
-
-def open_shard(root: Path) -> Snapshot:
-    """Return the only version in `root`, its digests checked and its arrays mapped."""
-    with open_snapshot(root, 1) as opened:
-        arrays = {}
-        for file, entry in require_expected(opened.manifest).items():
-            digest_file(entry, opened.folder)
-            header_bytes = entry.bytes - entry.data_bytes
-            arrays[file] = map_array(opened.path / file, entry.dtype, entry.shape, header_bytes)
-        return snapshot_of(opened.manifest, arrays)
 
 
 def merge_shards(

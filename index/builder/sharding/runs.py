@@ -16,9 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import renumber_rules
-from grace.index.builder.batches import AdsBatch, BatchReader
+from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader
 from grace.index.builder.build import BuildSpec
 from grace.index.builder.collect import CollectedAds, rule_rejects
+from grace.index.builder.item_sids import open_item_sids
 from grace.index.builder.report import peak_memory
 from grace.index.builder.rule_table import REFUSED, RuleTable
 from grace.index.builder.sorting import first_use, order_by_id
@@ -26,6 +27,7 @@ from grace.index.builder.source import AdsFile, AdsSource
 from grace.index.rejects import Reject
 from grace.index.storage.array_file import write_array
 from grace.index.storage.folder import open_root
+from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
@@ -48,6 +50,13 @@ class TaskInputs:
     vocab_sizes: tuple[int, ...]
     scratch: Path
     run_rows: int
+
+    def reading(self) -> AdsReading:
+        """Return what a build as a whole reads rows with, from files that every task sees."""
+        names = None if self.spec.id_map is None else IdMap.read(self.spec.id_map)
+        sids = None if self.spec.sids is None else open_item_sids(self.scratch, self.spec.sids)
+        rows = self.spec.batch_rows
+        return AdsReading(self.schema, self.vocab_sizes, names, sids, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +85,14 @@ class CollectedFile:
     rows: int
     runs: tuple[Run, ...]
     rejects: tuple[tuple[Reject, ...], ...]  # batch by batch
+    stated: frozenset[str]  # names on which some row has a rule, or an entity
     peak_memory_bytes: int
 
 
 def collect_file(task: CollectTask) -> CollectedFile:
     """Stops early if the file alone has more rejects than the build allows."""
     inputs, source = task.inputs, AdsSource((task.file,), (), None, None)
-    reader = BatchReader(source, inputs.schema, inputs.vocab_sizes, inputs.spec.batch_rows)
+    reader = BatchReader(source, inputs.reading())
     folder = Path(mkdtemp(prefix=f"file-{task.file_at:06d}-", dir=inputs.scratch))
     runs: list[Run] = []
     rejects: list[tuple[Reject, ...]] = []
@@ -114,7 +124,8 @@ def collect_file(task: CollectTask) -> CollectedFile:
         collected = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), rules, values)
         runs.append(Run(folder / f"run-{len(runs):06d}", task.file_at))
         _write_run(runs[-1].path, inputs, collected, first_row)
-    return CollectedFile(rows, tuple(runs), tuple(rejects), peak_memory())
+    stated = frozenset(reader.stated)
+    return CollectedFile(rows, tuple(runs), tuple(rejects), stated, peak_memory())
 
 
 def _has_room(rows: int, run_rows: int, batch: AdsBatch) -> bool:

@@ -19,8 +19,8 @@ from grace.configs.errors import InputError
 from grace.index.builder.build import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.collect import repeated_reject
 from grace.index.builder.kway import require_static_ids
-from grace.index.builder.report import BuildReport, Progress
-from grace.index.builder.sharding.merge import merge_shards, open_shard
+from grace.index.builder.report import BuildReport, Notify, Progress, silent
+from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.runs import (
     CollectTask,
     Run,
@@ -33,7 +33,9 @@ from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot, SnapshotFacts
-from grace.index.storage.folder import OnWait
+from grace.index.storage.reader import map_snapshot
+from grace.index.tables.addresses import absolute
+from grace.index.tables.item_numbers import IdMap
 
 RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
@@ -75,13 +77,19 @@ class Sharding:
 
 
 def build_in_shards(
-    spec: BuildSpec, sharding: Sharding, progress: Progress, on_wait: OnWait | None = None
+    spec: BuildSpec, sharding: Sharding, progress: Progress, notify: Notify = silent
 ) -> BuildReport:
-    """`on_wait` is called with a sentence if another process is writing in the root."""
-    plan = plan_build(spec, progress, on_wait)
+    plan = plan_build(spec, progress, notify)
     if sharding.shards < 1:
         raise InputError(f"--shards {sharding.shards}: give 1 or more")
     with scratch_folder(sharding.scratch or spec.root) as scratch:
+        reading = plan.reading()
+        if reading.sids is not None:
+            with scratch_faults("writing the SIDs", scratch):
+                reading.sids.save(scratch)
+        del reading
+        if spec.id_map is not None:
+            spec = replace(spec, id_map=spec.id_map.absolute())
         inputs = TaskInputs(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
         return _ShardedBuild(plan, sharding, inputs).run()
 
@@ -92,6 +100,7 @@ class _ShardedBuild:
     sharding: Sharding
     inputs: TaskInputs
     peak: int = 0  # bytes, of the processes that ran tasks
+    stated: frozenset[str] = frozenset()  # names on which some row has a rule, or an entity
 
     def run(self) -> BuildReport:
         plan = self.plan
@@ -99,6 +108,7 @@ class _ShardedBuild:
         repeated, repeated_ads = self._refuse_repeated(runs)
         token_ads: npt.NDArray[np.int64] = np.stack([run.token_ads() for run in runs]).sum(axis=0)
         plan.require_ads(int(token_ads.sum()) - repeated_ads)
+        plan.require_stated(self.stated)
         facts = plan.final_facts()
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         roots = self._build_shards(runs, ranges, repeated, facts)
@@ -123,8 +133,8 @@ class _ShardedBuild:
             CollectTask(
                 self.inputs,
                 at,
-                replace(file, path=file.path.absolute()),
-                reported_as=str(file.path),
+                replace(file, table=replace(file.table, address=absolute(file.address))),
+                reported_as=file.address,
             )
             for at, file in enumerate(plan.source.files)
         ]
@@ -138,6 +148,7 @@ class _ShardedBuild:
                 for rejects in collected.rejects:
                     plan.log.extend(rejects)
                 runs.extend(collected.runs)
+                self.stated |= collected.stated
                 rows += collected.rows
                 advance(rows)
         return runs
@@ -154,14 +165,23 @@ class _ShardedBuild:
                 found.append((result.ad_ids, result.file_at, result.rows))
                 advance(done)
         ids, files, rows = map(np.concatenate, zip(*found, strict=True))
-        paths = [file.path for file in self.plan.source.files]
+        addresses = [file.address for file in self.plan.source.files]
+        given = self._given_ids(ids)
         self.plan.log.extend(
             [
-                repeated_reject(paths[files[i]], int(rows[i]), int(ids[i]))
+                repeated_reject(addresses[files[i]], int(rows[i]), given[i])
                 for i in np.lexsort([rows, files]).tolist()
             ]
         )
         return np.unique(ids), len(ids)
+
+    def _given_ids(self, ad_ids: npt.NDArray[np.int64]) -> list[int] | list[str]:
+        """Return the ids of these ads as the table has them."""
+        id_map = self.inputs.spec.id_map
+        if id_map is None or len(ad_ids) == 0:
+            numbers: list[int] = ad_ids.tolist()
+            return numbers
+        return IdMap.read(id_map).names(ad_ids)
 
     def _build_shards(
         self,
@@ -196,5 +216,5 @@ class _ShardedBuild:
             plan.steps.run("merge shards", 2 + after) as advance,
             scratch_faults("merging the shards", self.inputs.scratch),
         ):
-            shards = [open_shard(root) for root in roots]
+            shards = [map_snapshot(root, version=1) for root in roots]
             return merge_shards(shards, plan.spec, facts, self.inputs.scratch, advance)

@@ -7,7 +7,7 @@ an import reads the existing map, adds new items, and writes it back.
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
-from grace.index.builder.source import UNREADABLE, first_line
 from grace.index.rejects import Fault, brief
+from grace.index.tables.addresses import UNREADABLE, first_line
 
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
@@ -64,6 +64,9 @@ class IdMap:
         self._numbers: dict[str, int] = known or {}
         self._next = max(self._numbers.values(), default=-1) + 1
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
         faults: Faults = {}
         texts = ids if isinstance(ids, list) else [str(number) for number in ids.tolist()]
@@ -71,7 +74,7 @@ class IdMap:
         for at, text in enumerate(texts):
             number = self._numbers.get(text)
             if number is None:
-                if reason := _no_name(text):
+                if reason := no_name(text):
                     faults[at] = Fault("item_id", brief(text), reason)
                     continue
                 number = self._numbers[text] = self._next
@@ -80,9 +83,13 @@ class IdMap:
         return numbers, faults
 
     def names(self, numbers: Int64) -> list[str]:
-        wanted = set(numbers.tolist())
-        name_of = {number: text for text, number in self._numbers.items() if number in wanted}
+        name_of = self.known(numbers.tolist())
         return [name_of[number] for number in numbers.tolist()]
+
+    def known(self, numbers: Iterable[int]) -> dict[int, str]:
+        """Return the items of those numbers that the map has."""
+        wanted = set(numbers)
+        return {number: text for text, number in self._numbers.items() if number in wanted}
 
     def find(self, text: str) -> int | None:
         return self._numbers.get(text)
@@ -142,7 +149,8 @@ def map_lock(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _no_name(text: str) -> str | None:
+def no_name(text: str) -> str | None:
+    """Return why a text names no item; None if it does."""
     if not text:
         return "is empty"
     if len(text) > _LONGEST_ID:

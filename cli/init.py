@@ -1,0 +1,131 @@
+"""`grace init`: propose a data folder for an ads table."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grace.cli.options import AsJson
+from grace.configs.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from grace.index.proposal.propose import Proposal
+
+
+def init(
+    ads: Annotated[
+        list[str],
+        typer.Option(
+            "--ads",
+            metavar="TABLE",
+            help="Parquet, JSON lines or CSV: file, folder of them, or URL; repeatable.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write the two files to.")],
+    log: Annotated[
+        list[str] | None,
+        typer.Option("--log", metavar="TABLE", help="Log of interactions; repeatable."),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option("--id", metavar="COLUMN", help="The ads' ids. Default: found by its name."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Propose `tables.yaml` and `targeting.yaml` for an ads table, each line with its reason.
+
+    It reads all rows, asks nothing and replaces no file. Read the two files before the first build:
+    a column of values that describe the ad is no rule.
+
+    Example: `grace init --ads raw/ads.csv --log raw/clicks.csv --out shop`
+    """
+    from grace.index.proposal.propose import propose
+    from grace.index.proposal.yaml_text import tables_yaml, targeting_yaml
+    from grace.index.tables.data_folder import TABLES_FILE, TARGETING_FILE
+
+    tables, targeting = out / TABLES_FILE, out / TARGETING_FILE
+    for path in (tables, targeting):
+        if path.exists() or path.is_symlink():
+            raise InputError(f"{path}: is already there; name another --out, or move it away")
+    proposal = propose(ads, log or (), id_column)
+    texts = {tables: tables_yaml(proposal, out), targeting: targeting_yaml(proposal)}
+    out.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    next_commands = _next_commands(proposal, out)
+    if as_json:
+        print(json.dumps(_to_json(proposal, texts, next_commands), indent=2))
+        return
+    _print(proposal, list(texts), next_commands)
+
+
+def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) -> dict[str, Any]:
+    log = proposal.log.columns if proposal.log else ()
+    return {
+        "files": [str(path) for path in texts],
+        "rows": proposal.rows,
+        "ads": [
+            {"column": each.column, "role": each.role.value, "name": each.name or None}
+            | {"reason": each.reason}
+            for each in proposal.decisions
+        ],
+        "log": [
+            {"column": each.column, "name": each.name or None, "reason": each.reason}
+            for each in log
+        ],
+        "next": commands,
+    }
+
+
+def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None:
+    from grace.cli.tables import plain_table, table_console
+
+    console = table_console()
+    headings = ("column", "becomes", "why")
+    table = plain_table(f"The ads table, {proposal.rows:,} rows", *headings, left=3)
+    for each in proposal.decisions:
+        _add_row(table, each.column, _becomes(each.role.value, each.name), each.reason)
+    console.print(table)
+    if proposal.log is not None:
+        table = plain_table("The log", *headings, left=3)
+        for column in proposal.log.columns:
+            _add_row(table, column.column, column.name or "ignored", column.reason)
+        console.print(table)
+    for path in files:
+        print(f"wrote {path}: read it, and change what is wrong")
+    print("\nnext:")
+    for command in commands:
+        print(f"  {command}")
+
+
+def _becomes(role: str, name: str) -> str:
+    return role if name in ("", role) else f"{role} {name}"
+
+
+def _add_row(table: "Table", *cells: str) -> None:
+    from rich.text import Text
+
+    table.add_row(*map(Text, cells))
+
+
+def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
+    from grace.index.proposal.roles import Role
+    from grace.index.proposal.yaml_text import CODEBOOK
+
+    folder = shlex.quote(str(out))
+    commands, build = [], f"grace build --data {folder} --root {folder}/snapshots"
+    if proposal.column_of(Role.SID) is None:
+        commands.append(f"grace sids --embeddings EMBEDDINGS.parquet --out {folder}/{CODEBOOK}")
+    elif proposal.vocab_sizes is not None:
+        sizes = ",".join(map(str, proposal.vocab_sizes))
+        build += f" --sid-space {shlex.quote(out.name or 'ads')} --vocab-sizes {sizes}"
+    build += "".join(f" --without {name}" for name in proposal.without)
+    commands.append(build)
+    if proposal.log is not None:
+        commands.append(f"grace train --data {folder} --out {folder}/model")
+    return commands

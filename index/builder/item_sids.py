@@ -1,0 +1,147 @@
+"""SIDs that are not in the ads table: joined from a table of items, such as a codebook's.
+
+Memory holds 8 + 2 L bytes per item, in order of the ads' numbers: 0.8 GB for 50 million items. An
+item that the ads' id map does not know belongs to no ad.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from grace.configs.errors import InputError
+from grace.index.builder.report import Advance
+from grace.index.tables.addresses import Format, ending_format, within
+from grace.index.tables.cells import integers, is_list, is_text, list_parts, texts
+from grace.index.tables.data_folder import SIDS_FILE
+from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.table_file import TableFile, open_table
+
+_BATCH_ROWS = 1 << 20
+_COLUMNS = ("item_id", "sid")
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSids:
+    """numbers int64 [items], ascending; tokens uint16 [items, L]"""
+
+    address: str
+    numbers: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.uint16]
+
+    def places(self, ad_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the place of each ad among the items, -1 for an ad without a SID."""
+        if len(self.numbers) == 0:
+            return np.full(len(ad_ids), -1)
+        # Ascending needles stay in the processor's cache.
+        order = np.argsort(ad_ids, kind="stable")
+        found = np.searchsorted(self.numbers, ad_ids[order])
+        np.minimum(found, len(self.numbers) - 1, out=found)
+        found[self.numbers[found] != ad_ids[order]] = -1
+        places = np.empty(len(ad_ids), np.int64)
+        places[order] = found
+        return places
+
+    def save(self, folder: Path) -> None:
+        """Write what `open_item_sids` maps into the memory of many tasks."""
+        np.save(folder / "item_numbers.npy", self.numbers)
+        np.save(folder / "item_tokens.npy", self.tokens)
+
+
+def open_item_sids(folder: Path, address: str) -> ItemSids:
+    numbers, tokens = (
+        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        for name in ("item_numbers", "item_tokens")
+    )
+    return ItemSids(address, numbers, tokens)
+
+
+def sids_table(address: str) -> TableFile:
+    """Open a table of `item_id` and `sid`, or that of a codebook's folder."""
+    table = open_table(address if ending_format(address) else within(address, SIDS_FILE))
+    if table.format is Format.CSV:
+        raise InputError(
+            f"{table.address}: a CSV has no lists; write the SIDs as Parquet or JSON lines"
+        )
+    for name in _COLUMNS:
+        if name not in table.schema.names:
+            raise InputError(
+                f"{table.address}: column {name!r} is missing; a table of SIDs has item_id and sid"
+            )
+    item, sid = (table.schema.field(name).type for name in _COLUMNS)
+    if not is_text(item) and (not pa.types.is_integer(item) or item == pa.uint64()):
+        raise InputError(f"{table.address}: column 'item_id' must be int64 or text, got {item}")
+    if not is_list(sid) or not pa.types.is_integer(sid.value_type):
+        raise InputError(f"{table.address}: column 'sid' must be list<uint16>, got {sid}")
+    return table
+
+
+def read_item_sids(
+    table: TableFile, names: IdMap | None, vocab_sizes: tuple[int, ...], advance: Advance
+) -> ItemSids:
+    """`names` numbers the ads; without it their ids are integers."""
+    numbers, tokens = [], []
+    row = 0
+    for batch in table.batches(_COLUMNS, _BATCH_ROWS):
+        found = _numbers(table, batch.column("item_id"), names, row)
+        known = found >= 0
+        numbers.append(found[known])
+        tokens.append(_tokens(table, batch.column("sid"), vocab_sizes, row)[known])
+        row += batch.num_rows
+        advance(row)
+    if row == 0:
+        raise InputError(f"{table.address}: has no items")
+    return _in_order(table, np.concatenate(numbers), np.concatenate(tokens))
+
+
+def _in_order(
+    table: TableFile, numbers: npt.NDArray[np.int64], tokens: npt.NDArray[np.uint16]
+) -> ItemSids:
+    if not (numbers[1:] > numbers[:-1]).all():
+        order = np.argsort(numbers, kind="stable")
+        numbers, tokens = numbers[order], tokens[order]
+        again = np.flatnonzero(numbers[1:] == numbers[:-1])
+        if len(again):
+            raise InputError(
+                f"{table.address}: the item of ad {numbers[again[0]]} has two SIDs; keep one row "
+                "per item_id"
+            )
+    return ItemSids(table.address, numbers, tokens)
+
+
+def _numbers(
+    table: TableFile, items: pa.Array, names: IdMap | None, row: int
+) -> npt.NDArray[np.int64]:
+    """Return the ad's number of each item, -1 for an item that no ad can have."""
+    if items.null_count:
+        at = row + int(np.argmax(items.is_null().to_numpy(zero_copy_only=False)))
+        raise InputError(f"{table.address} row {at}: column 'item_id' is null; name the item")
+    if names is not None:
+        known = (None if text is None else names.find(text) for text in texts(items))
+        return np.array([-1 if number is None else number for number in known], np.int64)
+    if is_text(items.type):
+        items, _ = integers(items.cast(pa.string()))
+    numbers: npt.NDArray[np.int64] = items.cast(pa.int64()).fill_null(-1).to_numpy()
+    return numbers
+
+
+def _tokens(
+    table: TableFile, sids: pa.Array, vocab_sizes: tuple[int, ...], row: int
+) -> npt.NDArray[np.uint16]:
+    parts, length = list_parts(sids), len(vocab_sizes)
+    wrong = (parts.valid == 0) | (np.diff(parts.offsets) != length)
+    tokens = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
+    if not wrong.any():
+        tokens = tokens.reshape(-1, length)
+        wrong = ((tokens < 0) | (tokens >= np.array(vocab_sizes))).any(axis=1)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        sizes = ",".join(map(str, vocab_sizes))
+        raise InputError(
+            f"{table.address} row {row + at}: sid {sids[at].as_py()}: must be {length} tokens in "
+            f"the vocabulary {sizes}; give the sizes with which the SIDs were made"
+        )
+    checked: npt.NDArray[np.uint16] = tokens.astype(np.uint16)
+    return checked

@@ -1,0 +1,141 @@
+"""Coverage: what share of a snapshot's ads has targeting rules.
+
+A renamed or emptied column shows in it: the ads are still there, but everybody may see them.
+"""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import SnapshotError
+from grace.index.snapshot import Snapshot
+from grace.index.storage.array_file import blocks
+from grace.index.storage.reader import map_snapshot
+from grace.index.targeting.rules import SetRules
+from grace.index.targeting.schema import TargetingSchema
+
+Flags = npt.NDArray[np.bool_]
+
+_READ_FILES = ("ad_rule.", "rule_", "set_include_offsets.", "set_exclude_offsets.")
+"""The names of the files that `coverage` reads begin with one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """
+    with_rule       by attribute, then by set: the share of the ads that have a rule on it
+    for_everybody   the share of the ads that have no rule at all
+    distinct_rules  of all ads; rules that allow the same users count once
+    """
+
+    with_rule: dict[str, float]
+    for_everybody: float
+    distinct_rules: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageFall:
+    """A name whose share of ads with a rule fell. `after` is None if the schema lost the name."""
+
+    name: str
+    before: float
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageChange:
+    """The coverage of a new version, and of the one that was current when it was built.
+
+    `before` and `version_before` are None where there is nothing to compare with.
+    """
+
+    after: Coverage
+    most_drop: float  # of the share before; 1 allows every fall
+    before: Coverage | None = None
+    version_before: int | None = None
+
+    @property
+    def falls(self) -> tuple[CoverageFall, ...]:
+        """The names whose share fell by more than `most_drop` of what it was."""
+        found = []
+        for name, before in (self.before.with_rule if self.before else {}).items():
+            after = self.after.with_rule.get(name)
+            if before - (after or 0.0) > self.most_drop * before:
+                found.append(CoverageFall(name, before, after))
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self.after),
+            "version_before": self.version_before,
+            "before": None if self.before is None else asdict(self.before),
+            "falls": [asdict(fall) for fall in self.falls],
+        }
+
+
+def coverage(snapshot: Snapshot) -> Coverage:
+    """Look at each distinct rule once, and count its ads. The arrays may be maps of files."""
+    rules, schema = snapshot.rules, snapshot.schema
+    ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules)
+    has_rule: dict[str, Flags] = {}
+    for name, limited in _limited_rows(schema, rules.bitmask_table).items():
+        has_rule[name] = _of_parts("rule_bitmask.npy", limited, rules.bitmask)
+    for at, target_set in enumerate(schema.sets):
+        listed = _listed_rules(rules.sets[at])
+        has_rule[target_set.name] = _of_parts("rule_sets.npy", listed, rules.set_rules[:, at])
+    none: Flags = np.ones(rules.num_rules, np.bool_)
+    for has in has_rule.values():
+        none &= ~has
+    ads = snapshot.ads.num_ads
+    return Coverage(
+        {name: int(ads_of_rule[has].sum()) / ads for name, has in has_rule.items()},
+        int(ads_of_rule[none].sum()) / ads,
+        rules.num_rules,
+    )
+
+
+def coverage_of_version(root: Path, version: int) -> Coverage:
+    """Map the version's files, and check the digests of those that are read."""
+    return coverage(map_snapshot(root, version, lambda file: file.startswith(_READ_FILES)))
+
+
+def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.int64]:
+    counts = np.zeros(rules, np.int64)
+    for block in blocks(ad_rule):
+        _require_below("ad_rule.npy", block, rules)
+        counts += np.bincount(block, minlength=rules)
+    return counts
+
+
+def _limited_rows(schema: TargetingSchema, table: npt.NDArray[np.uint64]) -> dict[str, Flags]:
+    """Return, by attribute, the bitmask rows that lack one of its bits.
+
+    An ad without a rule allows all values and `other`. A rule always rules something out.
+    """
+    limited: dict[str, Flags] = {}
+    for attribute, first_bit in zip(schema.attributes, schema.first_bits, strict=True):
+        bits = ((1 << attribute.bits) - 1) << first_bit
+        limited[attribute.name] = np.zeros(len(table), np.bool_)
+        for word in range(first_bit // 64, (first_bit + attribute.bits - 1) // 64 + 1):
+            mask = np.uint64(bits >> 64 * word & (1 << 64) - 1)
+            limited[attribute.name] |= (np.asarray(table[:, word]) & mask) != mask
+    return limited
+
+
+def _listed_rules(rules: SetRules) -> Flags:
+    """Return the set rules that list a value."""
+    listed: Flags = np.diff(rules.include_offsets) > 0
+    return listed | (np.diff(rules.exclude_offsets) > 0)
+
+
+def _of_parts(file: str, flags: Flags, parts: npt.NDArray[np.int32]) -> Flags:
+    _require_below(file, parts, len(flags))
+    return flags[np.asarray(parts)]
+
+
+def _require_below(file: str, ids: npt.NDArray[np.int32], limit: int) -> None:
+    if len(ids) and not 0 <= ids.min() <= ids.max() < limit:
+        raise SnapshotError(file, f"ids must be 0 to {limit - 1}")

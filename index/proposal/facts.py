@@ -1,0 +1,290 @@
+"""What all rows of a table say about each of its columns.
+
+Every row is read, batch by batch: a value that a sample misses would be missing in the schema, and
+the build would refuse its ads. Memory holds the distinct values of a column up to a limit, and
+eight bytes per row of a column that may be the ids.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from grace.index.tables.addresses import Format
+from grace.index.tables.cells import (
+    integers,
+    is_list,
+    is_rule,
+    is_text,
+    list_parts,
+    numbers,
+    split_cells,
+    text_lists,
+    texts,
+)
+from grace.index.tables.table_file import TableFile
+
+MOST_VALUES = 1 << 16
+"""Distinct values that are kept; of a column with more, only that there are more."""
+
+BATCH_ROWS = 1 << 16
+_TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+_BOOLEAN = r"^(?i:true|false)$"
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Kind(StrEnum):
+    """What a column holds, in the words of a reason."""
+
+    EMPTY = "no value in any row"
+    TEXT = "texts"
+    INTEGER = "integers"
+    NUMBER = "numbers"
+    BOOLEAN = "true or false"
+    TIME = "times"
+    LISTS = "lists"  # of what a rule may hold
+    OTHER = "nested values"
+
+
+@dataclass
+class ColumnFacts:
+    """Facts about one column of all files, complete when all rows were added."""
+
+    name: str
+    nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
+    rows: int = 0
+    given: int = 0  # rows with a value
+    values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
+    most_per_row: int = 0
+    longest: int = 0  # characters
+    faulty: int = 0  # values that no rule can name (null in a list, "", "*") or that are NaN
+    least: float = np.inf
+    most: float = -np.inf
+    kinds: set[Kind] = field(default_factory=set)
+    ids: "IdValues | None" = None  # of a column that may be the ids
+
+    @property
+    def kind(self) -> Kind:
+        """The narrowest kind that holds all values."""
+        if not self.kinds:
+            return Kind.EMPTY
+        if len(self.kinds) == 1:
+            return next(iter(self.kinds))
+        if self.kinds <= {Kind.INTEGER, Kind.NUMBER}:
+            return Kind.NUMBER
+        return Kind.OTHER if Kind.OTHER in self.kinds else Kind.TEXT
+
+    @property
+    def may_be_rule(self) -> bool:
+        return self.kind not in (Kind.NUMBER, Kind.TIME, Kind.OTHER)
+
+    @property
+    def holds_integers(self) -> bool:
+        """Return whether the values, those of lists too, are all integers from 0."""
+        return bool(self.values) and not self.faulty and all(map(str.isdecimal, self.values))
+
+    @property
+    def many(self) -> bool:
+        return len(self.values) >= MOST_VALUES
+
+    @property
+    def shown_values(self) -> str:
+        more = "over " if self.many else ""
+        return f"{more}{len(self.values):,} value{'s' if len(self.values) != 1 else ''}"
+
+
+class IdValues:
+    """The values of a column that may be the ids: int64 as they are, texts by their hash.
+
+    It stops at the first null and, where the name alone does not say that these are ids, at the
+    first value that repeats within a batch.
+    """
+
+    def __init__(self, *, stops_early: bool) -> None:
+        self._parts: list[Int64] = []
+        self.stops_early = stops_early
+        self._rows = 0
+        self._sorted: tuple[Int64, Int64] | None = None
+        self.are_integers = True
+        self.null_row: int | None = None
+        self.stopped = False
+
+    def add(self, column: pa.Array) -> None:
+        rows, self._rows = self._rows, self._rows + len(column)
+        if self.stopped or not len(column):
+            return
+        if column.null_count:
+            self.null_row = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            self.stopped = True
+            self._parts.clear()
+            return
+        found = self._as_integers(column) if self.are_integers else None
+        if found is None:
+            if self.are_integers:
+                self._parts = [_hashes(map(str, part.tolist())) for part in self._parts]
+                self.are_integers = False
+            found = _hashes(texts(column))
+        if self.stops_early and len(np.unique(found)) < len(found):
+            self.stopped = True
+            self._parts.clear()
+            return
+        self._parts.append(found)
+
+    def repeated(self) -> tuple[int, int] | None:
+        """Return two rows with the same value, the first such value in order of its hash."""
+        ids = self.sorted_with_rows()
+        if ids is None:
+            return None
+        values, rows = ids
+        same = np.flatnonzero(values[1:] == values[:-1])
+        return (int(rows[same[0]]), int(rows[same[0] + 1])) if len(same) else None
+
+    def sorted_with_rows(self) -> tuple[Int64, Int64] | None:
+        if self.stopped or not self._parts:
+            return None
+        if self._sorted is None:
+            ids = np.concatenate(self._parts)
+            self._parts = [ids]
+            order = np.argsort(ids, kind="stable")
+            self._sorted = ids[order], order
+        return self._sorted
+
+    def share_of(self, column: pa.Array) -> float:
+        """Return what share of a column's values are among these ids."""
+        ids = self.sorted_with_rows()
+        column = column.drop_null()
+        if ids is None or not len(column):
+            return 0.0
+        found = self._as_integers(column) if self.are_integers else _hashes(texts(column))
+        if found is None:
+            return 0.0
+        at = np.minimum(np.searchsorted(ids[0], found), len(ids[0]) - 1)
+        return float(np.mean(ids[0][at] == found))
+
+    def _as_integers(self, column: pa.Array) -> Int64 | None:
+        if pa.types.is_integer(column.type) and column.type != pa.uint64():
+            values: Int64 = column.cast(pa.int64()).to_numpy()
+            return values if values.min() >= 0 else None
+        if not is_text(column.type):
+            return None
+        parsed, bad = integers(_plain_texts(column))
+        if bad.any() or pc.min(parsed).as_py() < 0:
+            return None
+        parsed_values: Int64 = parsed.to_numpy()
+        return parsed_values
+
+
+def _hashes(values: Iterator[str] | Sequence[str | None]) -> Int64:
+    digest = xxhash.xxh3_64_intdigest
+    return np.array([digest((value or "").encode()) for value in values], np.uint64).view(np.int64)
+
+
+def read_facts(
+    files: Sequence[TableFile], separator: str | None, may_be_ids: dict[str, bool]
+) -> dict[str, ColumnFacts]:
+    """Read all rows. `may_be_ids` names the columns to keep ids of, and which stop early."""
+    found: dict[str, ColumnFacts] = {}
+    for file in files:
+        for name in file.schema.names:
+            if name not in found:
+                found[name] = ColumnFacts(name)
+                if name in may_be_ids:
+                    found[name].ids = IdValues(stops_early=may_be_ids[name])
+        for batch in file.batches(file.schema.names, BATCH_ROWS):
+            for name, facts in found.items():
+                if name in file.schema.names:
+                    _add(facts, batch.column(name), file.format is Format.CSV, separator)
+                else:
+                    _add(facts, pa.nulls(batch.num_rows), False, None)
+    return found
+
+
+def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | None) -> None:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    facts.rows += len(column)
+    if facts.ids is not None:
+        facts.ids.add(column)
+    if is_list(kind) or pa.types.is_nested(kind):
+        facts.nested = True
+    if column.null_count == len(column):
+        return
+    if not is_rule(kind):
+        facts.given += len(column) - column.null_count
+        facts.kinds.add(_kind_of(kind))
+        if _kind_of(kind) is Kind.NUMBER:
+            column = column.cast(pa.float64(), safe=False)
+            facts.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
+            _add_range(facts, column)
+        return
+    if is_csv:
+        lists = split_cells(column, separator)
+        facts.kinds |= _kinds_of_texts(facts, column)
+    else:
+        facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
+        lists = text_lists(column)
+    if pa.types.is_integer(kind):
+        _add_range(facts, column.cast(pa.float64()))
+    _add_values(facts, lists)
+
+
+def _add_values(facts: ColumnFacts, lists: pa.Array) -> None:
+    parts = list_parts(lists)
+    facts.given += int(parts.valid.sum())
+    facts.most_per_row = max(facts.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
+    if facts.many or not len(parts.flat):
+        return
+    for value in texts(parts.flat.unique()):
+        if value is None or value in ("", "*"):
+            facts.faulty += 1
+        elif len(facts.values) < MOST_VALUES:
+            facts.values.add(value)
+            facts.longest = max(facts.longest, len(value))
+
+
+def _kind_of(kind: pa.DataType) -> Kind:
+    if is_text(kind):
+        return Kind.TEXT
+    if pa.types.is_boolean(kind):
+        return Kind.BOOLEAN
+    if pa.types.is_integer(kind):
+        return Kind.INTEGER
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return Kind.NUMBER
+    return Kind.TIME if pa.types.is_temporal(kind) else Kind.OTHER
+
+
+def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
+    """Return what the cells of a CSV look like. A column of other texts is not looked at again."""
+    if Kind.TEXT in facts.kinds:
+        return set()
+    cells = column.drop_null()
+    parsed, bad = integers(cells)
+    if not bad.any():
+        _add_range(facts, parsed.cast(pa.float64()))
+        return {Kind.INTEGER}
+    parsed, bad = numbers(cells)
+    if not bad.any() and not pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py():
+        _add_range(facts, parsed)
+        return {Kind.NUMBER}
+    for kind, pattern in ((Kind.BOOLEAN, _BOOLEAN), (Kind.TIME, _TIME)):
+        if pc.all(pc.match_substring_regex(cells, pattern)).as_py():
+            return {kind}
+    return {Kind.TEXT}
+
+
+def _add_range(facts: ColumnFacts, column: pa.Array) -> None:
+    ends = pc.min_max(column).as_py()
+    facts.least = min(facts.least, np.inf if ends["min"] is None else ends["min"])
+    facts.most = max(facts.most, -np.inf if ends["max"] is None else ends["max"])
+
+
+def _plain_texts(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

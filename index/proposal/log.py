@@ -1,0 +1,166 @@
+"""What the columns of a log of interactions are: by name, and the ad by its values too."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from grace.configs.errors import InputError
+from grace.index.proposal.facts import BATCH_ROWS, IdValues
+from grace.index.proposal.names import (
+    ACTION_NAMES,
+    ID_NAMES,
+    SID_NAMES,
+    TIME_NAMES,
+    USER_NAMES,
+    plain_name,
+)
+from grace.index.proposal.separators import list_separator
+from grace.index.tables.cells import integers, is_list, is_text
+from grace.index.tables.table_file import TableFile
+
+_FIRST_ROWS = 10_000
+_LEAST_KNOWN = 0.5  # of the first rows' values, in a column that names ads
+
+
+@dataclass(frozen=True, slots=True)
+class LogColumn:
+    """`name` is ours for the column; empty if it is ignored."""
+
+    column: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogProposal:
+    files: tuple[str, ...]
+    list_separator: str | None
+    columns: tuple[LogColumn, ...]  # in the table's order
+
+    @property
+    def renamed(self) -> tuple[LogColumn, ...]:
+        return tuple(each for each in self.columns if each.name)
+
+
+def propose_log(
+    addresses: Sequence[str],
+    files: Sequence[TableFile],
+    ids: IdValues,
+    rules: Mapping[str, str],
+) -> LogProposal:
+    """Read the first rows. `rules` maps the ads table's columns of rules to our names."""
+    first = _first_rows(files)
+    chosen: dict[str, tuple[str, str]] = {}
+    user = _named(USER_NAMES, first, chosen)
+    if user is None:
+        raise _missing(files[0], "the user", USER_NAMES)
+    chosen[user] = ("user_id", "the user")
+    _choose_ad(files[0], first, ids, chosen)
+    time = _named(TIME_NAMES, first, chosen)
+    if time is None:
+        raise _missing(files[0], "the time", TIME_NAMES)
+    chosen[time] = ("timestamp_ms", _time_reason(first.column(time)))
+    chosen |= _rules(first, rules, chosen)
+    for column in first.schema.names:
+        if column not in chosen and (found := _other(first, column)) is not None:
+            chosen[column] = found
+    columns = (
+        LogColumn(name, *chosen.get(name, ("", "not one that training or evaluation reads")))
+        for name in first.schema.names
+    )
+    listing = [
+        name for name, (ours, _) in chosen.items() if ours == "sid" or ours in rules.values()
+    ]
+    separator = list_separator(files, listing)
+    return LogProposal(tuple(addresses), separator, tuple(columns))
+
+
+def _first_rows(files: Sequence[TableFile]) -> pa.RecordBatch:
+    for file in files:
+        for batch in file.batches(file.schema.names, BATCH_ROWS):
+            if batch.num_rows:
+                return batch
+    raise InputError(f"{files[0].address}: the log has no rows; leave --log out")
+
+
+def _named(names: Sequence[str], first: pa.RecordBatch, chosen: Mapping[str, object]) -> str | None:
+    plain = {plain_name(column): column for column in reversed(first.schema.names)}
+    found = (plain[name] for name in names if name in plain and plain[name] not in chosen)
+    return next(found, None)
+
+
+def _missing(file: TableFile, what: str, names: Sequence[str]) -> InputError:
+    return InputError(
+        f"{file.address}: no column of the log is named like {what} ({', '.join(names[:6])} ...); "
+        f"it has: {', '.join(file.schema.names)}; rename one, or leave --log out and write `log:` "
+        "into tables.yaml"
+    )
+
+
+def _choose_ad(
+    file: TableFile, first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]
+) -> None:
+    """Take the column whose values are ids of the ads table, or else one of SIDs."""
+    names = [name for name in first.schema.names if name not in chosen]
+    likely = [name for name in names if plain_name(name) in ID_NAMES]
+    shares = {
+        name: ids.share_of(first.column(name).slice(0, _FIRST_ROWS))
+        for name in [*likely, *names]
+        if not is_list(first.column(name).type)
+    }
+    best = max(shares, key=lambda name: shares[name], default=None)
+    if best is not None and shares[best] >= _LEAST_KNOWN:
+        reason = f"{shares[best]:.0%} of its first values are ids of the ads table"
+        chosen[best] = ("ad_id", reason)
+        return
+    sid = _named(SID_NAMES, first, chosen)
+    if sid is None:
+        raise InputError(
+            f"{file.address}: no column of the log holds ids of the ads table; it has: "
+            f"{', '.join(first.schema.names)}; name a log of these ads, or leave --log out"
+        )
+    chosen[sid] = ("sid", "the SID of the ad")
+
+
+def _time_reason(column: pa.Array) -> str:
+    if pa.types.is_temporal(column.type):
+        return "times: cast to milliseconds"
+    if is_text(column.type):
+        parsed, bad = integers(column.drop_null())
+        if bad.any():
+            return "times as text: cast to milliseconds"
+        column = parsed
+    if not pa.types.is_integer(column.type) or not len(column.drop_null()):
+        return "the time"
+    latest = max(column.drop_null().to_pylist())
+    if latest < 10**11:
+        return "integers, seconds by their size: only their order matters"
+    return "integers: milliseconds"
+
+
+def _rules(
+    first: pa.RecordBatch, rules: Mapping[str, str], chosen: Mapping[str, object]
+) -> dict[str, tuple[str, str]]:
+    """Return the columns that are named like a rule of the ads, exactly or by their words."""
+    found: dict[str, tuple[str, str]] = {}
+    free = [name for name in first.schema.names if name not in chosen]
+    for same in (str, plain_name):
+        for theirs, name in rules.items():
+            columns = (each for each in free if same(each) == same(theirs) and each not in found)
+            column = next(columns, None)
+            if column is not None and all(name != taken for taken, _ in found.values()):
+                found[column] = (name, "what the user had then: for evaluation with targeting")
+    return found
+
+
+def _other(first: pa.RecordBatch, column: str) -> tuple[str, str] | None:
+    plain, values = plain_name(column), first.column(column)
+    if plain == "split":
+        return "split", "train or test"
+    if plain in ACTION_NAMES:
+        whole = pa.types.is_integer(values.type)
+        if is_text(values.type):
+            whole = not integers(values.drop_null())[1].any()
+        return ("action", "integers: a model may read them") if whole else None
+    return None

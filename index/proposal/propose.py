@@ -1,0 +1,164 @@
+"""Propose the data folder of an ads table: read all its rows, decide, and check for refusals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from grace.configs.errors import InputError
+from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
+from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, read_facts
+from grace.index.proposal.log import LogProposal, propose_log
+from grace.index.proposal.names import ENTITY_WORDS, ID_NAMES, plain_name, words
+from grace.index.proposal.roles import RULES, Decision, Role, decide
+from grace.index.proposal.separators import list_separator
+from grace.index.tables.cells import integer_lists, is_text, list_parts, split_cells
+from grace.index.tables.table_file import TableFile, table_files
+from grace.index.targeting.schema import EXCLUDE_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    ads: tuple[str, ...]  # addresses, as given
+    rows: int
+    list_separator: str | None
+    decisions: tuple[Decision, ...]  # in the table's order
+    ids_are_integers: bool
+    vocab_sizes: tuple[int, ...] | None  # at least these, where a column of SIDs does not say
+    log: LogProposal | None
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The declared rules that no row has yet."""
+        return tuple(
+            each.name.removesuffix(EXCLUDE_SUFFIX)
+            for each in self.decisions
+            if each.rule_role is not None and not self.values_of(each)
+        )
+
+    def values_of(self, rule: Decision) -> set[str]:
+        """Return the values of a rule's column and of the one that it excludes by."""
+        name = rule.name.removesuffix(EXCLUDE_SUFFIX)
+        both = (name, name + EXCLUDE_SUFFIX)
+        values = (each.facts.values for each in self.decisions if each.name in both)
+        return set().union(*values)
+
+    def column_of(self, role: Role) -> Decision | None:
+        return next((each for each in self.decisions if each.role is role), None)
+
+
+def propose(ads: Sequence[str], log: Sequence[str], id_column: str | None) -> Proposal:
+    """`id_column` is the table's column of ids; None to find it by its name and values."""
+    files = table_files(ads)
+    separator = list_separator(files)
+    facts = read_facts(files, separator, _may_be_ids(files, id_column))
+    rows = max((each.rows for each in facts.values()), default=0)
+    if rows == 0:
+        raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
+    column, ids = _ids(files, facts, id_column)
+    decisions = decide(facts, column, rows)
+    rules = {each.column: each.name for each in decisions if each.role in RULES}
+    proposed_log = None
+    if log:
+        proposed_log = propose_log(log, table_files(log), ids, rules)
+    sid = next((each.column for each in decisions if each.role is Role.SID), None)
+    sizes = None if sid is None or _says_vocabulary(files) else _vocab_sizes(files, sid, separator)
+    return Proposal(
+        *(tuple(ads), rows, separator, tuple(decisions), ids.are_integers, sizes, proposed_log)
+    )
+
+
+def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, bool]:
+    """Return the columns that may be the ids, and whether any other name is a better sign."""
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
+    if id_column is not None:
+        if id_column not in names:
+            raise InputError(f"--id {id_column}: no such column; {_columns(names)}")
+        return {id_column: False}
+    named = {name: False for name in names if plain_name(name) in ID_NAMES}
+    plain = {name: plain_name(name) for name in names}
+    return named or {
+        name: True
+        for name in names
+        if plain[name].endswith("_id") and not words(plain[name]) & ENTITY_WORDS
+    }
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"the table has: {', '.join(names)}"
+
+
+def _ids(
+    files: Sequence[TableFile], facts: dict[str, ColumnFacts], id_column: str | None
+) -> tuple[str, IdValues]:
+    """Return the first column, by its name, whose values are all there and differ."""
+    order = {name: at for at, name in enumerate(ID_NAMES)}
+    found = [each for each in facts.values() if each.ids is not None]
+    found.sort(key=lambda each: order.get(plain_name(each.name), len(order)))
+    faults = []
+    for each in found:
+        assert each.ids is not None
+        fault = _id_fault(files, each, each.ids)
+        if fault is None:
+            return each.name, each.ids
+        if not each.ids.stops_early:
+            faults.append(f"column {each.name!r} {fault}")
+        if plain_name(each.name) == "ad_id" or id_column is not None:
+            break
+    address = files[0].address
+    remedy = "an ad's id is there once: correct the table, or name another column with --id"
+    if faults:
+        raise InputError(f"{address}: {faults[0]}; {remedy}; {_columns(list(facts))}")
+    raise InputError(
+        f"{address}: no column is named like an id (ad_id, id, sku, item_id ...): name it with "
+        f"--id COLUMN; {_columns(list(facts))}"
+    )
+
+
+def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> str | None:
+    if facts.kind not in (Kind.TEXT, Kind.INTEGER) or facts.nested:
+        return f"holds {facts.kind.value}, not ids (integers or texts)"
+    if ids.null_row is not None:
+        return f"has no value in row {ids.null_row}"
+    if ids.stopped:
+        return "repeats values within a batch"
+    rows = ids.repeated()
+    if rows is None:
+        return None
+    return f"repeats {_value(files, facts.name, rows[0])!r}, in rows {rows[0]} and {rows[1]}"
+
+
+def _value(files: Sequence[TableFile], column: str, row: int) -> object:
+    for file in files:
+        for batch in file.batches([column], BATCH_ROWS):
+            if row < batch.num_rows:
+                return batch.column(0)[row].as_py()
+            row -= batch.num_rows
+    raise AssertionError("a row that was read before")
+
+
+def _says_vocabulary(files: Sequence[TableFile]) -> bool:
+    metadata = files[0].schema.metadata or {}
+    return SID_SPACE_KEY in metadata and VOCAB_SIZES_KEY in metadata
+
+
+def _vocab_sizes(
+    files: Sequence[TableFile], column: str, separator: str | None
+) -> tuple[int, ...] | None:
+    """Return the largest token + 1 of each position; None if the SIDs differ in length."""
+    most: np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
+    for file in files:
+        for batch in file.batches([column], BATCH_ROWS):
+            lists = batch.column(0)
+            if is_text(lists.type):
+                lists = integer_lists(split_cells(lists, separator))[0]
+            parts = list_parts(lists.drop_null())
+            lengths = np.unique(np.diff(parts.offsets))
+            if len(lengths) != 1 or parts.flat.null_count:
+                return None
+            tokens = parts.flat.to_numpy().astype(np.int64).reshape(-1, lengths[0])
+            if most is not None and len(most) != lengths[0]:
+                return None
+            highest = tokens.max(axis=0)
+            most = highest if most is None else np.maximum(most, highest)
+    return None if most is None else tuple(int(token) + 1 for token in most)

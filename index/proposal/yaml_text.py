@@ -1,0 +1,147 @@
+"""The proposal as `tables.yaml` and `targeting.yaml`, each line with its reason."""
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from grace.index.proposal.propose import Proposal
+from grace.index.proposal.roles import NAMED_BY_ROLE, Decision, Role
+from grace.index.tables.addresses import is_url
+from grace.index.targeting.schema import EXCLUDE_SUFFIX
+
+_PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
+_NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
+_WIDTH = 96
+_BITS_PER_VALUE = 16  # four hashes set a quarter of the bits at most
+_LEAST_BITS, _MOST_BITS = 256, 4096
+UNKNOWN = "unknown"
+"""A value of this name is what a user without one has."""
+
+CODEBOOK = "codebook"
+ID_MAP = "ids.parquet"
+
+
+def tables_yaml(proposal: Proposal, out: Path) -> str:
+    return "".join(f"{line}\n" for line in _tables(proposal, out))
+
+
+def targeting_yaml(proposal: Proposal) -> str:
+    return "".join(f"{line}\n" for line in _targeting(proposal))
+
+
+def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
+    yield f"# Proposed by `grace init` from {proposal.rows:,} rows: read it, change what is wrong."
+    yield "ads:"
+    yield f"  files: {_list(_from_folder(out, proposal.ads))}"
+    if proposal.list_separator is not None:
+        yield f"  list_separator: {quoted(proposal.list_separator)}  # between values of a cell"
+    yield "  columns:  # our name: the table's"
+    for each in proposal.decisions:
+        if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
+            yield f"    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
+    ignored = [each for each in proposal.decisions if each.role is Role.IGNORED]
+    if nested := [each for each in ignored if each.looks_like_rule]:
+        listed = _list(each.column for each in nested)
+        yield f"  ignore: {listed}  # not rules, though they hold several values"
+    if proposal.column_of(Role.SID) is None:
+        yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
+    if not proposal.ids_are_integers:
+        yield f"id_map: {ID_MAP}  # numbers the ids, which are texts; a build adds new ones"
+    if proposal.log is not None:
+        yield "log:"
+        yield f"  files: {_list(_from_folder(out, proposal.log.files))}"
+        if proposal.log.list_separator is not None:
+            yield f"  list_separator: {quoted(proposal.log.list_separator)}"
+        yield "  columns:"
+        for column in proposal.log.renamed:
+            yield f"    {column.name}: {quoted(column.column)}  # {_comment(column.reason)}"
+    yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
+    if proposal.log is not None:
+        yield from _ignored(
+            "log", ((each.column, each.reason) for each in proposal.log.columns if not each.name)
+        )
+
+
+def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for at, (column, reason) in enumerate(columns):
+        if at == 0:
+            yield f"# Ignored columns of the {table}:"
+        yield f"#   {_comment(column)}: {_comment(reason)}"
+
+
+def _targeting(proposal: Proposal) -> Iterator[str]:
+    yield f"# Proposed by `grace init` from {proposal.rows:,} rows: who may see which ad."
+    yield "# A value in an ad's column is a rule: only users who have it may see the ad."
+    yield "# Take a name out if its values describe the ad instead."
+    attributes = [each for each in proposal.decisions if each.rule_role is Role.ATTRIBUTE]
+    sets = [each for each in proposal.decisions if each.rule_role is Role.SET]
+    if attributes:
+        yield "attributes:  # a user has one value; of several, all must be allowed"
+    for each in attributes:
+        yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
+        values = sorted(proposal.values_of(each))
+        yield from _wrapped(values)
+        if UNKNOWN in values:
+            yield f"    missing: {UNKNOWN}  # what a user without a value has"
+    if sets:
+        yield "sets:  # a user has several values; one in common with the ad's is enough"
+    for each in sets:
+        yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
+        most = each.facts.most_per_row
+        yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
+        yield "    max_request_values: 64  # of one user; a request with more is refused"
+    entities = [each for each in proposal.decisions if each.role is Role.ENTITY]
+    if entities:
+        yield "entities:  # what ads belong to: stops and limits go by them"
+        for each in entities:
+            yield f"  - {each.name}  # {_comment(each.reason)}"
+    yield "hash_seed: 7  # any number; another one moves the bits of the values"
+
+
+def rule_name(decision: Decision) -> str:
+    return decision.name.removesuffix(EXCLUDE_SUFFIX)
+
+
+def _wrapped(values: list[str]) -> Iterator[str]:
+    """Write a list of values in lines that a terminal shows whole."""
+    line = "    values: ["
+    for at, value in enumerate(values):
+        piece = quoted(value) + (", " if at + 1 < len(values) else "]")
+        if len(line) + len(piece) > _WIDTH and line.strip():
+            yield line.rstrip()
+            line = "      "
+        line += piece
+    yield line
+
+
+def _bloom_bits(values: int) -> int:
+    bits = 1 << (values * _BITS_PER_VALUE - 1).bit_length() if values else _LEAST_BITS
+    return min(max(bits, _LEAST_BITS), _MOST_BITS)
+
+
+def _from_folder(out: Path, addresses: Iterable[str]) -> list[str]:
+    """Return the addresses as a file in `out` names them."""
+    return [each if is_url(each) else _relative(each, out) for each in addresses]
+
+
+def _relative(address: str, out: Path) -> str:
+    # The folders themselves, not links to them: `..` of a link leads elsewhere.
+    return os.path.relpath(Path(address).resolve(), out.resolve())
+
+
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(quoted, values))}]"
+
+
+def quoted(text: str) -> str:
+    """Return a YAML scalar that is read as this text."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    return json.dumps(text, ensure_ascii=not text.isprintable())
+
+
+def _comment(text: str) -> str:
+    """Return the text as part of one line."""
+    return text if text.isprintable() else json.dumps(text)[1:-1]

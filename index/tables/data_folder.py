@@ -1,0 +1,110 @@
+"""A data folder: `targeting.yaml`, and the tables or a `tables.yaml` that says where they are.
+
+    ads:
+      files: [../raw/ads.csv]      # files, folders or URLs, relative to this file
+      list_separator: "|"          # CSV: how a cell lists several values
+      columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
+      ignore: [embedding]          # columns of lists that are no rules
+    sids: codebook                 # of `grace sids`, or a table of item_id and sid
+    id_map: ids.parquet            # numbers ad ids that are not integers
+    log: {files: [../raw/clicks.csv], columns: {user_id: uid, ad_id: item, timestamp_ms: ts}}
+
+Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `interactions.parquet`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from grace.configs.errors import ConfigError, InputError
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
+from grace.index.tables.addresses import is_url, within
+from grace.index.tables.table_file import TableFile, table_files
+
+TABLES_FILE = "tables.yaml"
+TARGETING_FILE = "targeting.yaml"
+ADS_FILE = "ads.parquet"
+LOG_FILE = "interactions.parquet"
+SIDS_FILE = "sids.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Where a table is, and what its columns are called: `columns` maps our names to theirs.
+
+    `ignore` names columns of the table that hold several values and are no rules.
+    """
+
+    files: tuple[str, ...]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    list_separator: str | None = None
+    ignore: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise ConfigError("files: name at least one file, folder or URL")
+        if self.list_separator == "":
+            raise ConfigError("list_separator: empty; give the text between values, such as |")
+        for ours, theirs in self.columns.items():
+            if not theirs:
+                raise ConfigError(f"columns: {ours} has no name; give that of the table's column")
+
+    def theirs(self, name: str) -> str:
+        """Return the table's name for our column."""
+        return self.columns.get(name, name)
+
+    def tables(self) -> list[TableFile]:
+        return table_files(self.files, self.list_separator)
+
+
+@dataclass(frozen=True, slots=True)
+class DataFolder:
+    folder: Path
+    targeting: Path
+    ads: TableSource
+    sids: str | None = None  # the address of a codebook's folder or of a table of SIDs
+    id_map: Path | None = None
+    log: TableSource | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _TablesSection:
+    ads: TableSource
+    sids: str | None = None
+    id_map: str | None = None
+    log: TableSource | None = None
+
+    def __post_init__(self) -> None:
+        if self.id_map is not None and is_url(self.id_map):
+            raise ConfigError(f"id_map: {self.id_map} is a URL; a map is locked, so name a file")
+
+
+def read_data_folder(folder: Path) -> DataFolder:
+    tables, targeting = folder / TABLES_FILE, folder / TARGETING_FILE
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder}: no such folder; `grace init --ads TABLE --out {folder}` makes it"
+        )
+    if tables.exists():
+        section = load_section(_TablesSection, read_yaml(tables), str(tables))
+        return DataFolder(
+            *(folder, targeting, _found_from(folder, section.ads)),
+            sids=None if section.sids is None else within(folder, section.sids),
+            id_map=None if section.id_map is None else folder / section.id_map,
+            log=None if section.log is None else _found_from(folder, section.log),
+        )
+    if not (folder / ADS_FILE).exists():
+        raise InputError(
+            f"{folder}: has neither {TABLES_FILE} nor {ADS_FILE}, so it is no data folder; "
+            f"`grace init --ads TABLE --out {folder}` makes one of a table"
+        )
+    log = folder / LOG_FILE
+    return DataFolder(
+        *(folder, targeting, TableSource((str(folder / ADS_FILE),))),
+        log=TableSource((str(log),)) if log.exists() else None,
+    )
+
+
+def _found_from(folder: Path, source: TableSource) -> TableSource:
+    return replace(source, files=tuple(within(folder, file) for file in source.files))

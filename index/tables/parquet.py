@@ -1,0 +1,37 @@
+"""Parquet: the footer of a file, and its rows, group by group."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace.configs.errors import InputError
+
+_BATCH_BYTES = 1 << 27
+_READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
+
+
+def read_footer(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
+    with pq.ParquetFile(source) as file:
+        found, footer = file.schema_arrow, file.metadata
+        groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+    if min(groups, default=0) < 0 or sum(groups) != footer.num_rows:
+        raise InputError(
+            f"{address}: damaged: its row groups hold {sum(groups)} rows, its footer says "
+            f"{footer.num_rows}"
+        )
+    return found, footer.num_rows
+
+
+def batches(
+    source: pa.NativeFile, address: str, schema: pa.Schema, columns: Sequence[str], rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Read group by group: Arrow cannot join nested dictionaries across the groups' border."""
+    with pq.ParquetFile(source, buffer_size=_READ_BUFFER, pre_buffer=False) as table:
+        if table.schema_arrow.names != schema.names:
+            raise InputError(f"{address}: its columns changed while it was read")
+        for group in range(table.num_row_groups):
+            held = table.metadata.row_group(group)
+            bytes_per_row = max(1, held.total_byte_size // max(1, held.num_rows))
+            most = max(1, min(rows, _BATCH_BYTES // bytes_per_row))
+            yield from table.iter_batches(most, row_groups=[group], columns=list(columns))

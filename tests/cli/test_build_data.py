@@ -1,0 +1,198 @@
+"""`grace build --data`: a folder says where the tables are and what their columns are called."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grace.cli.ads_table import known_ads, number_of, shown_table
+from grace.configs.errors import InputError
+from grace.index.storage import load_snapshot, versions
+from support.in_process import invoke_grace
+
+TARGETING = """
+attributes: {country: {values: [US, CA, NA]}}
+sets: {place: {bloom_bits: 64}}
+entities: [campaign]
+"""
+TABLES = """
+ads:
+  files: [../raw/ads.csv]
+  list_separator: "|"
+  columns: {ad_id: sku, ad_weight: bid, title: name, country: Country Code}
+sids: codebook
+id_map: ids.parquet
+"""
+ADS = """sku,bid,name,Country Code,place,place_exclude,campaign,notes
+sku-2,1.5,"A ""lamp"", red",US|CA,,,7,x
+sku-1,,Namibia,NA,"de/b, m",,7,
+007,2,Chair,,,fr|it,8,
+"""
+SIDS = {"sku-1": [0, 1], "sku-2": [1, 0], "007": [1, 0], "sku-9": [1, 1]}
+
+
+def write_sids(folder: Path, sids: Mapping[str, Sequence[int]]) -> None:
+    folder.mkdir(exist_ok=True)
+    columns = {
+        "item_id": pa.array(list(sids)),
+        "sid": pa.array(list(sids.values()), pa.list_(pa.uint16())),
+    }
+    facts = {"grace.sid_space": "shop-1a2b3c4d", "grace.vocab_sizes": "2,2"}
+    pq.write_table(pa.table(columns).replace_schema_metadata(facts), folder / "sids.parquet")
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    shop = tmp_path / "shop"
+    for folder in (shop, tmp_path / "raw"):
+        folder.mkdir()
+    (shop / "targeting.yaml").write_text(TARGETING)
+    (shop / "tables.yaml").write_text(TABLES)
+    (tmp_path / "raw" / "ads.csv").write_text(ADS)
+    write_sids(shop / "codebook", SIDS)
+    return shop
+
+
+def build(shop: Path, *options: str | Path) -> tuple[int, str, str]:
+    done = invoke_grace("build", "--data", shop, "--root", shop / "snapshots", *options)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def ids_of(shop: Path) -> dict[str, int]:
+    table = pq.read_table(shop / "ids.parquet")
+    return dict(zip(table["item_id"].to_pylist(), table["ad_id"].to_pylist(), strict=True))
+
+
+def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
+    code, out, err = build(shop)
+    assert (code, err) == (0, "")
+    assert "2 SIDs, 3 ads, 3 distinct rules" in out
+    assert "does not name: name, notes" in out
+    snapshot = load_snapshot(shop / "snapshots")
+    assert (snapshot.facts.sid_space, snapshot.trie.vocab_sizes) == ("shop-1a2b3c4d", (2, 2))
+    assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2}
+    assert snapshot.ads.ad_ids.tolist() == [1, 0, 2]
+    assert snapshot.ads.ad_weight.tolist() == [0.0, 1.5, 2.0]
+    assert snapshot.set_values[0].strings == ("de/b, m", "fr", "it")
+    assert snapshot.entities[0].ids.tolist() == [7, 8]
+
+
+def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> None:
+    assert build(shop)[0] == 0
+    raw = shop.parent / "raw" / "ads.csv"
+    head, *rows = ADS.splitlines()
+    raw.write_text("\n".join([head, "sku-9,1,New,,,it,8,", *reversed(rows)]))
+    assert build(shop, "--shards", "2")[0] == 0
+    assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
+    assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
+    table = shown_table(None, shop)
+    assert table is not None
+    assert number_of("007", table) == 2
+    with pytest.raises(InputError, match="--ad 7: not in the id map"):
+        number_of("7", table)
+    known = known_ads(table, [2, 0, 77], {"country": ["CA"]})
+    assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
+        0: ("sku-2", 'A "lamp", red'),
+        2: ("007", "Chair"),
+    }
+    assert [str(reason) for reason in known[0].reasons] == ["country: one of US, CA (user: CA)"]
+    assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
+
+
+def test_the_same_ads_in_any_format_have_the_same_bytes(shop: Path, tmp_path: Path) -> None:
+    assert build(shop)[0] == 0
+    rows: list[dict[str, Any]] = [
+        {"sku": "sku-2", "bid": 1.5, "Country Code": ["US", "CA"], "campaign": 7},
+        {"sku": "sku-1", "Country Code": ["NA"], "place": "de/b, m", "campaign": 7},
+        {"sku": "007", "bid": 2, "place_exclude": ["fr", "it"], "campaign": 8},
+    ]
+    lines = "".join(json.dumps({"name": "x", **row}) + "\n" for row in rows)
+    (tmp_path / "raw" / "ads.jsonl").write_text(lines)
+    names = ("sku", "bid", "name", "Country Code", "place", "place_exclude", "campaign")
+    arrays = {name: pa.array([row.get(name) for row in rows]) for name in names}
+    pq.write_table(pa.table(arrays), tmp_path / "raw" / "ads.parquet")
+    for name in ("ads.jsonl", "ads.parquet"):
+        tables = TABLES.replace("ads.csv", name).replace('  list_separator: "|"\n', "")
+        (shop / "tables.yaml").write_text(tables)
+        code, _, err = build(shop)
+        assert (code, err) == (0, "")
+    first, *others = [
+        shop / "snapshots" / f"{version:020d}" for version in versions(shop / "snapshots")
+    ]
+    for other in others:
+        for file in first.glob("*.npy"):
+            assert file.read_bytes() == (other / file.name).read_bytes(), (other, file.name)
+
+
+def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
+    write_sids(shop / "codebook", {"sku-1": [0, 1], "007": [1, 0]})
+    code, _, err = build(shop)
+    assert code == 2
+    assert f"ads.csv row 0, ad 'sku-2': sid 'sku-2': the ad has no SID in {shop}/codebook" in err
+    for shards in ((), ("--shards", "2")):
+        code, out, _ = build(shop, "--max-rejects", "1", *shards)
+        assert (code, "1 ad refused" in out) == (0, True)
+    listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
+    assert (listed["row"], listed["ad_id"], listed["column"]) == (0, "sku-2", "sid")
+
+
+def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> None:
+    write_sids(tmp_path / "other", SIDS | {"sku-1": [1, 1]})
+    options = ("--sids", tmp_path / "other" / "sids.parquet", "--id-map", tmp_path / "more.parquet")
+    assert build(shop, *options)[0] == 0
+    assert (tmp_path / "more.parquet").exists()
+    assert not (shop / "ids.parquet").exists()
+    assert load_snapshot(shop / "snapshots").trie.num_leaves == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "fault"),
+    [
+        ({"Country Code": "Land"}, (), "column 'Country Code', named by ads.columns.country, is"),
+        ({"place": "city"}, (), "columns 'place' and 'place_exclude' are missing, a rule of"),
+        ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
+        ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
+        ({"US|CA": "US|"}, (), "country: holds an empty value"),
+        ({"7,x": "C7,x"}, (), "campaign 'C7': is no integer; write a number"),
+        ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is no number"),
+        ({"fr|it": '"fr\n"'}, (), "place_exclude 'fr\\\\n': holds a line break; close its"),
+        ({"US|CA": '"US|CA'}, (), "an odd number of quotation marks|got 3|got 4"),
+        ({}, ("--without", "place"), "--without place: but .*ads.csv has rules on it"),
+        ({}, ("--without", "brand"), "--without brand: not an attribute, set or entity"),
+        ({}, ("--ads", "x.csv"), "two tables to build: give --data FOLDER, or --ads TABLE and"),
+    ],
+)
+def test_what_cannot_be_built_is_named(
+    shop: Path, changes: Mapping[str, str], options: Sequence[str], fault: str
+) -> None:
+    raw, text = shop.parent / "raw" / "ads.csv", ADS
+    for old, new in changes.items():
+        text = text.replace(old, new)
+        if old == "place":
+            text = text.replace("city_exclude", "not_in")
+    raw.write_text(text)
+    done = invoke_grace("build", "--data", shop, "--root", shop / "snapshots", *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert re.search(fault, done.stderr), done.stderr
+    assert versions(shop / "snapshots") == ()
+
+
+def test_one_of_the_two_ways_is_asked_for(tmp_path: Path) -> None:
+    for options in ((), ("--ads", "x.csv"), ("--targeting", "t.yaml")):
+        done = invoke_grace("build", "--root", tmp_path, *options)
+        assert done.exit_code == 2
+        assert "give --data FOLDER, or --ads TABLE and --targeting FILE" in done.stderr
+
+
+def test_a_table_at_a_url_builds_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
+    url = (tmp_path / "raw" / "ads.csv").as_uri()
+    (shop / "tables.yaml").write_text(TABLES.replace("../raw/ads.csv", url))
+    assert build(shop)[0] == 0
+    ads = ("--ads", f"{url}x", "--targeting", shop / "targeting.yaml")
+    done = invoke_grace("build", "--root", shop / "snapshots", *ads)
+    assert done.stderr == f"error: {url}x: no such file or folder\n"

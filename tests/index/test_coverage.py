@@ -1,0 +1,156 @@
+"""Coverage against counting raw rules, and which versions a build publishes by it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.coverage import CoverageFall, coverage, coverage_of_version
+from grace.index.storage import current_version, load_snapshot, publish
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from support.builds import build_spec, silent
+from support.oracle import NO_RULE, RawAd, Rule
+from support.strategies import Case, random_ads, random_schema
+
+Build = Callable[[BuildSpec], BuildReport]
+
+
+def counted(schema: TargetingSchema, ads: Sequence[RawAd]) -> tuple[dict[str, float], float]:
+    """The shares by name, and that of ads for everybody. An empty exclude list is no rule."""
+
+    def has_rule(ad: RawAd, name: str) -> bool:
+        include, exclude = ad.rules.get(name, NO_RULE)
+        return include is not None or bool(exclude)
+
+    with_rule = {name: sum(has_rule(ad, name) for ad in ads) / len(ads) for name in schema.names}
+    everybody = sum(not any(has_rule(ad, name) for name in schema.names) for ad in ads)
+    return with_rule, everybody / len(ads)
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_shares_are_those_of_the_raw_rules_in_memory_and_from_files(
+    tmp_path: Path, seed: int
+) -> None:
+    """The sizes put attributes at and across the borders of words."""
+    rng = np.random.default_rng(seed)
+    schema = random_schema(rng, (63, 1, 64, 65, 250)[: seed or None], num_sets=seed % 4)
+    case = Case(schema, (5, 3), tuple(random_ads(rng, schema, (5, 3), 222)), ())
+    report = build(build_spec(tmp_path, case), silent)
+    found = coverage(load_snapshot(report.path))
+    assert (found.with_rule, found.for_everybody) == counted(schema, case.ads)
+    assert list(found.with_rule) == list(schema.names)
+    assert found.distinct_rules == report.rules
+    assert coverage_of_version(report.path.parent, report.version) == found
+    assert (report.coverage.after, report.coverage.before) == (found, None)
+
+
+@pytest.fixture(params=[None, 3], ids=["whole", "shards"])
+def builds(request: pytest.FixtureRequest) -> Build:
+    if request.param is None:
+        return lambda spec: build(spec, silent)
+    return lambda spec: build_in_shards(spec, Sharding(request.param, run_rows=17), silent)
+
+
+COUNTRY = Attribute("country", ("US", "CA", "NO"))
+AUDIENCE = TargetSet("audience", 256, 4, 64)
+BOTH = TargetingSchema((COUNTRY,), (AUDIENCE,), 0)
+US: Rule = (frozenset({"US"}), None)
+NOT_SPORTS: Rule = (None, frozenset({"sports"}))
+
+
+def ads_with(country: int, audience: int) -> Case:
+    """Return 100 ads, of which the first so many have a rule on each name."""
+
+    def rules(at: int) -> Mapping[str, Rule]:
+        given = {"country": US} if at < country else {}
+        return given | ({"audience": NOT_SPORTS} if at < audience else {})
+
+    ads = tuple(RawAd(at, (at % 7, at % 3), rules=rules(at)) for at in range(100))
+    return Case(BOTH, (7, 3), ads, ())
+
+
+def spec_of(folder: Path, case: Case, **changes: object) -> BuildSpec:
+    """All builds of a test are in one root."""
+    spec = build_spec(folder / "ads", case, root=folder / "root")
+    return replace(spec, **changes)  # type: ignore[arg-type]
+
+
+def test_the_first_version_has_nothing_to_compare_with(tmp_path: Path, builds: Build) -> None:
+    report = builds(spec_of(tmp_path, ads_with(50, 0)))
+    assert (report.published, report.coverage.falls) == (True, ())
+    assert (report.coverage.before, report.coverage.version_before) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("country", "published"), [(40, True), (39, False), (20, False), (0, False), (90, True)]
+)
+def test_a_name_that_loses_more_than_a_fifth_of_its_share_is_not_published(
+    tmp_path: Path, builds: Build, country: int, published: bool
+) -> None:
+    builds(spec_of(tmp_path, ads_with(50, 10)))
+    report = builds(spec_of(tmp_path, ads_with(country, 10)))
+    assert (report.version, report.published) == (2, published)
+    assert report.coverage.version_before == 1
+    falls = () if published else (CoverageFall("country", 0.5, country / 100),)
+    assert report.coverage.falls == falls
+    assert current_version(tmp_path / "root") == (2 if published else 1)
+    assert load_snapshot(report.path).ads.num_ads == 100, "the version is there to be published"
+
+
+def test_versions_are_compared_with_the_current_one_not_the_latest(tmp_path: Path) -> None:
+    build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    for _ in range(2):
+        assert not build(spec_of(tmp_path, ads_with(10, 10)), silent).published
+    publish(tmp_path / "root", 2)
+    report = build(spec_of(tmp_path, ads_with(10, 10)), silent)
+    assert (report.published, report.coverage.version_before) == (True, 2)
+
+
+def test_the_limit_is_a_part_of_the_share_and_1_allows_every_fall(tmp_path: Path) -> None:
+    build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    case = ads_with(25, 0)
+    for limit, names in ((0.49, ["country", "audience"]), (0.5, ["audience"])):
+        report = build(spec_of(tmp_path, case, max_coverage_drop=limit), silent)
+        assert [fall.name for fall in report.coverage.falls] == names
+        assert not report.published
+    assert build(spec_of(tmp_path, case, max_coverage_drop=1.0), silent).published
+
+
+def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: Path) -> None:
+    case = ads_with(50, 0)
+    only_country = replace(case, schema=replace(BOTH, sets=()))
+    build(spec_of(tmp_path, only_country), silent)
+    assert build(spec_of(tmp_path, ads_with(50, 60)), silent).published
+    report = build(spec_of(tmp_path, only_country), silent)
+    assert report.coverage.falls == (CoverageFall("audience", 0.6, None),)
+    assert not report.published
+
+
+def test_a_name_without_rules_may_leave_the_schema(tmp_path: Path) -> None:
+    case = ads_with(50, 0)
+    build(spec_of(tmp_path, case), silent)
+    assert build(spec_of(tmp_path, replace(case, schema=replace(BOTH, sets=()))), silent).published
+
+
+def test_a_build_that_is_not_to_be_published_reports_what_fell(tmp_path: Path) -> None:
+    build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    report = build(spec_of(tmp_path, ads_with(0, 10), publish=False), silent)
+    assert [fall.name for fall in report.coverage.falls] == ["country"]
+
+
+@pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])
+def test_a_damaged_current_version_is_replaced_and_named(tmp_path: Path, damaged: str) -> None:
+    first = build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    file = first.path / damaged
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    notes: list[str] = []
+    report = build(spec_of(tmp_path, ads_with(0, 10)), silent, notes.append)
+    assert (report.published, report.coverage.before) == (True, None)
+    (note,) = notes
+    assert note.startswith("coverage is compared with no version: ")
+    assert damaged in note

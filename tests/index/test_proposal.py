@@ -1,0 +1,126 @@
+"""What `grace init` proposes: any text survives its YAML; separators, names and ids are found."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.configs.errors import InputError
+from grace.configs.yaml_loader import parse_yaml
+from grace.index.proposal.names import base_column, excluded_by, plain_name
+from grace.index.proposal.propose import propose
+from grace.index.proposal.separators import list_separator
+from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
+from grace.index.tables.data_folder import read_data_folder
+from grace.index.tables.table_file import table_files
+from grace.index.targeting.schema import load_schema
+from support.strategies import examples
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+
+
+@examples(300)
+@given(
+    st.one_of(TEXTS, st.sampled_from([".5", "1e3", "0x1f", "~", "null", "TRUE", "a: b", "x #y"]))
+)
+def test_a_quoted_text_is_read_as_that_text(text: str) -> None:
+    assert parse_yaml(f"x: {quoted(text)}  # why", "x") == {"x": text}
+    assert parse_yaml(f"x: [{quoted(text)}, {quoted(text)}]", "x") == {"x": [text, text]}
+
+
+@examples(40)
+@given(st.lists(TEXTS, min_size=1, max_size=6, unique=True), st.lists(TEXTS, min_size=1))
+def test_any_names_and_values_make_a_folder_that_can_be_read(
+    tmp_path_factory: pytest.TempPathFactory, names: list[str], values: list[str]
+) -> None:
+    folder = tmp_path_factory.mktemp("shop")
+    columns = {name: pa.array([[value] for value in values]) for name in names if name != "id"}
+    ids = pa.array(range(len(values)))
+    pq.write_table(pa.table({**columns, "id": ids}), folder / "ads.parquet")
+    proposal = propose([str(folder / "ads.parquet")], (), "id")
+    (folder / "tables.yaml").write_text(tables_yaml(proposal, folder), "utf-8")
+    (folder / "targeting.yaml").write_text(targeting_yaml(proposal), "utf-8")
+    data, schema = read_data_folder(folder), load_schema(folder / "targeting.yaml")
+    ours = {each.name: each.column for each in proposal.decisions if each.name}
+    assert {name: data.ads.theirs(name) for name in ours} == ours
+    stated = set(values) - {"*"}
+    for attribute in schema.attributes:
+        assert set(attribute.values) == stated
+    ruled = {data.ads.theirs(name).removesuffix("_exclude") for name in schema.names}
+    assert ruled | {"id"} <= {name.removesuffix("_exclude") for name in [*names, "id"]}
+
+
+@pytest.mark.parametrize(
+    ("column", "plain"),
+    [
+        ("Country Code", "country_code"),
+        ("campaignID", "campaign_id"),
+        ("HTTPStatus", "http_status"),
+        ("  Größe (cm) ", "grosse_cm"),
+        ("señal", "senal"),
+        ("国", ""),
+    ],
+)
+def test_a_name_becomes_plain_words(column: str, plain: str) -> None:
+    assert plain_name(column) == plain
+
+
+@pytest.mark.parametrize(
+    ("exclude", "include"),
+    [
+        ("country_exclude", "country"),
+        ("excluded_countries", "country"),
+        ("not_country", "country"),
+        ("blocked_segments", "segment_ids"),
+        ("country_not", "country"),
+        ("excluded_towns", None),
+    ],
+)
+def test_an_exclude_column_finds_the_column_that_it_belongs_to(
+    exclude: str, include: str | None
+) -> None:
+    plain = {name: name for name in ("county", "country", "country_code", "segment_ids")}
+    base = excluded_by(exclude)
+    assert base is not None
+    assert base_column(base, plain) == include
+
+
+@pytest.mark.parametrize("name", ["country", "notes", "exception", "withoutx", "exclude"])
+def test_other_names_exclude_nothing(name: str) -> None:
+    assert excluded_by(name) is None
+
+
+@pytest.mark.parametrize(
+    ("cells", "separator"),
+    [
+        (["US|CA", "US", "CA"], "|"),
+        (["US|CA"], "|"),
+        (["US;CA", "CA"], ";"),
+        (['"US,CA"', "CA", "US"], ","),
+        (["US", "CA"], None),
+        (['"1,5"', '"2,5"', "5"], None),
+        (['"red, warm"', '"blue, cold"'], None),
+        (["a||b", "a"], None),
+    ],
+)
+def test_a_separator_is_found_by_the_values_that_it_makes(
+    tmp_path: Path, cells: list[str], separator: str | None
+) -> None:
+    lines = ["id,x", *(f"{at},{cell}" for at, cell in enumerate(cells))]
+    (tmp_path / "ads.csv").write_text("\n".join(lines))
+    assert list_separator(table_files([str(tmp_path / "ads.csv")])) == separator
+
+
+def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
+    """Integers turn into texts late, and the repeated id is far away."""
+    ids = [*map(str, range(70_000)), "x1", "x2"]
+    for name, more in (("good", ["x3"]), ("bad", ["17"])):
+        file = tmp_path / f"{name}.csv"
+        file.write_text("\n".join(["id,country", *(f"{each},US" for each in [*ids, *more])]))
+    good = propose([str(tmp_path / "good.csv")], (), None)
+    assert (good.rows, good.ids_are_integers) == (70_003, False)
+    with pytest.raises(InputError, match="repeats '17', in rows 17 and 70002"):
+        propose([str(tmp_path / "bad.csv")], (), None)

@@ -1,0 +1,212 @@
+"""Table files of any format at any address: their rows come as they are, or not at all."""
+
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grace.configs.errors import InputError
+from grace.index.tables.addresses import Format
+from grace.index.tables.table_file import TableFile, open_table, table_files
+from support.object_store import object_store
+
+
+def rows_of(table: TableFile, columns: Sequence[str] | None = None, rows: int = 2) -> list[Any]:
+    batches = list(table.batches(columns or table.schema.names, rows))
+    assert all(0 < batch.num_rows <= rows for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def written(file: Path, content: str | bytes) -> str:
+    data = content.encode() if isinstance(content, str) else content
+    file.write_bytes(gzip.compress(data) if file.suffix == ".gz" else data)
+    return str(file)
+
+
+CSV = 'id,Country Code,name\n01,US|CA,"a, ""b""\nc"\n,,""\n3,NA,null\n'
+CSV_ROWS: list[dict[str, str | None]] = [
+    {"id": "01", "Country Code": "US|CA", "name": 'a, "b"\nc'},
+    {"id": None, "Country Code": None, "name": None},
+    {"id": "3", "Country Code": "NA", "name": "null"},
+]
+
+
+@pytest.mark.parametrize("name", ["ads.csv", "ads.csv.gz", "ads.CSV"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_csv_is_text_and_its_empty_cells_are_null(tmp_path: Path, name: str, mark: str) -> None:
+    table = open_table(written(tmp_path / name, mark + CSV))
+    assert (table.format, table.rows) == (Format.CSV, None)
+    assert table.schema == pa.schema([(each, pa.string()) for each in CSV_ROWS[0]])
+    assert rows_of(table) == CSV_ROWS
+    assert rows_of(table, ["name", "id"]) == [
+        {"name": row["name"], "id": row["id"]} for row in CSV_ROWS
+    ]
+    assert table.count_rows() == 3
+
+
+JSON_ROWS: list[dict[str, Any]] = [
+    {"id": 7, "day": "2026-01-31", "tags": ["a", "2026-01-31"]},
+    {"id": 8, "day": None, "tags": []},
+    {"id": 9, "price": 1.5, "tags": None},
+    {"late": True},
+]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "a.jsonl.gz"])
+def test_json_lines_may_add_columns_in_any_line(tmp_path: Path, name: str) -> None:
+    lines = "\n\n".join(json.dumps(row) for row in JSON_ROWS)
+    table = open_table(written(tmp_path / name, f"\ufeff{lines}"))
+    assert (table.format, table.rows) == (Format.JSONL, 4)
+    assert table.schema.field("day").type == pa.string()
+    assert table.schema.field("tags").type == pa.list_(pa.string())
+    columns = ["late", "tags", "day", "id", "price"]
+    assert rows_of(table, columns) == [
+        {name: row.get(name) for name in columns} for row in JSON_ROWS
+    ]
+
+
+def test_json_lines_of_many_blocks_are_one_table(tmp_path: Path) -> None:
+    filling = "x" * 1000
+    rows = [{"id": n, "filling": filling} for n in range(40_000)]
+    rows[-1]["filling"] = 2**20 * "y"
+    rows.append({"id": 40_000, "filling": "", "late": ["z"]})
+    table = open_table(
+        written(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    )
+    assert table.rows == len(rows)
+    found = rows_of(table, ["id", "late"], rows=1000)
+    assert [row["id"] for row in found] == list(range(40_001))
+    assert [row["late"] for row in found] == [None] * 40_000 + [["z"]]
+
+
+def test_parquet_is_read_group_by_group(tmp_path: Path) -> None:
+    path = tmp_path / "ads.parquet"
+    values = pa.table(
+        {"id": [1, 2, 3, 4, 5], "id.x": list("abcde"), "y": [[1], None, [], [2], [3]]}
+    )
+    pq.write_table(values, path, row_group_size=3)
+    table = open_table(str(path))
+    assert (table.format, table.rows, table.schema.names) == (
+        Format.PARQUET,
+        5,
+        ["id", "id.x", "y"],
+    )
+    assert rows_of(table, ["y", "id"]) == values.select(["y", "id"]).to_pylist()
+
+
+FAULTS: dict[str, tuple[str, str | bytes, str]] = {
+    "csv as parquet": ("a.parquet", CSV, "not a readable Parquet file: .*name it [*].csv"),
+    "csv as json": ("a.jsonl", CSV, "not JSON lines, .* name it [*].csv if it is a CSV"),
+    "json as csv": ("a.csv", '{"a": 1}\n', "not a CSV: .* name it [*].jsonl"),
+    "json array": ("a.json", '[{"a": 1}]', "a JSON array; write one object per line, as [*].jsonl"),
+    "parquet as csv": ("a.csv", b"PAR1....", "is Parquet, but is named like CSV; name it [*].par"),
+    "unknown ending": ("a.txt", CSV, "does not state the table's format: .* ends in [*].parquet"),
+    "gzip as csv": ("a.csv", gzip.compress(b"a,b"), "is compressed with gzip; name it [*].csv.gz"),
+    "empty csv": ("a.csv", "", "a.csv: not a readable CSV file: Empty CSV file"),
+    "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 0: .*UTF8"),
+    "row too short": (
+        "a.csv",
+        "a,b\n1,2\n3\n",
+        "a.csv: not a readable CSV.*Expected 2 columns, got 1",
+    ),
+    "column twice": ("a.csv", "a,b,a\n1,2,3\n", "a.csv: column 'a' appears twice"),
+    "unclosed cell": ("a.csv", 'a,b\n1,"x\n2,y\n3,z\n', "a.csv: an odd number of quotation marks"),
+    "json of two types": ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "changed from number to string"),
+    "json cut off": (
+        "a.jsonl",
+        '{"a": 1}\n{"a": 2',
+        "a.jsonl: row 1: JSON parse error: Missing a comma",
+    ),
+    "json that is no text": ("a.jsonl", b'{"a": "\xff"}', "a.jsonl: row 0: 'utf-8' codec"),
+    "json with a key twice": ("a.jsonl", '{"a": 1, "a": 2}', "was specified twice"),
+    "no gzip": ("a.jsonl.gz", b"", "a.jsonl.gz"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_cannot_be_read_is_refused_with_the_remedy(tmp_path: Path, name: str) -> None:
+    file, content, fault = FAULTS[name]
+    (tmp_path / file).write_bytes(content.encode() if isinstance(content, str) else content)
+    if name == "no gzip":
+        (tmp_path / file).write_bytes(gzip.compress(b'{"a": 1}' * 99)[:-9])
+    with pytest.raises(InputError, match=fault):
+        rows_of(open_table(str(tmp_path / file)))
+
+
+def test_a_column_that_changes_its_type_in_a_later_block_is_refused(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": n, "x": "x" * 500}) for n in range(40_000)]
+    path = written(tmp_path / "a.jsonl", "\n".join([*lines, json.dumps({"id": "40000"})]))
+    with pytest.raises(
+        InputError, match=r"changes its type near row [0-9]+: .* one type per column"
+    ):
+        open_table(path)
+
+
+def test_a_list_separator_is_for_csv(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="list_separator is for CSV, this file is JSON lines"):
+        open_table(written(tmp_path / "a.jsonl", '{"a": 1}'), "|")
+    assert open_table(written(tmp_path / "a.csv", CSV), "|").list_separator == "|"
+
+
+def test_a_folder_means_its_tables_of_one_format(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv.gz", "_notes.json", ".hidden.csv"):
+        written(tmp_path / name, "x\n1\n")
+    (tmp_path / "_SUCCESS").write_text("")
+    found = table_files([str(tmp_path)])
+    assert [Path(table.address).name for table in found] == ["a.csv.gz", "b.csv"]
+    written(tmp_path / "c.jsonl", '{"x": 1}')
+    with pytest.raises(InputError, match="with both CSV and JSON lines; name the files"):
+        table_files([str(tmp_path)])
+    (tmp_path / "c.jsonl").unlink()
+    (tmp_path / "more").mkdir()
+    written(tmp_path / "more" / "d.csv", "x\n2\n")
+    with pytest.raises(InputError, match=r"more/d.csv: .* directly in it"):
+        table_files([str(tmp_path)])
+
+
+@pytest.mark.parametrize("name", ["ads.csv", "ads.csv.gz", "ads.jsonl", "ads.parquet"])
+def test_a_url_is_opened_as_it_is_written(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a b" / name
+    path.parent.mkdir()
+    if name == "ads.parquet":
+        pq.write_table(pa.table({"x": ["1", "2"]}), path)
+    else:
+        written(path, '{"x": "1"}\n{"x": "2"}\n' if "json" in name else "x\n1\n2\n")
+    for address in (path.as_uri(), path.parent.as_uri()):
+        (table,) = table_files([address])
+        assert table.address == path.as_uri().replace("%20", " " if "%20" not in address else "%20")
+        assert rows_of(table) == [{"x": "1"}, {"x": "2"}]
+
+
+def test_an_object_store_gives_files_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(key, "x")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    folder = tmp_path / "bucket" / "ads"
+    folder.mkdir(parents=True)
+    values = pa.table({"x": pa.array(range(50_000))})
+    pq.write_table(values.slice(0, 30_000), folder / "1.parquet", row_group_size=7_000)
+    pq.write_table(values.slice(30_000), folder / "2.parquet")
+    with object_store(tmp_path) as query:
+        found = table_files([f"s3://bucket/ads{query}"])
+        assert [table.address for table in found] == [
+            f"s3://bucket/ads/{n}.parquet{query}" for n in (1, 2)
+        ]
+        rows = [row["x"] for table in found for row in rows_of(table, rows=4_000)]
+        assert rows == list(range(50_000))
+        with pytest.raises(InputError, match=r"s3://bucket/gone.csv.*: no such file or folder"):
+            table_files([f"s3://bucket/gone.csv{query}"])
+
+
+def test_a_scheme_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^web://x/a.csv: not a URL that can be opened"):
+        table_files(["web://x/a.csv"])
+    with pytest.raises(InputError, match="no such file or folder"):
+        table_files([str(tmp_path / "gone.csv")])

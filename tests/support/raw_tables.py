@@ -1,0 +1,59 @@
+"""An ads table and a log as a shop has them, in every format, with the SIDs to build them."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from support.in_process import invoke_grace
+
+Row = Mapping[str, Any]
+FORMATS = ("csv", "jsonl", "parquet")
+
+
+def write_table(path: Path, rows: Sequence[Row]) -> Path:
+    """Write rows with the same columns. In a CSV, a list is joined by `|`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".csv":
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    elif path.suffix == ".jsonl":
+        lines = (json.dumps(row, ensure_ascii=False) for row in rows)
+        path.write_text("\n".join(lines), "utf-8")
+    else:
+        pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
+    return path
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def write_codebook(folder: Path, ids: Sequence[object]) -> None:
+    """Give every item a SID, as `grace sids` does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    metadata = {"grace.sid_space": "raw-1", "grace.vocab_sizes": "63,7"}
+    columns = {
+        "item_id": pa.array(ids),
+        "sid": pa.array([[at % 63, at % 7] for at in range(len(ids))], pa.list_(pa.uint16())),
+    }
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    pq.write_table(table, folder / "sids.parquet")
+
+
+def build_data(folder: Path, *options: str) -> dict[str, Any]:
+    """Run `grace build --data`; return the report that it prints."""
+    root = folder / "snapshots"
+    done = invoke_grace("build", "--data", folder, "--root", root, "--json", *options)
+    assert done.exit_code == 0, done.stderr
+    return dict(json.loads(done.stdout))
