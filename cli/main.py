@@ -28,6 +28,7 @@ COMMANDS = (
     "publish",
     "init-model",
     "import-t5",
+    "sids",
     "import-sids",
     "train",
     "serve",

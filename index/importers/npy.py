@@ -36,7 +36,7 @@ Ids = Int64 | list[str]
 
 def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any]:
     """Map the array, cut to the SID length if `cut`.   [items, L]"""
-    codes = _open(path, _INTEGERS, "integers")
+    codes = open_array(path, _INTEGERS, "integers")
     if codes.ndim != 2 or not 1 <= codes.shape[1] <= MAX_SID_LENGTH:
         raise InputError(
             f"{path}: expected [items, tokens of a SID, 1 to {MAX_SID_LENGTH}], "
@@ -56,7 +56,7 @@ def read_npy(
     path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Advance
 ) -> Iterator[ItemBatch]:
     """Without ids, a row's number names its item. `advance` is called with how many were read."""
-    parts = _ids(ids, len(codes))
+    parts = id_batches(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
         part = np.asarray(codes[first : first + BATCH_ITEMS])
         yield ItemBatch(np.arange(first, first + len(part)), next(parts), part)
@@ -65,13 +65,13 @@ def read_npy(
         raise InputError(f"{ids}: more ids than the {len(codes)} items of {path}")
 
 
-def _ids(path: Path | None, count: int) -> Iterator[Ids]:
+def id_batches(path: Path | None, count: int) -> Iterator[Ids]:
     """Yield the ids of each batch, then those that are left over."""
     if path is None:
         for first in range(0, count, BATCH_ITEMS):
             yield np.arange(first, min(first + BATCH_ITEMS, count))
     elif path.suffix.lower() == ".npy":
-        array = _open(path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text")
+        array = open_array(path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text")
         if array.shape != (count,):
             raise InputError(f"{path}: expected [items] = [{count}], got {list(array.shape)}")
         for first in range(0, count, BATCH_ITEMS):
@@ -109,7 +109,7 @@ def _text_ids(path: Path, count: int) -> Iterator[Ids]:
         yield part
 
 
-def _open(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
+def open_array(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
     """Map an array of one of the wanted dtypes, after a check of every number in its header."""
     with path.open("rb") as file:
         try:

@@ -1,0 +1,265 @@
+"""Measure `grace sids`: the hierarchy that it finds, its speed, and what a model learns from it.
+
+python -m grace.bench.sids.sid_bench --out bench/results/cpu-2core/sids.json
+
+`hierarchy`  items of a known tree: normalised mutual information of prefixes and nodes
+`speed`      2 million vectors of 128 numbers: seconds and peak memory of the whole command
+`recall`     a model trained on the SIDs that the vectors of a catalogue get, compared with one
+             trained on the SIDs that the catalogue was made with
+`faiss`      the residual quantiser of faiss on the same items, if faiss is installed
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace import configs
+from grace.bench.result_file import facts_of, record
+from grace.bench.sids.vectors import mixed_items, mutual_information, prefix_numbers, tree_items
+from grace.catalogues.folder import ADS_FILE, LOG_FILE, TARGETING_FILE, sid_column, sid_metadata
+from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
+from grace.catalogues.synth.learned_tokens import item_vectors
+from grace.catalogues.synth.spec import Stream
+from grace.model.codebook.folder import Tokens
+from grace.model.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
+from grace.model.codebook.report import Counts
+
+GRACE = Path(sys.executable).with_name("grace")
+
+Rows = Iterator[dict[str, Any]]
+
+TREE_ITEMS, TREE_DIMS = 100_000, 64
+BRANCHES, LENGTHS, NOISE = (64, 16, 8), (1.0, 0.6, 0.4), 0.2
+TREE_CODES = (64, 64, 64)
+SPEED_ITEMS, SPEED_DIMS = 2_000_000, 128
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", choices=sorted(MEASURES), action="append", default=[])
+    parser.add_argument("--add", action="store_true", help="keep the other rows of --out")
+    parser.add_argument("--steps", type=int, default=1500, help="training steps of `recall`")
+    parser.add_argument("--items", type=int, default=SPEED_ITEMS, help="items of `speed`")
+    options = parser.parse_args(arguments)
+    chosen = options.only or list(MEASURES)
+    rows = (row for name in chosen for row in MEASURES[name](options))
+    facts = facts_of("python -m grace.bench.sids.sid_bench", arguments)
+    record(rows, options.out, facts, add=options.add, only=options.only)
+
+
+def hierarchy(_options: argparse.Namespace) -> Rows:
+    vectors, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
+    with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
+        folder = Path(name)
+        np.save(folder / "vectors.npy", vectors)
+        codes = ",".join(map(str, TREE_CODES))
+        report = _sids(folder, "--levels", str(len(TREE_CODES)), "--codes", codes)
+        tokens = _tokens(folder)
+    for depth, level in enumerate(report["levels"]):
+        agreement = mutual_information(prefix_numbers(tokens[:, : depth + 1]), nodes[:, depth])
+        yield {
+            "measure": "hierarchy",
+            "step": depth + 1,
+            "nodes": int(nodes[:, depth].max()) + 1,
+            "nmi": round(agreement, 4),
+            **level,
+        }
+
+
+def speed(options: argparse.Namespace) -> Rows:
+    with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
+        folder = Path(name)
+        _write_speed_items(folder / "items.parquet", options.items)
+        report = _sids(folder, "--levels", "4", "--codes", "512", table="items.parquet")
+    yield {
+        "measure": "speed",
+        "values": options.items,
+        "dims": SPEED_DIMS,
+        "sids": report["sids"],
+        **{name: report[name] for name in ("seconds", "cpu_seconds", "peak_gb", "items_per_sid")},
+        "levels": report["levels"],
+    }
+
+
+def recall(options: argparse.Namespace) -> Rows:
+    spec = preset_spec("tiny")
+    tree = make_catalogue(spec).tree
+    with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
+        folder = Path(name)
+        true, learned = folder / "true", folder / "learned"
+        write_folder(spec, true)
+        vectors = item_vectors(tree, spec.rng(Stream.VECTORS))
+        np.save(folder / "vectors.npy", vectors.astype(np.float32))
+        report = _sids(folder, "--levels", "4", "--codes", "64")
+        _rewrite(true, learned, tree.sids, _tokens(folder), report["sid_space"])
+        found = {each.name: _trained(each, options.steps) for each in (true, learned)}
+    for name, trained in found.items():
+        yield {
+            "measure": "recall",
+            "variant": name,
+            "sids": trained["sids"],
+            "items": len(vectors),
+            "steps": options.steps,
+            "recall": trained["recall"]["model"],
+            "of_true": {
+                k: round(value / found["true"]["recall"]["model"][k], 3)
+                for k, value in trained["recall"]["model"].items()
+            },
+        }
+
+
+def compared(_options: argparse.Namespace) -> Rows:
+    """Give the same items SIDs by `grace sids` and by faiss, greedily and with its beam."""
+    tree, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
+    for catalogue, vectors, bits in (
+        ("tree", tree, 6),
+        ("mixture", mixed_items(TREE_ITEMS, TREE_DIMS, seed=5), 8),
+    ):
+        sizes = (1 << bits,) * len(BRANCHES)
+        with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
+            folder = Path(name)
+            np.save(folder / "vectors.npy", vectors)
+            for beam in (0, 1, 5):
+                if beam:
+                    found, tokens = _by_faiss(folder, len(sizes), bits, beam)
+                else:
+                    codes = ",".join(map(str, sizes))
+                    report = _sids(folder, "--levels", str(len(sizes)), "--codes", codes)
+                    errors = [level["error"] for level in report["levels"]]
+                    found, tokens = {**report, "errors": errors}, _tokens(folder)
+                counts = Counts.of(tokens, sizes)
+                agreement = [
+                    mutual_information(prefix_numbers(tokens[:, : depth + 1]), nodes[:, depth])
+                    for depth in range(len(sizes))
+                ]
+                yield {
+                    "measure": "faiss",
+                    "catalogue": catalogue,
+                    "variant": f"faiss, beam {beam}" if beam else "grace",
+                    "seconds": round(found["seconds"], 1),
+                    "peak_gb": round(found["peak_gb"], 2),
+                    "errors": [round(error, 4) for error in found["errors"]],
+                    "unused": [int((each == 0).sum()) for each in counts.of_codes],
+                    "fullest": [
+                        round(each.max() * len(each) / len(tokens), 2) for each in counts.of_codes
+                    ],
+                    "sids": len(counts.of_sids),
+                    "most_items_per_sid": int(counts.of_sids.max()),
+                    **(
+                        {"nmi": [round(each, 4) for each in agreement]}
+                        if catalogue == "tree"
+                        else {}
+                    ),
+                }
+
+
+def _by_faiss(folder: Path, levels: int, bits: int, beam: int) -> tuple[dict[str, Any], Tokens]:
+    sample = max(POINTS_PER_CODE << bits, LEAST_SAMPLE)
+    files = str(folder / "vectors.npy"), str(folder / "tokens.npy")
+    numbers = map(str, (levels, bits, beam, sample))
+    command = [sys.executable, "-m", "grace.bench.sids.faiss_quantiser", *files, *numbers]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found, np.load(files[1])
+
+
+MEASURES: dict[str, Callable[[argparse.Namespace], Rows]] = {
+    "hierarchy": hierarchy,
+    "speed": speed,
+    "recall": recall,
+    "faiss": compared,
+}
+
+
+def _sids(folder: Path, *options: str, table: str = "vectors.npy") -> dict[str, Any]:
+    """Run `grace sids` on a table of the folder; return its report, its time and its memory."""
+    arguments = [
+        "--embeddings",
+        folder / table,
+        "--out",
+        folder / "codebook",
+        "--json",
+        "--force",
+        *options,
+    ]
+    printed = folder / "report.json"
+    begin = perf_counter()
+    with printed.open("w") as file:
+        run = subprocess.Popen([GRACE, "sids", *map(str, arguments)], stdout=file)
+        _, status, used = os.wait4(run.pid, 0)
+    if status:
+        raise SystemExit("grace sids failed")
+    report: dict[str, Any] = json.loads(printed.read_text())
+    return {
+        **report,
+        "seconds": round(perf_counter() - begin, 1),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
+        "peak_gb": round(used.ru_maxrss * 1024 / 1e9, 2),
+    }
+
+
+def _tokens(folder: Path) -> Tokens:
+    column = pq.read_table(folder / "codebook" / "sids.parquet").column("sid").combine_chunks()
+    tokens: Tokens = column.flatten().to_numpy().reshape(len(column), -1)
+    return tokens
+
+
+def _write_speed_items(path: Path, items: int) -> None:
+    """Write a mixture, a part at a time."""
+    rows = 100_000
+    schema = pa.schema([("item_id", pa.int64()), ("vector", pa.list_(pa.float32(), SPEED_DIMS))])
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, items, rows):
+            count = min(rows, items - first)
+            vectors = mixed_items(count, SPEED_DIMS, seed=5, part=first)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), SPEED_DIMS)
+            ids = pa.array(np.arange(first, first + count))
+            writer.write_table(pa.table([ids, lists], schema=schema))
+
+
+def _rewrite(source: Path, target: Path, true: Tokens, learned: Tokens, sid_space: str) -> None:
+    """Copy a folder of data with other SIDs. true, learned [sids, tokens]; `true` ascends."""
+    target.mkdir()
+    (target / TARGETING_FILE).write_text((source / TARGETING_FILE).read_text())
+    known = _sortable(true)
+    for name in (ADS_FILE, LOG_FILE):
+        table = pq.read_table(source / name)
+        column = table.column("sid").combine_chunks()
+        old = column.flatten().to_numpy().reshape(len(column), -1)
+        new = np.ascontiguousarray(learned[np.searchsorted(known, _sortable(old))], np.uint16)
+        at = table.schema.names.index("sid")
+        table = table.set_column(at, "sid", sid_column(new))
+        pq.write_table(
+            table.replace_schema_metadata(sid_metadata(sid_space, (64, 64, 64, 64))), target / name
+        )
+
+
+def _sortable(sids: Tokens) -> npt.NDArray[np.bytes_]:
+    return np.ascontiguousarray(sids, ">u2").view(f"S{2 * sids.shape[1]}")[:, 0]
+
+
+def _trained(data: Path, steps: int) -> dict[str, Any]:
+    recipe = Path(configs.__file__).parent / "demo.yaml"
+    out = data.with_name(f"{data.name}-model")
+    command = [GRACE, "train", "--data", data, "--out", out, "--config", recipe]
+    command += ["--steps", steps, "--no-plot", "--json"]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True, check=True)
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

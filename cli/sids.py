@@ -1,0 +1,177 @@
+"""`grace sids`: Semantic IDs from embeddings."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from grace.cli.options import AsJson, Force, numbers
+from grace.cli.progress import progress_bars
+from grace.configs.errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    import torch
+
+    from grace.model.codebook.make import Made
+    from grace.model.codebook.report import SidReport
+
+
+def sids(
+    embeddings: Annotated[
+        str,
+        typer.Option(metavar="TABLE", help="Parquet, JSON lines or .npy; a file, folder or URL."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the codebook; with --codebook, a table of its own instead."),
+    ] = None,
+    codebook: Annotated[
+        Path | None,
+        typer.Option(help="Give new items SIDs by this codebook, and add them to its table."),
+    ] = None,
+    levels: Annotated[int, typer.Option(min=1, max=16, help="Tokens of a SID.")] = 4,
+    codes: Annotated[
+        str, typer.Option(help="Codes of a level, or of each as 512,256,256.")
+    ] = "512",
+    balance: Annotated[
+        float, typer.Option(help="Most items of a code, in even shares of a level; 0: no cap.")
+    ] = 2.0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Equal seeds give equal SIDs on one device.")
+    ] = 1,
+    id_column: Annotated[str | None, typer.Option(help="Column with the items' ids.")] = None,
+    vector_column: Annotated[str | None, typer.Option(help="Column with the vectors.")] = None,
+    ids: Annotated[
+        Path | None,
+        typer.Option(help="Ids for a .npy: another .npy, or lines of text. Default: row numbers."),
+    ] = None,
+    sid_space: Annotated[
+        str | None, typer.Option(help="Name of the SID space. Default: made from the codebook.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda:0. Default: a GPU if there is one.")
+    ] = None,
+    plot: Annotated[bool, typer.Option(help="Draw the report, codebook.png.")] = True,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give items Semantic IDs: similar vectors share their first tokens.
+
+    Writes a codebook and `sids.parquet`, the SID of each item. The codebook gives the same vector
+    the same SID for ever, so new items join with `--codebook`.
+
+    Example: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
+    """
+    from grace.model.codebook.items import open_items
+
+    items = open_items(embeddings, ids, id_column, vector_column)
+    if codebook is not None:
+        _extend(items, codebook, out, _device(device), force, as_json)
+        return
+    if out is None:
+        raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
+    from grace.model.codebook.make import CodebookSpec, make_codebook
+
+    spec = CodebookSpec(out, _sizes(levels, codes), seed, balance, sid_space, force)
+    draw = _drawing(as_json) if plot else None
+    with progress_bars() as progress:
+        made = make_codebook(items, spec, _device(device), progress)
+    if draw is not None:
+        draw(made, out)
+    if as_json:
+        print(json.dumps({"out": str(out), **made.report.to_json()}, indent=1))
+        return
+    _print(made.report, str(out))
+
+
+def _extend(
+    items: Any, codebook: Path, out: Path | None, device: "torch.device", force: bool, as_json: bool
+) -> None:
+    from grace.model.codebook.folder import SIDS
+    from grace.model.codebook.make import extend
+
+    if out is not None and out.exists() and not force:
+        raise InputError(f"--out {out} is already there; --force replaces it")
+    if out is not None and out.is_dir():
+        raise InputError(f"--out {out} is a folder; name a file, such as new.parquet")
+    with progress_bars() as progress:
+        found = extend(items, codebook, out, device, progress)
+    written = out or codebook / SIDS
+    if as_json:
+        rest = {"new": found.new, "changed": found.changed, **found.report.to_json()}
+        print(json.dumps({"out": str(written), **rest}, indent=1))
+        return
+    _print(found.report, str(written))
+    if out is None:
+        print(f"{found.new:,} items are new; {found.changed:,} have another SID than before")
+    last, before = found.report.levels[-1].error, found.facts.errors[-1]
+    print(f"error after the last level {last:.1%}; it was {before:.1%} when the codebook was made")
+
+
+def _sizes(levels: int, codes: str) -> tuple[int, ...]:
+    sizes = numbers(codes, "--codes", "512 or 512,256,256")
+    if len(sizes) == 1:
+        return sizes * levels
+    if len(sizes) != levels:
+        raise typer.BadParameter(
+            f"{len(sizes)} sizes for {levels} levels; give one size, or one for each level",
+            param_hint="--codes",
+        )
+    return sizes
+
+
+def _device(name: str | None) -> "torch.device":
+    import torch
+
+    try:
+        if name is None:
+            return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError):
+        raise DeviceError(f"--device {name}: torch cannot compute on it here; use cpu") from None
+    return device
+
+
+def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
+    """Return what draws the report, or None without matplotlib."""
+    from grace.model.codebook.folder import PICTURE
+
+    try:
+        from grace.model.codebook.picture import draw_report
+    except ModuleNotFoundError as error:
+        if not quiet:
+            print(f"no {PICTURE}: it needs {error.name}: pip install 'grace-serving[plots]'")
+        return None
+    return lambda made, out: draw_report(made, out / PICTURE)
+
+
+def _print(report: "SidReport", out: str) -> None:
+    from rich.table import Table
+
+    from grace.cli.tables import table_console
+
+    sizes = ",".join(str(level.codes) for level in report.levels)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("level", "codes", "unused", "fullest", "entropy, bits", "prefixes", "error"):
+        table.add_column(heading, justify="right")
+    for number, level in enumerate(report.levels, 1):
+        table.add_row(
+            str(number),
+            f"{level.codes:,}",
+            f"{level.unused:,}",
+            f"{level.fullest:.1f} x",
+            f"{level.entropy:.2f}",
+            f"{level.prefixes:,}",
+            f"{level.error:.1%}",
+        )
+    table_console().print(table)
+    per = " · ".join(
+        f"{'max' if percent == 100 else f'p{percent}'} {count:,}"
+        for percent, count in report.items_per_sid.items()
+    )
+    print(f"\n{report.items:,} items have {report.sids:,} SIDs; items per SID: {per}")
+    print(f"SID space {report.sid_space}, vocabulary {sizes}")
+    print(f"{out} is written")

@@ -1,0 +1,1 @@
+"""Semantic IDs from embeddings: a codebook of residual k-means, its folder and its report."""

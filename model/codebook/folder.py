@@ -1,0 +1,193 @@
+"""A codebook's folder.
+
+codebook.yaml          the SID space, the sizes, and how the codebook was learned
+codebook.safetensors   `centres.T` and `prices.T` of each level T
+sids.parquet           the SID of each item: `item_id`, `sid`
+report.json            the numbers that `grace sids` prints
+codebook.png           the same as a picture
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import xxhash
+
+from grace.configs.errors import CheckpointError, InputError
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
+from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
+from grace.index.snapshot import require_sids
+from grace.index.tables.addresses import UNREADABLE, first_line
+from grace.index.tables.item_numbers import replacing
+from grace.model.checkpoints.weights_file import TensorEntry, Weights, open_weights, write_weights
+from grace.model.codebook.codebook import Codebook
+from grace.model.codebook.items import Ids
+from grace.model.codebook.level import Level
+
+CODEBOOK_YAML = "codebook.yaml"
+WEIGHTS = "codebook.safetensors"
+SIDS = "sids.parquet"
+REPORT = "report.json"
+PICTURE = "codebook.png"
+FILES = (CODEBOOK_YAML, WEIGHTS, SIDS, REPORT, PICTURE)
+
+_ROWS_PER_GROUP = 1 << 17
+_SPACE_DIGITS = 8
+_LONGEST_NAME = 200
+_LISTS = pa.list_(pa.uint16())
+
+Tokens = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class CodebookFacts:
+    """What codebook.yaml says.
+
+    items    from which the codebook was learned
+    sample   of these, those that k-means saw
+    errors   by level: see LevelReport
+    digest   XXH3-128 of codebook.safetensors
+    """
+
+    format: int
+    sid_space: str
+    vocab_sizes: tuple[int, ...]
+    dims: int
+    seed: int
+    balance: float
+    items: int
+    sample: int
+    errors: tuple[float, ...]
+    digest: str
+
+    def __post_init__(self) -> None:
+        if self.format != 1:
+            raise ValueError(f"format: {self.format} is not 1; a newer version of grace wrote it")
+        try:
+            require_sids(self.sid_space, self.vocab_sizes)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SidTable:
+    """
+    ids     [items]
+    tokens  uint16 [items, levels]
+    """
+
+    ids: Ids
+    tokens: Tokens
+
+
+def default_space(out: Path, codebook: Codebook) -> str:
+    """Return a name that no other codebook has, after the folder that holds `out`, or after it."""
+    digest = xxhash.xxh3_128()
+    for level in codebook.levels:
+        for tensor in (level.centres, level.prices):
+            digest.update(tensor.cpu().numpy().astype("<f4").tobytes())
+    parent = out.parent.name
+    name = out.resolve().name if parent in ("", "..") else parent
+    shown = "".join(each for each in name if each.isprintable())[:_LONGEST_NAME]
+    return f"{shown}-{digest.hexdigest()[:_SPACE_DIGITS]}"
+
+
+def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> CodebookFacts:
+    """Write the first two files. Returns the facts with the digest."""
+    tensors = {}
+    for number, level in enumerate(codebook.levels):
+        tensors[f"centres.{number}"], tensors[f"prices.{number}"] = level.centres, level.prices
+    entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+    write_weights(folder / WEIGHTS, entries, tensors.__getitem__)
+    values = {**asdict(facts), "digest": _digest(folder / WEIGHTS)}
+    lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items()]
+    (folder / CODEBOOK_YAML).write_text("".join(lines), encoding="utf-8")
+    return CodebookFacts(**values)
+
+
+def read_codebook(folder: Path) -> tuple[Codebook, CodebookFacts]:
+    if not (folder / CODEBOOK_YAML).is_file():
+        raise InputError(f"{folder}: no codebook here: expected a folder with {CODEBOOK_YAML}")
+    facts = load_section(
+        CodebookFacts, read_yaml(folder / CODEBOOK_YAML), str(folder / CODEBOOK_YAML)
+    )
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise CheckpointError(str(path), "missing; copy the whole folder again")
+    with open_weights(path) as weights:
+        if _digest(path) != facts.digest:
+            raise CheckpointError(
+                str(path),
+                f"is not the file that {CODEBOOK_YAML} describes, or is damaged; copy the whole "
+                "folder again",
+            )
+        levels = tuple(_level(weights, facts, at) for at in range(len(facts.vocab_sizes)))
+    return Codebook(levels, facts.vocab_sizes), facts
+
+
+def _level(weights: Weights, facts: CodebookFacts, at: int) -> Level:
+    names = f"centres.{at}", f"prices.{at}"
+    for name in names:
+        if name not in weights.entries:
+            raise CheckpointError(str(weights.path), f"missing tensor {name!r}")
+    (codes, *dims), prices = (weights.entries[name].shape for name in names)
+    if not 1 <= codes <= facts.vocab_sizes[at] or dims != [facts.dims] or prices != (codes,):
+        raise CheckpointError(
+            str(weights.path),
+            f"level {at}: centres {[codes, *dims]} and prices {list(prices)} are not those of "
+            f"{facts.vocab_sizes[at]} codes and {facts.dims} dims",
+        )
+    centres, costs = (weights.read(name, torch.float32) for name in names)
+    return Level(centres, costs)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:
+    """Write `item_id` and `sid`; the file appears whole or not at all."""
+    kind = pa.int64() if pa.types.is_integer(table.ids.type) else pa.string()
+    sizes = ",".join(map(str, facts.vocab_sizes))
+    metadata = {SID_SPACE_KEY: facts.sid_space.encode(), VOCAB_SIZES_KEY: sizes.encode()}
+    schema = pa.schema([("item_id", kind), ("sid", _LISTS)], metadata)
+    with replacing(path) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+        for first in range(0, len(table.ids), _ROWS_PER_GROUP):
+            tokens = table.tokens[first : first + _ROWS_PER_GROUP]
+            offsets = np.arange(len(tokens) + 1, dtype=np.int32) * np.int32(tokens.shape[1])
+            sids = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))
+            ids = table.ids.slice(first, _ROWS_PER_GROUP).cast(kind)
+            writer.write_table(pa.table([ids, sids], schema=schema))
+
+
+def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
+    """Read back what `write_sids` wrote for this codebook."""
+    try:
+        table = pq.read_table(path).combine_chunks()
+    except UNREADABLE as error:
+        raise InputError(f"{path}: not a readable table of SIDs: {first_line(error)}") from None
+    names, metadata = table.schema.names, table.schema.metadata or {}
+    space = metadata.get(SID_SPACE_KEY, b"").decode(errors="replace")
+    if names != ["item_id", "sid"] or table.schema.field("sid").type != _LISTS:
+        raise InputError(f"{path}: its columns must be item_id and sid, list<uint16>")
+    if space != facts.sid_space:
+        raise InputError(
+            f"{path}: is of SID space {space!r}, the codebook of {facts.sid_space!r}; name "
+            "another --out"
+        )
+    ids, sids = table.column("item_id"), table.column("sid")
+    levels = len(facts.vocab_sizes)
+    tokens = pa.concat_arrays([chunk.flatten() for chunk in sids.chunks] or [pa.array([], "u2")])
+    if ids.null_count or sids.null_count or len(tokens) != levels * len(ids):
+        raise InputError(f"{path}: damaged: not every item has a SID of {levels} tokens")
+    kind = pa.int64() if pa.types.is_integer(ids.type) else pa.large_string()
+    array = pa.concat_arrays([chunk.cast(kind) for chunk in ids.chunks] or [pa.array([], kind)])
+    return SidTable(array, tokens.to_numpy().reshape(-1, levels))

@@ -1,0 +1,271 @@
+"""`grace sids`, from top to bottom: learn a codebook from items, or give SIDs by a kept one."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from grace.configs.errors import InputError
+from grace.index.snapshot import require_ids, require_sids
+from grace.model.codebook.codebook import Codebook, learn_codebook
+from grace.model.codebook.folder import (
+    FILES,
+    REPORT,
+    SIDS,
+    CodebookFacts,
+    SidTable,
+    default_space,
+    read_codebook,
+    read_sids,
+    write_codebook,
+    write_sids,
+)
+from grace.model.codebook.items import Ids, Items, Vectors, require_distinct
+from grace.model.codebook.report import Counts, SidReport, report_of
+
+Progress = Callable[[str, int, int], None]
+
+POINTS_PER_CODE = 128
+LEAST_SAMPLE = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class CodebookSpec:
+    """
+    codes      by level
+    balance    the cap of a code, in even shares of a level's items; 0 for no cap
+    sid_space  None: named after the folder and the digest of the centres
+    """
+
+    out: Path
+    codes: tuple[int, ...]
+    seed: int = 1
+    balance: float = 2.0
+    sid_space: str | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The SIDs of items, and how good they are."""
+
+    report: SidReport
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """
+    report   of the items that were given
+    facts    of the codebook
+    new      items that the table of SIDs did not have
+    changed  items that had another SID, since they had another vector
+    """
+
+    report: SidReport
+    facts: CodebookFacts
+    new: int
+    changed: int
+
+
+def make_codebook(
+    items: Items, spec: CodebookSpec, device: torch.device, progress: Progress
+) -> Made:
+    """Read the items twice: to check all and sample some, and to give each its SID."""
+    require_sids(spec.sid_space or "-", spec.codes)
+    if not (spec.balance == 0 or spec.balance >= 1):
+        raise InputError(f"--balance {spec.balance:g}: give 1 or more, or 0 for no cap")
+    _require_room(spec.out, spec.force)
+    sample = Sample(max(POINTS_PER_CODE * max(spec.codes), LEAST_SAMPLE), spec.seed)
+    ids = _read(items, sample, progress)
+    rows = sample.rows()
+    progress("learn levels", 0, len(spec.codes))
+    codebook = learn_codebook(
+        torch.from_numpy(rows).to(device),
+        spec.codes,
+        spec.balance,
+        spec.seed,
+        lambda done: progress("learn levels", done, len(spec.codes)),
+    )
+    space = spec.sid_space or default_space(spec.out, codebook)
+    table, made = _encode(items, ids, codebook, space, device, progress)
+    facts = CodebookFacts(
+        format=1,
+        sid_space=space,
+        vocab_sizes=spec.codes,
+        dims=items.dims,
+        seed=spec.seed,
+        balance=spec.balance,
+        items=len(ids),
+        sample=len(rows),
+        errors=tuple(level.error for level in made.report.levels),
+        digest="",
+    )
+    _write(spec.out, codebook, facts, table, made.report)
+    return made
+
+
+def extend(
+    items: Items, kept: Path, out: Path | None, device: torch.device, progress: Progress
+) -> Extended:
+    """Give items SIDs by the codebook of `kept`, in a table of their own or added to its table."""
+    codebook, facts = read_codebook(kept)
+    if items.dims != facts.dims:
+        raise InputError(
+            f"{items.name}: vectors of {items.dims} numbers, those of {kept} have {facts.dims}; "
+            "embed the items with the model of the codebook's items"
+        )
+    before = read_sids(kept / SIDS, facts) if out is None else None
+    ids = _read(items, None, progress)
+    if before is not None and before.ids.type != ids.type:
+        kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
+        raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
+    codebook = codebook.to(device)
+    table, made = _encode(items, ids, codebook, facts.sid_space, device, progress)
+    new, changed = len(ids), 0
+    if before is not None:
+        table, new, changed = _merged(before, table)
+    write_sids(out or kept / SIDS, table, facts)
+    return Extended(made.report, facts, new, changed)
+
+
+class Sample:
+    """Keeps some rows of a stream, drawn evenly, in random order: those with the lowest keys."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._rng = np.random.default_rng(seed)
+        self._keys: list[npt.NDArray[np.float64]] = []
+        self._rows: list[Vectors] = []
+        self._held = 0
+        self._bound = np.inf
+
+    def add(self, vectors: Vectors) -> None:
+        keys = self._rng.random(len(vectors))
+        lower = keys < self._bound
+        self._keys.append(keys[lower])
+        self._rows.append(vectors[lower])
+        self._held += len(self._keys[-1])
+        if self._held > 2 * self._size:
+            self._cut()
+
+    def rows(self) -> Vectors:
+        self._cut()
+        return self._rows[0]
+
+    def _cut(self) -> None:
+        keys = np.concatenate(self._keys)
+        order = np.argsort(keys, kind="stable")[: self._size]
+        self._keys, self._rows = [keys[order]], [np.concatenate(self._rows)[order]]
+        self._held = len(order)
+        if self._held == self._size:
+            self._bound = self._keys[0][-1]
+
+
+def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
+    """Check every item."""
+    parts: list[Ids] = []
+    done = 0
+    for batch in items.batches():
+        parts.append(batch.ids)
+        if sample is not None:
+            sample.add(batch.vectors)
+        done += len(batch.ids)
+        progress("read items", done, max(done, items.rows or 0))
+    if not done:
+        raise InputError(f"{items.name}: no rows; there are no items to give SIDs")
+    require_ids(done, "items")
+    ids = pa.concat_arrays(parts)
+    require_distinct(items.name, ids)
+    return ids
+
+
+def _encode(
+    items: Items,
+    ids: Ids,
+    codebook: Codebook,
+    sid_space: str,
+    device: torch.device,
+    progress: Progress,
+) -> tuple[SidTable, Made]:
+    tokens = np.empty((len(ids), len(codebook.codes)), np.uint16)
+    errors = np.zeros(len(codebook.codes))
+    total, squares, done = np.zeros(items.dims), 0.0, 0
+    for batch in items.batches():
+        if done + len(batch.ids) > len(ids):
+            raise InputError(f"{items.name}: has more rows than when it was first read")
+        encoded = codebook.encode(torch.from_numpy(batch.vectors).to(device))
+        tokens[done : done + len(batch.ids)] = encoded.tokens.cpu().numpy()
+        errors += encoded.errors
+        total += batch.vectors.sum(axis=0, dtype=np.float64)
+        squares += float(np.einsum("ij,ij->", batch.vectors, batch.vectors, dtype=np.float64))
+        done += len(batch.ids)
+        progress("give SIDs", done, len(ids))
+    if done < len(ids):
+        raise InputError(f"{items.name}: has fewer rows than when it was first read")
+    spread = squares - float(total @ total) / len(ids)
+    spread = spread if spread > 1e-12 * squares else 0.0  # rounding: all vectors are equal
+    counts = Counts.of(tokens, codebook.codes)
+    report = report_of(sid_space, counts, tuple(errors.tolist()), spread)
+    return SidTable(ids, tokens), Made(report, counts)
+
+
+def _merged(before: SidTable, given: SidTable) -> tuple[SidTable, int, int]:
+    """Return the SIDs of all items, the new ones last; how many are new, and how many changed."""
+    place = _places(before.ids, given.ids)
+    known = place >= 0
+    changed = known & (before.tokens[place] != given.tokens).any(axis=1)
+    tokens = before.tokens.copy()
+    tokens[place[known]] = given.tokens[known]
+    new = given.ids.filter(pa.array(~known))
+    table = SidTable(
+        pa.concat_arrays([before.ids, new]), np.concatenate([tokens, given.tokens[~known]])
+    )
+    return table, len(new), int(changed.sum())
+
+
+def _places(ids: Ids, wanted: Ids) -> npt.NDArray[np.int64]:
+    """Return where each wanted id is among `ids`; -1 for one that is not there."""
+    found = pa.compute.index_in(wanted, ids)
+    places: npt.NDArray[np.int64] = found.fill_null(-1).to_numpy().astype(np.int64)
+    return places
+
+
+def _require_room(out: Path, force: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is a file; name a folder")
+    if not force and out.exists() and any(out.iterdir()):
+        raise InputError(
+            f"--out {out} is already there; SIDs of new items come from --codebook {out}; to make "
+            "another codebook, choose a new folder, or --force to replace this one"
+        )
+    for file in out.iterdir() if out.exists() else ():
+        if file.name not in FILES:
+            raise InputError(f"--out {out} holds {file.name}, no part of a codebook: move it away")
+
+
+def _write(
+    out: Path, codebook: Codebook, facts: CodebookFacts, table: SidTable, report: SidReport
+) -> None:
+    """Write the folder under another name first, so that it appears whole or not at all."""
+    partial = out.with_name(f".writing-{out.name}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
+        partial.mkdir()
+        facts = write_codebook(partial, codebook, facts)
+        write_sids(partial / SIDS, table, facts)
+        (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    except OSError as error:
+        raise InputError(f"--out {out}: cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
