@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grace.bench.result_file import Row, facts_of, record
-from grace.catalogues.folder import ADS_FILE, TARGETING_FILE
 from grace.index.matchers.modes import MatcherMode
+from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 
 GRACE = Path(sys.executable).with_name("grace")
 LOADS = 3

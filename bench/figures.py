@@ -4,10 +4,12 @@ with one line: they import this before anything is measured or read.
 
 import sys
 
+from grace.configs.extras import install_command
+
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
-    sys.exit(f"error: the pictures need {error.name}: pip install 'grace-serving[plots]'")
+    sys.exit(f"error: the pictures need {error.name}: {install_command('plots')}")
 
 __all__ = ["Axes", "Figure"]

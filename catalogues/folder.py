@@ -13,12 +13,9 @@ import pyarrow as pa
 
 from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema
 
-ADS_FILE = "ads.parquet"
-TARGETING_FILE = "targeting.yaml"
-REQUESTS_FILE = "requests.jsonl"
-LOG_FILE = "interactions.parquet"
 _FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
 Progress = Callable[[int, int], None]  # (ads written, ads in all)

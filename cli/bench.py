@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from grace.configs.errors import InputError
+from grace.configs.extras import install_command
 
 
 def bench(
@@ -95,8 +96,7 @@ def bench(
         facts = facts_of("grace", sys.argv[1:], device_text(on))
     except ModuleNotFoundError as error:
         raise InputError(
-            f"grace bench {table} needs {error.name}: pip install -e '.[gpu,bench]' in the "
-            "repository, or pip install 'grace-serving[gpu,bench]'"
+            f"grace bench {table} needs {error.name}: {install_command('gpu', 'bench')}"
         ) from None
     if commit is not None:
         facts["commit"] = commit

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, numbers, require_known
+from grace.cli.options import AsJson, Without, numbers, require_known
 from grace.cli.progress import progress_bars
 from grace.configs.errors import CoverageError, InputError
+from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.index.builder import BuildReport
@@ -88,14 +89,7 @@ def build(
         int,
         typer.Option(help="Number of the last update of ads that the table has."),
     ] = 0,
-    without: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Build without this attribute, set or entity, which the ads do not have; "
-            "repeatable.",
-        ),
-    ] = None,
+    without: Without = None,
     max_rejects: Annotated[
         int, typer.Option(min=0, help="Leave out up to this many faulty ads.")
     ] = 0,
@@ -262,7 +256,7 @@ def _build(
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise InputError("--ray needs Ray: pip install 'grace-serving[ray]'") from None
+        raise InputError(f"--ray needs Ray: {install_command('ray')}") from None
     with ray_tasks(ray, spec.threads) as tasks:
         sharding = Sharding(shards or tasks.slots, tasks, scratch)
         return build_in_shards(spec, sharding, progress, _note)

@@ -15,6 +15,7 @@ import typer
 
 from grace.cli.options import AsJson
 from grace.configs.errors import GraceError, NativeError
+from grace.configs.extras import install_command
 from grace.configs.machine import available_cores
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def examine() -> Iterator[Finding]:
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
     yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
     without = "not installed: `grace train` needs --no-plot"
-    yield _package("matplotlib", "note", without, "pip install 'grace-serving[plots]'")
+    yield _package("matplotlib", "note", without, install_command("plots"))
     yield _torch()
     yield from _native()
     yield _gpu()

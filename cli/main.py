@@ -31,6 +31,7 @@ COMMANDS = (
     "sids",
     "import-sids",
     "train",
+    "evaluate",
     "serve",
     "admin",
     "retrieve",

@@ -34,6 +34,26 @@ RequestLine: TypeAlias = Annotated[
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
 ]
+ComputeDevice: TypeAlias = Annotated[
+    str | None, typer.Option(help="cpu, or cuda:0. Default: the GPU, if there is one.")
+]
+MaxUnknown: TypeAlias = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of events to leave out if the ads lack their ads."),
+]
+SidSpace: TypeAlias = Annotated[
+    str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
+]
+Without: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Build without this attribute, set or entity, which the ads do not have; repeatable.",
+    ),
+]
+VocabSizes: TypeAlias = Annotated[
+    str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
+]
 
 
 @overload

@@ -1,6 +1,6 @@
-"""Progress on standard error: bars on a terminal, otherwise a line every 20 s.
+"""Progress on standard error: bars on a terminal, otherwise a line now and then.
 
-So a log shows that long work goes on, and short work stays silent.
+So a log shows that long work goes on, and how long it will; short work stays silent.
 """
 
 import time
@@ -27,6 +27,7 @@ class ShowProgress(Protocol):
 
 
 _LINE_SECONDS = 20.0
+_LINE_SHARE = 0.05  # of the time so far, between the lines of long work
 
 
 @contextmanager
@@ -49,22 +50,34 @@ def progress_bars() -> Iterator[ShowProgress]:
 
         def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
             if step not in tasks:
-                tasks[step] = bars.add_task(step, total=total, latest=latest)
+                tasks[step] = bars.add_task(step, total=total, completed=done, latest=latest)
             bars.update(tasks[step], completed=done, latest=latest)
 
         yield progress
 
 
 def _lines(console: Console) -> ShowProgress:
-    begin = time.monotonic()
-    last_line = begin
+    last_line = time.monotonic()
+    begun: dict[str, tuple[float, int]] = {}  # when a step began, and how much was done then
 
     def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
         nonlocal last_line
         now = time.monotonic()
-        if now - last_line >= _LINE_SECONDS:
+        began, before = begun.setdefault(step, (now, done))
+        elapsed = now - began
+        if now - last_line >= max(_LINE_SECONDS, _LINE_SHARE * elapsed):
             last_line = now
-            line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {now - begin:.0f} s"
+            line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {elapsed:.0f} s"
+            if done > before:
+                line += f", {_duration(elapsed / (done - before) * (total - done))} left"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return progress
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as 45 s, 12 min or 3.5 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -1,4 +1,4 @@
-"""`grace train`: train a small model on a log of interactions."""
+"""`grace train`: train a model on a log of interactions."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson
+from grace.cli.options import (
+    AsJson,
+    ComputeDevice,
+    MaxUnknown,
+    SidSpace,
+    VocabSizes,
+    Without,
+    numbers,
+)
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
+from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
@@ -16,26 +25,37 @@ if TYPE_CHECKING:
 
 def train(
     data: Annotated[
-        Path, typer.Option(help="Folder with ads.parquet, targeting.yaml, interactions.parquet.")
+        Path,
+        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
     ],
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint, new or empty.")],
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML: model, training, generation. Default: the demonstration model's."),
+        typer.Option(help="YAML that changes the recipe: model, training, generation."),
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of the YAML's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of the recipe's.")] = None,
     epochs: Annotated[
         float | None, typer.Option(min=0, help="Passes over the log, instead of --steps.")
     ] = None,
     seed: Annotated[
         int, typer.Option(min=0, help="Equal seeds give equal weights on one machine.")
     ] = 1,
+    device: ComputeDevice = None,
+    resume: Annotated[
+        bool,
+        typer.Option(help="Go on where a run that was interrupted left OUT.partial next to OUT."),
+    ] = True,
+    max_unknown: MaxUnknown = 0.1,
+    sid_space: SidSpace = None,
+    vocab_sizes: VocabSizes = None,
+    without: Without = None,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Train a model to predict what users click next, and measure its recall.
 
-    Writes a checkpoint, `metrics.json` with recall@k on held-out users, and `loss.png`.
+    Catalogue and log give the model its size and its vocabulary. Writes a checkpoint,
+    `recipe.yaml`, `metrics.json` with recall@k on held-out users, and `loss.png`.
 
     Example: `grace train --data catalogue --out checkpoint`
     """
@@ -43,25 +63,43 @@ def train(
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
     draw = _loss_plotter() if plot else None
     from grace.bench.result_file import write_result
-    from grace.model.train.run import TrainingRun, train_model
+    from grace.model.train.catalogue import Stated
+    from grace.model.train.run import TrainingRun, chosen_device, train_model
 
     run = TrainingRun(
         data=data,
         out=out,
-        config=config or _demonstration(),
+        config=config,
         seed=seed,
         steps=steps,
         epochs=epochs,
+        device=chosen_device(device),
+        resume=resume,
+        max_unknown=max_unknown,
+        stated=Stated(
+            sid_space,
+            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
+            tuple(without or ()),
+        ),
     )
     with progress_bars() as progress:
         report = train_model(run, progress)
     if draw is not None:
         draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")
-    chosen = {"--config": config, "--steps": steps, "--epochs": epochs, "--seed": seed}
+    chosen = {
+        "--config": config,
+        "--steps": steps,
+        "--epochs": epochs,
+        "--seed": seed,
+        "--device": device,
+        "--sid-space": sid_space,
+        "--vocab-sizes": vocab_sizes,
+    }
     arguments = ["--data", data, "--out", out]
     arguments += [
         part for name, value in chosen.items() if value is not None for part in (name, value)
     ]
+    arguments += [part for name in without or () for part in ("--without", name)]
     write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
@@ -69,26 +107,21 @@ def train(
     _print(report, out)
 
 
-def _demonstration() -> Path:
-    from grace import configs
-
-    return Path(configs.__file__).parent / "demo.yaml"
-
-
 def _loss_plotter() -> Any:
     try:
         from grace.model.train.plot import plot_loss
     except ModuleNotFoundError as error:
         raise InputError(
-            f"the loss curve needs {error.name}: pip install 'grace-serving[plots]', or give "
-            "--no-plot"
+            f"the loss curve needs {error.name}: {install_command('plots')}, or give --no-plot"
         ) from None
     return plot_loss
 
 
 def _print(report: "TrainingReport", out: Path) -> None:
+    went_on = f", after {report.resumed_at:,} of an earlier run" if report.resumed_at else ""
     print(
-        f"{report.config.steps:,} steps of {report.config.batch} in {report.train_seconds:.0f} s: "
+        f"{report.config.steps:,} steps of {report.config.batch} on {report.device} in "
+        f"{report.train_seconds:.0f} s{went_on}: "
         f"loss {report.losses[0]:.2f} -> {report.final_loss:.2f} nats per SID"
     )
     skew = report.popularity_skew
@@ -97,8 +130,12 @@ def _print(report: "TrainingReport", out: Path) -> None:
         f"1 % of {report.sids:,} SIDs have {skew.top_1_percent_share:.1%} of them, "
         f"Gini {skew.gini:.2f}"
     )
+    if report.unknown_events:
+        print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")
+    if report.refused_ads:
+        print(f"{report.refused_ads:,} ads left out: `grace build` refuses them")
     cutoffs = list(report.recall["random"])
-    print(f"\nThe newest event of {report.held_out_users:,} held-out users is among the first k")
+    print(f"\nThe newest event of {report.measured_users:,} held-out users is among the first k")
     print(f"{'':<12}" + "".join(f"{f'k = {k}':>9}" for k in cutoffs))
     for name, row in report.recall.items():
         cells = (f"{row[k]:>9.1%}" if k in row else f"{'-':>9}" for k in cutoffs)

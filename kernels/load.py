@@ -9,6 +9,7 @@ from dataclasses import replace
 import torch
 
 from grace.configs.errors import DeviceError
+from grace.configs.extras import install_command
 from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
@@ -59,7 +60,7 @@ def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps]:
         if error.name != "triton":
             raise
         raise DeviceError(
-            f"device {device}: its operations need Triton: pip install 'grace-serving[gpu]'"
+            f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
     return CUDA_DECODER, CUDA_ENCODER
 

@@ -33,7 +33,7 @@ from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import PRECISIONS, Precision
-from grace.model.train.evaluate import ABSENT, popularity_ranks, random_recall, recall
+from grace.model.train.evaluate import Popularity, quality, random_quality, rank_of
 
 REQUESTS = 512
 PAPER_REQUESTS = 256
@@ -147,19 +147,18 @@ def _recall(
     requests = sum(len(batch.users.bitmask) for batch in batches)
     truth = data.log.leaves[data.log.last_events()[:requests]]
     free = index.without_matchers()
-    ranks: list[int] = []
+    ranks, measured = [], 0
     for batch in batches:
         users = UserTensors(batch.users.bitmask, ())
         nodes = _plain(work, model, replace(batch, users=users), free)[-1]
         leaves = (nodes - free.first_leaf).cpu().numpy()
-        for row in leaves:
-            found = np.flatnonzero(row == truth[len(ranks)])
-            ranks.append(int(found[0]) if len(found) else ABSENT)
-    counts = data.log.leaf_counts(data.snapshot.trie.num_leaves)
+        ranks.append(rank_of(truth[measured : measured + len(leaves)], leaves))
+        measured += len(leaves)
+    sids = data.snapshot.trie.num_leaves
     rows = {
-        "recall": recall(np.array(ranks), _CUTOFFS),
-        "popularity_recall": recall(popularity_ranks(counts, truth), _CUTOFFS),
-        "random_recall": random_recall(data.snapshot.trie.num_leaves, _CUTOFFS),
+        "recall": quality(np.concatenate(ranks), _CUTOFFS).recall,
+        "popularity_recall": quality(Popularity.of(data.log, sids).ranks(truth), _CUTOFFS).recall,
+        "random_recall": random_quality(np.full(requests, sids), _CUTOFFS).recall,
     }
     return {
         "held_out_users": requests,

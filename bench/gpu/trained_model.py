@@ -17,26 +17,21 @@ import numpy.typing as npt
 import torch
 from torch.nn.utils import clip_grad_norm_
 
-from grace.catalogues.folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.users import make_users
 from grace.configs.errors import DeviceError
 from grace.configs.training import TrainingConfig
-from grace.index.builder import BuildSpec, build
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserAttributes
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, parse_spec
-from grace.model.train.interactions import (
-    HistoryBatches,
-    Interactions,
-    history_input,
-    read_interactions,
-)
+from grace.model.train.catalogue import catalogue_of
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.log_reader import read_log
 from grace.model.train.loop import learning_rate_at, sequence_loss
 
 Int64 = npt.NDArray[np.int64]
@@ -80,11 +75,9 @@ def prepare(plan: TrainingPlan) -> TrainingData:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_folder(plan.catalogue, folder)
-        root = folder / "snapshots"
-        ads, targeting = (folder / ADS_FILE,), folder / TARGETING_FILE
-        build(BuildSpec(ads, targeting, root, mode=MatcherMode.UNION), lambda *_: None)
-        snapshot = load_snapshot(root)
-        log = read_interactions(folder / LOG_FILE, snapshot.trie)
+        data = read_data_folder(folder)
+        snapshot = catalogue_of(data, mode=MatcherMode.UNION)
+        log = read_log(data, snapshot).interactions
     users = tuple(user.attributes for user in make_users(make_catalogue(plan.catalogue)))
     return TrainingData(snapshot, log, users, HistoryBatches(log, history_input(plan.model)))
 

@@ -1,9 +1,10 @@
-"""How people move through a catalogue: tastes, sessions, and steps from an item to one like it.
+"""How people move through a catalogue: tastes, favourites, sessions, and items seen before.
 
-A session opens with one of the person's tastes: a topic, often a favourite brand in it. Every
-further step goes to the same product line, brand, product, topic or family as the item before, or
-opens another session. Within such a group an item is drawn by its popularity, which is Zipf's law
-over the catalogue, and preferably from the person's home country.
+A session opens with one of the person's tastes: a topic, often a favourite brand in it. A further
+step starts from one of the items just seen, mostly the last one, and goes to the same product line,
+brand, product, topic or family. Within such a group an item is drawn by its popularity, which is
+Zipf's law over the catalogue, preferably of a favourite brand or from the person's home country.
+Some steps return to an item seen before.
 """
 
 from collections.abc import Callable
@@ -34,7 +35,14 @@ _STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
 _TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
 _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
-_TRIES = 3  # draws from a group, of which an item from home is preferred
+_TRIES = 3  # draws from a group, of which a favourite brand is preferred, then an item from home
+_RETURNS = 0.2  # steps, and openings of sessions, that go back to an item seen before
+_RETURN_ODDS: FloatArray = np.power(
+    0.85, np.arange(9)
+)  # of the items seen before the last one, newest first
+_START_ODDS: FloatArray = np.power(
+    0.6, np.arange(6)
+)  # of the items seen, newest first, as the start of a step
 
 # The clicks of requests without learned tokens.
 _SAME_LINE = 0.35  # clicks that stay with the product line of the click before
@@ -52,6 +60,9 @@ class People:
 
     def __len__(self) -> int:
         return len(self.home)
+
+    def rows(self, which: Int64Array) -> "People":
+        return People(self.home[which], self.topics[which], self.brands[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +94,7 @@ class Browsing:
     """The process on one catalogue; an item is the index of a SID."""
 
     country: Int64Array  # [items] home of the item's first ad
+    brand: Int64Array  # [items]
     topic_popularity: FloatArray  # [topics]
     topic_brands: Int64Array  # [topics + 1] offsets into the brands
     shelves: dict[str, _Shelf]  # by the names of _STEPS
@@ -103,6 +115,7 @@ class Browsing:
         homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
         return cls(
             country=catalogue.places.city_country[homes],
+            brand=brand,
             topic_popularity=np.bincount(topic, popularity, minlength=len(TOPICS)).astype(float),
             topic_brands=offsets_of(np.bincount(tree.brand_topic, minlength=len(TOPICS))),
             shelves={name: _Shelf.of(group, popularity) for name, group in groups.items()},
@@ -135,16 +148,20 @@ class Browsing:
         opens = rng.random((len(people), steps)) < _NEW_SESSION
         opens[:, 0] = True
         nothing = np.full(len(people), NOTHING)
-        items[:, 0] = self._preferred(self._opening(people, rng), nothing, people.home)
+        items[:, 0] = self._preferred(self._opening(people, rng), nothing, people)
         for step in range(1, steps):
-            before, opening = items[:, step - 1], self._opening(people, rng)
-            tries = np.where(opens[:, step, np.newaxis], opening, self._like(before, rng))
-            items[:, step] = self._preferred(tries, before, people.home)
+            seen, before, opening = items[:, :step], items[:, step - 1], self._opening(people, rng)
+            start = _one_of(seen, _START_ODDS, rng)
+            tries = np.where(opens[:, step, np.newaxis], opening, self._like(start, rng))
+            items[:, step] = self._preferred(tries, before, people)
+            if step > 1:
+                returns = rng.random(len(people)) < _RETURNS
+                items[returns, step] = _one_of(seen[returns, :-1], _RETURN_ODDS, rng)
             # Small groups may hold one item only; families do not.
             stuck = np.flatnonzero(items[:, step] == before)
             family = self.shelves["family"]
             others = family.draw(family.group_of[before[stuck]], rng)
-            items[stuck, step] = self._preferred(others, before[stuck], people.home[stuck])
+            items[stuck, step] = self._preferred(others, before[stuck], people.rows(stuck))
         return items, opens
 
     def _opening(self, people: People, rng: np.random.Generator) -> Int64Array:
@@ -165,13 +182,25 @@ class Browsing:
             tries[rows] = shelf.draw(shelf.group_of[before[rows]], rng)
         return tries
 
-    def _preferred(self, tries: Int64Array, before: Int64Array, home: Int64Array) -> Int64Array:
-        """Choose a try that is not the item before, and preferably one from home."""
+    def _preferred(self, tries: Int64Array, before: Int64Array, people: People) -> Int64Array:
+        """Choose a try that is not the item before, preferably of a favourite brand, or from home.
+
+        [people, tries] -> [people]
+        """
         another = tries != before[:, np.newaxis]
-        at_home = self.country[tries] == home[:, np.newaxis]
-        best = np.argmax(2 * another + at_home, axis=1)
+        of_brand = self.brand[tries][:, :, np.newaxis] == people.brands[:, np.newaxis]
+        at_home = self.country[tries] == people.home[:, np.newaxis]
+        best = np.argmax(4 * another + 2 * of_brand.any(axis=2) + at_home, axis=1)
         chosen: Int64Array = tries[np.arange(len(tries)), best]
         return chosen
+
+
+def _one_of(seen: Int64Array, odds: FloatArray, rng: np.random.Generator) -> Int64Array:
+    """Draw one of the newest items that each person saw.   [people, n] -> [people]"""
+    newest_first = seen[:, ::-1][:, : len(odds)]
+    which = pick_by_share(rng, odds[: newest_first.shape[1]], len(seen))
+    chosen: Int64Array = newest_first[np.arange(len(seen)), which]
+    return chosen
 
 
 def _zipf(size: int) -> FloatArray:

@@ -26,6 +26,7 @@ TABLES_FILE = "tables.yaml"
 TARGETING_FILE = "targeting.yaml"
 ADS_FILE = "ads.parquet"
 LOG_FILE = "interactions.parquet"
+REQUESTS_FILE = "requests.jsonl"
 SIDS_FILE = "sids.parquet"
 
 

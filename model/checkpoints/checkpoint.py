@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import xxhash
@@ -60,7 +61,7 @@ def write_checkpoint(
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
         partial.mkdir()
-        _write_yaml(partial / MODEL_YAML, spec)
+        write_yaml(partial / MODEL_YAML, spec.to_json())
         write_weights(partial / WEIGHTS, entries, tensor_of)
         _sync(partial)
         partial.rename(folder)
@@ -179,9 +180,10 @@ def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> No
         raise CheckpointError(path, fault)
 
 
-def _write_yaml(path: Path, spec: ModelSpec) -> None:
+def write_yaml(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a new file that `configs.yaml_loader` reads back unchanged, and sync it."""
     text = yaml.dump(
-        spec.to_json(), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100
+        dict(values), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=100
     )
     with path.open("x", encoding="utf-8") as file:
         file.write(text)

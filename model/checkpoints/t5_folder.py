@@ -128,6 +128,10 @@ def read_config(folder: Path) -> T5Config:
         chosen = _read_json(folder / _GENERATION).get("decoder_start_token_id")
         if chosen is not None:
             written["decoder_start_token_id"] = chosen
+    # Another family has other keys, so its name comes before any missing key.
+    model_type = written.get("model_type", "t5")
+    if model_type != "t5":
+        raise ConfigError(f"{path}: model_type: {model_type!r}; only 't5' is imported")
     known = {field.name for field in fields(T5Config)}
     config = load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
     for fault in _faults(config):
@@ -143,8 +147,6 @@ def open_tensors(folder: Path) -> Iterator[T5Tensors]:
 
 def _faults(config: T5Config) -> Iterator[str]:
     """Yield each setting that GRACE's T5 does not compute."""
-    if config.model_type != "t5":
-        yield f"model_type: {config.model_type!r}; only 't5' is imported"
     if not config.is_encoder_decoder:
         yield "is_encoder_decoder: must be true: both halves are needed"
     projection = config.feed_forward_proj

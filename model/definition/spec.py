@@ -295,13 +295,13 @@ def parse_spec(values: Mapping[str, Any], source: str) -> ModelSpec:
     try:
         rest = load_section(_SpecWithoutInputs, written)
         return ModelSpec(
-            rest.sid_space, rest.vocab_sizes, _inputs(inputs), rest.encoder, rest.decoder
+            rest.sid_space, rest.vocab_sizes, parse_inputs(inputs), rest.encoder, rest.decoder
         )
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _inputs(written: Any) -> dict[str, InputSpec]:
+def parse_inputs(written: Any) -> dict[str, InputSpec]:
     if not isinstance(written, Mapping) or not written:
         raise ConfigError("inputs: declare at least one, as name: {kind: ...}")
     inputs: dict[str, InputSpec] = {}
@@ -338,5 +338,11 @@ def _faults_of_t5(spec: ModelSpec, t5: T5EncoderSpec) -> Iterable[str]:
     if lowest < 0 or largest >= t5.num_tokens:
         yield (
             f"encoder.t5.num_tokens: {t5.num_tokens}, but its tokens are {lowest} to {largest}; "
-            f"they must be 0 to {t5.num_tokens - 1}"
+            f"{_remedy(lowest, largest)}"
         )
+
+
+def _remedy(lowest: int, largest: int) -> str:
+    if lowest < 0:
+        return "tokens count from 0: correct token_offsets, prefix_tokens or eos_token"
+    return f"set it to {largest + 1}, or correct token_offsets"

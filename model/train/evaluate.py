@@ -1,32 +1,40 @@
 """How well a model predicts the newest event of held-out users, compared with simple rules.
 
-A recommender ranks the true SID of each user, from 0; recall@k is the share of users whose rank is
-below k. A true SID that a recommender does not list has the rank ABSENT.
+A recommender ranks the true SID of each user, from 0. recall@k is the share of users whose rank is
+below k; NDCG@k is the mean of 1 / log2(rank + 2) over the users, 0 for a rank of k or more. A true
+SID that a recommender does not list has the rank ABSENT.
+
+With targeting, a recommender ranks only the SIDs that lead to an ad that the user may see.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from grace.configs.generation import BeamProfile
-from grace.index.snapshot import Snapshot
-from grace.kernels import DecodeIndex, UserTensors, load_ops
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.model import Model
-from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.loop import Progress, reproducible
+from grace.model.train.interactions import HistoryBatches, Interactions
+from grace.model.train.loop import Progress
 
 Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 CUTOFFS = (1, 5, 10, 50)
 ABSENT = np.iinfo(np.int64).max
+USERS_PER_BATCH = 64
 
-_USERS_PER_BATCH = 64
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """A recommender's recall and NDCG by cut-off."""
+
+    recall: dict[int, float]
+    ndcg: dict[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,89 +50,157 @@ class Skew:
     top_10_percent_share: float
 
 
-def evaluate(
-    checkpoint: Path,
-    catalogue: Snapshot,
-    log: Interactions,
-    profile: BeamProfile,
-    progress: Progress,
-) -> dict[str, dict[int, float]]:
-    """Return the recall of held-out users' newest events, by recommender and cut-off.
-
-    The recommenders are the checkpoint's model in the product's own beam search, and three rules:
-    `followers`, `popularity` and `random`.
-    """
-    model = load_checkpoint(checkpoint)
-    batches = HistoryBatches(log, history_input(model.spec))
-    events = log.last_events()
-    index = DecodeIndex.of(catalogue, torch.device("cpu"))
-    with reproducible():
-        generated = model_ranks(model, index, batches, events, profile, progress)
-    counts = log.leaf_counts(catalogue.trie.num_leaves)
-    within = tuple(k for k in CUTOFFS if k <= profile.num_sids)
-    return {
-        "model": recall(generated, within),
-        "followers": recall(follower_ranks(log, events)),
-        "popularity": recall(popularity_ranks(counts, log.leaves[events])),
-        "random": random_recall(catalogue.trie.num_leaves),
-    }
+def quality(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
+    gains = 1 / np.log2(ranks + 2.0)
+    return Quality(
+        recall={k: float((ranks < k).mean()) for k in cutoffs},
+        ndcg={k: float(np.where(ranks < k, gains, 0).mean()) for k in cutoffs},
+    )
 
 
-def recall(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> dict[int, float]:
-    return {k: float((ranks < k).mean()) for k in cutoffs}
+def random_quality(listed: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
+    """Return what to expect of SIDs in random order, `listed` of them for each user."""
+    recall, ndcg = {}, {}
+    for k in cutoffs:
+        within = np.minimum(k, listed)
+        gains = np.cumsum(1 / np.log2(np.arange(k) + 2.0))
+        recall[k] = float((within / listed).mean())
+        ndcg[k] = float((gains[within - 1] / listed).mean())
+    return Quality(recall, ndcg)
 
 
-def random_recall(num_leaves: int, cutoffs: Sequence[int] = CUTOFFS) -> dict[int, float]:
-    """Return the expected recall of k distinct SIDs drawn at random."""
-    return {k: min(k / num_leaves, 1.0) for k in cutoffs}
+@dataclass(frozen=True, slots=True)
+class Popularity:
+    """Recommends the SIDs that training met most, ties in SID order."""
+
+    leaves: Int64  # [leaves] the most popular first
+
+    @classmethod
+    def of(cls, log: Interactions, num_leaves: int) -> "Popularity":
+        return cls(np.argsort(-log.leaf_counts(num_leaves), kind="stable"))
+
+    def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
+        """Rank each user's true SID, among all or the eligible ones.   [users]
+
+        eligible  [users, leaves]
+        """
+        place = np.empty(len(self.leaves), np.int64)
+        place[self.leaves] = np.arange(len(self.leaves))
+        if eligible is None:
+            return place[truth]
+        return np.array(
+            [
+                np.count_nonzero(own[self.leaves[: place[leaf]]])
+                for own, leaf in zip(eligible, truth, strict=True)
+            ]
+        )
 
 
-def popularity_ranks(counts: Int64, truth: Int64) -> Int64:
-    """Rank by how often training users met a SID, ties in SID order.   -> [users]"""
-    rank = np.empty(len(counts), np.int64)
-    rank[np.argsort(-counts, kind="stable")] = np.arange(len(counts))
-    return rank[truth]
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """Recommends the SIDs that came most often right after the user's last one in training."""
+
+    before: Int64  # [pairs] ascending
+    after: Int64  # [pairs] the most frequent first
+
+    @classmethod
+    def of(cls, log: Interactions) -> "Followers":
+        pairs, counts = np.unique(log.transitions(), axis=0, return_counts=True)
+        order = np.lexsort((pairs[:, 1], -counts, pairs[:, 0]))
+        before, after = pairs[order].T
+        return cls(before, after)
+
+    def ranks(self, last: Int64, truth: Int64, eligible: Bools | None = None) -> Int64:
+        """Rank each user's true SID after the last one, as `Popularity` does.   [users]"""
+        begin = np.searchsorted(self.before, last)
+        end = np.searchsorted(self.before, last, side="right")
+        ranks = np.full(len(truth), ABSENT)
+        for user, (low, high) in enumerate(zip(begin, end, strict=True)):
+            listed = self.after[low:high]
+            if eligible is not None:
+                listed = listed[eligible[user, listed]]
+            found = np.flatnonzero(listed == truth[user])
+            if len(found):
+                ranks[user] = found[0]
+        return ranks
 
 
-def follower_ranks(log: Interactions, events: Int64) -> Int64:
-    """Rank by how often a SID came right after the user's last one in training.   -> [users]"""
-    pairs, counts = np.unique(log.transitions(), axis=0, return_counts=True)
-    order = np.lexsort((pairs[:, 1], -counts, pairs[:, 0]))
-    before, after = pairs[order].T
-    begin = np.searchsorted(before, log.leaves[events - 1])
-    end = np.searchsorted(before, log.leaves[events - 1], side="right")
-    ranks = np.full(len(events), ABSENT)
-    for user, (low, high) in enumerate(zip(begin, end, strict=True)):
-        found = np.flatnonzero(after[low:high] == log.leaves[events[user]])
-        if len(found):
-            ranks[user] = found[0]
-    return ranks
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A model in the product's own beam search, on the device of both."""
+
+    model: Model
+    index: DecodeIndex
+    profile: BeamProfile
+
+    @property
+    def device(self) -> torch.device:
+        return self.index.csr_tokens.device
+
+    @property
+    def ops(self) -> Ops:
+        """The plain operations on a GPU: the fast ones need Triton and compiled kernels."""
+        return load_ops(self.device) if self.device.type == "cpu" else REFERENCE
+
+    def leaves(
+        self, batches: HistoryBatches, events: Int64, users: UserTensors | None = None
+    ) -> Int64:
+        """Return what follows the history before each event, best first.   [B, num_sids]
+
+        Without users, the index has no matchers.
+        """
+        inputs = batches.inputs(events).to(self.device)
+        with torch.inference_mode():
+            context = self.model.user_context(inputs)
+        if users is None:
+            nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
+            users = UserTensors(nobody, ())
+        found = beam_search(self.model.decoder, context, users, self.index, self.profile, self.ops)
+        found.require_finite()
+        leaves: Int64 = found.leaves.cpu().numpy()
+        return leaves
 
 
 def model_ranks(
-    model: Model,
-    index: DecodeIndex,
+    search: Search, batches: HistoryBatches, events: Int64, progress: Progress
+) -> Int64:
+    """Rank each user's true SID in the order that the search generates.   -> [users]"""
+    ranks = []
+    for start in range(0, len(events), USERS_PER_BATCH):
+        rows = events[start : start + USERS_PER_BATCH]
+        ranks.append(rank_of(batches.log.leaves[rows], search.leaves(batches, rows)))
+        progress("evaluate", start + len(rows), len(events), "")
+    return np.concatenate(ranks)
+
+
+def rank_of(truth: Int64, listed: Int64) -> Int64:
+    """Return the place of each true SID in its row, or ABSENT.   [users], [users, n] -> [users]"""
+    ranks = np.full(len(truth), ABSENT)
+    user, rank = np.nonzero(listed == truth[:, np.newaxis])
+    ranks[user] = rank
+    return ranks
+
+
+def compare(
+    search: Search,
     batches: HistoryBatches,
     events: Int64,
-    profile: BeamProfile,
+    cutoffs: Sequence[int],
     progress: Progress,
-) -> Int64:
-    """Rank in the order that the product's own beam search generates.   -> [users]"""
-    ops = load_ops(index.csr_tokens.device)
-    ranks = np.full(len(events), ABSENT)
-    for start in range(0, len(events), _USERS_PER_BATCH):
-        rows = events[start : start + _USERS_PER_BATCH]
-        with torch.inference_mode():
-            context = model.user_context(batches.inputs(rows))
-        # The index has no matchers, so nothing reads the users' rows.
-        users = UserTensors(index.csr_tokens.new_zeros((len(rows), 0), dtype=torch.int64), ())
-        generated = beam_search(model.decoder, context, users, index, profile, ops)
-        generated.require_finite()
-        is_true = generated.leaves.numpy() == batches.log.leaves[rows, np.newaxis]
-        user, rank = np.nonzero(is_true)
-        ranks[start + user] = rank
-        progress("evaluate", start + len(rows), len(events), "")
-    return ranks
+) -> dict[str, Quality]:
+    """Return the quality of the model and of three rules, without targeting.
+
+    The model lists `num_sids` SIDs, so it has no cut-off above that.
+    """
+    log, trie_leaves = batches.log, len(batches.log.leaf_sids)
+    last, truth = log.leaves[events - 1], log.leaves[events]
+    within = [k for k in cutoffs if k <= search.profile.num_sids]
+    return {
+        "model": quality(model_ranks(search, batches, events, progress), within),
+        "followers": quality(Followers.of(log).ranks(last, truth), cutoffs),
+        "popularity": quality(Popularity.of(log, trie_leaves).ranks(truth), cutoffs),
+        "random": random_quality(np.full(len(events), trie_leaves), cutoffs),
+    }
 
 
 def skew_of(counts: Int64) -> Skew:

@@ -1,8 +1,12 @@
 """The training loop: the cross-entropy of the next event's SID, token by token."""
 
 import math
+import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -13,45 +17,88 @@ from torch.nn.utils import clip_grad_norm_
 
 from grace.configs.errors import ConfigError
 from grace.configs.training import TrainingConfig
+from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
+from grace.model.train.saved_state import SavedState
 
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What a training shows and keeps while it runs.
+
+    `sample` measures the model in nine places and returns a text. `state` is saved every
+    `save_seconds`, so an interruption loses at most that.
+    """
+
+    progress: Progress
+    sample: Callable[[Model], str] = lambda _: ""
+    state: SavedState | None = None
+    save_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The loss of every step, and the step that this run began with."""
+
+    losses: tuple[float, ...]
+    first_step: int
+
 
 def fit(
-    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
-) -> list[float]:
-    """Train the model in place, and return the loss of every step.
+    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, watch: Watch
+) -> Fitted:
+    """Train the model in place on its device.
 
-    Equal seeds give equal weights on one machine. Another processor may add in another order.
+    Equal seeds give equal weights on one machine, also if a training is interrupted and goes on
+    from its saved state. Another processor may add in another order.
     """
+    device = model.decoder.start.device
     optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
+    losses = [] if watch.state is None else watch.state.restore(model, optimizer)
     order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))
-    losses = []
+    first = len(losses)
+    sampled, saved_at = "", time.monotonic()
     model.train()
-    with reproducible(config.threads):
-        for step in range(config.steps):
-            events = next(order)
+    with reproducible(config.threads, device):
+        for step, events in enumerate(islice(order, config.steps)):
+            if step < first:
+                continue
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(step, config)
-            context = model.user_context(batches.inputs(events))
-            targets = batches.targets(events)
+            context = model.user_context(batches.inputs(events).to(device))
+            targets = batches.targets(events).to(device)
             loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             clip_grad_norm_(model.parameters(), config.clip_norm, error_if_nonfinite=False)
             optimizer.step()
-            losses.append(loss.item())
-            if not math.isfinite(losses[-1]):
+            if not math.isfinite(value := loss.item()):
                 raise ConfigError(
-                    f"training.learning_rate: with {config.learning_rate} the loss is {losses[-1]} "
+                    f"training.learning_rate: with {config.learning_rate} the loss is {value} "
                     f"at step {step + 1}; choose a lower one"
                 )
-            progress("train", step + 1, config.steps, f"loss {losses[-1]:.3f}")
+            losses.append(value)
+            if _samples_at(step + 1, config.steps):
+                sampled = watch.sample(model.eval())
+                model.train()
+            watch.progress("train", step + 1, config.steps, f"loss {value:.3f}{sampled}")
+            last = step + 1 == config.steps
+            if watch.state and (last or time.monotonic() - saved_at >= watch.save_seconds):
+                watch.state.save(model, optimizer, losses)
+                saved_at = time.monotonic()
     model.eval()
-    return losses
+    return Fitted(tuple(losses), first)
+
+
+def _samples_at(step: int, steps: int) -> bool:
+    """Return whether a tenth of the steps ends here, except the last one."""
+    return step < steps and step * 10 // steps > (step - 1) * 10 // steps
 
 
 def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:
@@ -72,12 +119,15 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 
 @contextmanager
-def reproducible(threads: int = 1) -> Iterator[None]:
+def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]:
     """Make sums add up in one order on every run.
 
-    Both settings of torch affect the whole process, so the end of the context restores them.
+    The settings affect the whole process, so the end of the context restores them.
     """
     before = torch.get_deterministic_debug_mode(), torch.get_num_threads()
+    workspace = os.environ.get(_WORKSPACE)
+    if device.type == "cuda" and workspace is None:
+        os.environ[_WORKSPACE] = ":4096:8"  # without it, cuBLAS may add in another order
     # `use_deterministic_algorithms` does the same, but first imports torch's compiler for seconds.
     torch.set_deterministic_debug_mode("error")
     torch.set_num_threads(threads)
@@ -86,6 +136,8 @@ def reproducible(threads: int = 1) -> Iterator[None]:
     finally:
         torch.set_deterministic_debug_mode(before[0])
         torch.set_num_threads(before[1])
+        if workspace is None:
+            os.environ.pop(_WORKSPACE, None)
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:

@@ -1,11 +1,4 @@
-"""`grace train`: from a folder of data and a recipe to a checkpoint and its recall.
-
-A recipe is a YAML file with three sections:
-
-model:      like model.yaml; sid_space and vocab_sizes may be left out, then they are the data's
-training:   {steps: 1500, batch: 256, ...}
-generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
-"""
+"""`grace train`: from a data folder and a recipe to a checkpoint and its recall."""
 
 import math
 import tempfile
@@ -15,35 +8,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import xxhash
 
-from grace.configs.errors import ConfigError, InputError
-from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.configs.sections import load_section, read_sections
+from grace.configs.errors import InputError
+from grace.configs.generation import BeamProfile
 from grace.configs.training import TrainingConfig
-from grace.index.builder import BuildSpec, build
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
-from grace.model.checkpoints.checkpoint import checkpoint_id, save_checkpoint
+from grace.index.tables.data_folder import read_data_folder
+from grace.kernels import DecodeIndex
+from grace.model.checkpoints.checkpoint import (
+    CPU,
+    checkpoint_id,
+    load_checkpoint,
+    save_checkpoint,
+    write_yaml,
+)
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.spec import ModelSpec, parse_spec
-from grace.model.train.evaluate import Skew, evaluate, skew_of
-from grace.model.train.interactions import HistoryBatches, history_input, read_interactions
-from grace.model.train.loop import Progress, fit
+from grace.model.definition.model import Model
+from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
+from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.log_reader import ReadLog, read_log
+from grace.model.train.loop import Progress, Watch, fit, reproducible
+from grace.model.train.recipe import Recipe, read_recipe, recipe_for
+from grace.model.train.saved_state import SavedState
 
-ADS_FILE = "ads.parquet"
-TARGETING_FILE = "targeting.yaml"
-LOG_FILE = "interactions.parquet"
+RECIPE_FILE = "recipe.yaml"
 
-_SECTIONS = ("model", "training", "generation")
+MOST_UNKNOWN = 0.1
+MOST_USERS = 2000  # held-out users whose newest event measures the checkpoint
+
+_SAMPLED_USERS = 128  # measured while the training runs
+_SAMPLED_CUTOFF = 10
 _FINAL_SHARE = 0.05  # the final loss is the mean over this share of the steps, the last ones
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    model: ModelSpec
-    training: TrainingConfig
-    generation: GenerationConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +50,14 @@ class TrainingRun:
 
     data: Path
     out: Path
-    config: Path
+    config: Path | None = None
     seed: int = 1
     steps: int | None = None
     epochs: float | None = None
+    device: torch.device = CPU
+    resume: bool = True
+    max_unknown: float = MOST_UNKNOWN
+    stated: Stated = NOTHING_STATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,20 @@ class TrainingReport:
     checkpoint: str
     sid_space: str
     sids: int
+    refused_ads: int
     weights: int
     training_users: int
     training_events: int
+    unknown_events: int  # left out
     held_out_users: int
+    measured_users: int
     popularity_skew: Skew
     config: TrainingConfig
     seed: int
+    device: str
+    resumed_at: int  # the step that this run went on from, 0 for the beginning
     losses: tuple[float, ...]
-    train_seconds: float
+    train_seconds: float  # of the steps of this run
     beams: BeamProfile
     recall: dict[str, dict[int, float]]
 
@@ -93,8 +100,26 @@ class TrainingReport:
         return values
 
 
+def chosen_device(name: str | None) -> torch.device:
+    """Return the device of this name, or without one the GPU if there is one."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"--device {name}: no such device; give cpu or cuda:0") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; give cpu")
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"--device {name}: training runs on cpu or cuda; give one of them")
+    return device
+
+
 def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
-    """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk."""
+    """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk.
+
+    The state of a run that is interrupted stays next to `out`, and the next such run goes on.
+    """
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
     try:
@@ -105,78 +130,88 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
         raise InputError(f"--out {run.out}: cannot be written: {error.strerror}") from None
     with made as folder:
         partial = Path(folder) / "checkpoint"
-        report = _train(run, partial, progress)
+        prepared = _prepare(run)
+        report = _train(run, prepared, partial, progress)
         partial.rename(run.out)
+        prepared.state.remove()
     return report
 
 
-def _train(run: TrainingRun, out: Path, progress: Progress) -> TrainingReport:
-    catalogue = catalogue_of(run.data)
-    recipe = load_recipe(run.config, catalogue)
-    history = history_input(recipe.model)
-    log = read_interactions(run.data / LOG_FILE, catalogue.trie, tuple(history.side))
-    batches = HistoryBatches(log, history)
-    config = _with_steps(recipe.training, run, len(log.examples()))
-    model = random_model(recipe.model, run.seed)
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    catalogue: Snapshot
+    read: ReadLog
+    recipe: Recipe
+    batches: HistoryBatches
+    state: SavedState
+
+
+def _prepare(run: TrainingRun) -> _Prepared:
+    written = read_recipe(run.config)
+    folder = read_data_folder(run.data)
+    catalogue = catalogue_of(folder, run.stated)
+    read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
+    log = read.interactions
+    recipe = recipe_for(written, catalogue, log)
+    recipe = replace(recipe, training=_with_steps(recipe.training, run, len(log.examples())))
+    facts = {
+        **recipe.to_json(),
+        "sid_space": recipe.model.sid_space,
+        "data": _digest(log),
+        "seed": run.seed,
+        "device": run.device.type,
+    }
+    state = SavedState.of_run(run.out, facts)
+    if not run.resume:
+        state.remove()
+    return _Prepared(
+        catalogue, read, recipe, HistoryBatches(log, history_input(recipe.model)), state
+    )
+
+
+def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress) -> TrainingReport:
+    recipe, batches, catalogue = prepared.recipe, prepared.batches, prepared.catalogue
+    log, profile = batches.log, recipe.generation.profiles[recipe.generation.default_profile]
+    index = DecodeIndex.of(catalogue, run.device)
+    sample = log.last_events(_SAMPLED_USERS)
+
+    def recall_now(model: Model) -> str:
+        ranks = model_ranks(Search(model, index, profile), batches, sample, lambda *_: None)
+        share = quality(ranks, (_SAMPLED_CUTOFF,)).recall[_SAMPLED_CUTOFF]
+        return f", recall@{_SAMPLED_CUTOFF} {share:.0%} of {len(sample)} users"
+
+    model = random_model(recipe.model, run.seed).to(run.device)
     started = time.perf_counter()
-    losses = fit(model, batches, config, run.seed, progress)
+    watch = Watch(progress, recall_now, prepared.state)
+    fitted = fit(model, batches, recipe.training, run.seed, watch)
     seconds = time.perf_counter() - started
     save_checkpoint(model, out)
-    profile = recipe.generation.profiles[recipe.generation.default_profile]
-    counts = log.leaf_counts(catalogue.trie.num_leaves)
+    write_yaml(out / RECIPE_FILE, recipe.to_json())
+    events, counts = log.last_events(MOST_USERS), log.leaf_counts(catalogue.trie.num_leaves)
+    search = Search(load_checkpoint(out, run.device), index, profile)
+    with reproducible(device=run.device):
+        found = compare(search, batches, events, CUTOFFS, progress)
     return TrainingReport(
         checkpoint=checkpoint_id(out),
         sid_space=recipe.model.sid_space,
         sids=catalogue.trie.num_leaves,
+        refused_ads=catalogue.facts.rejects,
         weights=sum(weight.numel() for weight in model.parameters()),
-        training_users=int((~log.held_out).sum()),
+        training_users=log.training_users(),
         training_events=int(counts.sum()),
+        unknown_events=prepared.read.left_out,
         held_out_users=len(log.last_events()),
+        measured_users=len(events),
         popularity_skew=skew_of(counts),
-        config=config,
+        config=recipe.training,
         seed=run.seed,
-        losses=tuple(losses),
+        device=run.device.type,
+        resumed_at=fitted.first_step,
+        losses=fitted.losses,
         train_seconds=seconds,
         beams=profile,
-        recall=evaluate(out, catalogue, log, profile, progress),
+        recall={name: each.recall for name, each in found.items()},
     )
-
-
-def load_recipe(path: Path, catalogue: Snapshot) -> Recipe:
-    """Read and check a recipe for the SIDs of a catalogue."""
-    sections = read_sections(path, _SECTIONS)
-    facts: dict[str, Any] = {
-        "sid_space": catalogue.facts.sid_space,
-        "vocab_sizes": list(catalogue.trie.vocab_sizes),
-    }
-    model = {**facts, **sections["model"]}
-    for name, fact in facts.items():
-        if model[name] != fact:
-            raise ConfigError(
-                f"{path}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
-                "train on other data"
-            )
-    spec = parse_spec(model, f"{path}: model")
-    generation = load_section(GenerationConfig, sections["generation"], f"{path}: generation")
-    try:
-        generation.require_steps(spec.sid_length)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    training = load_section(TrainingConfig, sections["training"], f"{path}: training")
-    return Recipe(spec, training, generation)
-
-
-def catalogue_of(data: Path) -> Snapshot:
-    """Build a snapshot of the folder's ads without matchers: training ignores targeting."""
-    with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
-        spec = BuildSpec(
-            ads=(data / ADS_FILE,),
-            targeting=data / TARGETING_FILE,
-            root=Path(root),
-            mode=MatcherMode.CD,
-        )
-        build(spec, lambda *_: None)
-        return load_snapshot(spec.root)
 
 
 def _with_steps(config: TrainingConfig, run: TrainingRun, examples: int) -> TrainingConfig:
@@ -187,6 +222,15 @@ def _with_steps(config: TrainingConfig, run: TrainingRun, examples: int) -> Trai
     if steps is None:
         return config
     return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))
+
+
+def _digest(log: Interactions) -> str:
+    """Return a number of what training reads of the log."""
+    digest = xxhash.xxh3_128()
+    arrays = (log.offsets, log.held_out, log.leaves, log.leaf_sids, log.times_ms)
+    for array in (*arrays, *log.side.values()):
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def _rounded(values: dict[Any, float]) -> dict[Any, float]:

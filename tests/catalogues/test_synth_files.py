@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.catalogues.folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spec, write_folder
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
@@ -19,6 +18,7 @@ from grace.catalogues.synth.schema import ACTIONS, MAX_REQUEST_VALUES, SCHEMA
 from grace.catalogues.synth.users import DEVICE_MODELS
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import load_schema
 from support.oracle import RawAd, eligible
 

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from grace.configs.extras import install_command
 from grace.index.builder.sharding.scratch import SCRATCH
 from grace.index.matchers.modes import MatcherMode
 from support.command import plain_environment, run_grace, run_python
@@ -280,4 +281,4 @@ def test_without_ray_the_error_names_the_extra(tmp_path: Path, catalogue: Path) 
         env={"PYTHONPATH": str(tmp_path)},
     )
     assert done.returncode == 2
-    assert done.stderr == "error: --ray needs Ray: pip install 'grace-serving[ray]'\n"
+    assert done.stderr == f"error: --ray needs Ray: {install_command('ray')}\n"

@@ -5,7 +5,7 @@ import pytest
 from grace.cli.progress import progress_bars
 
 
-def test_a_log_gets_a_line_every_20_seconds(
+def test_a_log_gets_a_line_every_20_seconds_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 100.0
@@ -17,10 +17,26 @@ def test_a_log_gets_a_line_every_20_seconds(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "train: 420 of 1,323, loss 0.317, 20 s",
-        "train: 840 of 1,323, loss 0.635, 40 s",
-        "train: 1,260 of 1,323, loss 0.952, 60 s",
+        "train: 420 of 1,323, loss 0.317, 19 s, 43 s left",
+        "train: 840 of 1,323, loss 0.635, 39 s, 23 s left",
+        "train: 1,260 of 1,323, loss 0.952, 59 s, 3 s left",
     ]
+
+
+def test_the_lines_of_long_work_are_further_apart_and_count_from_where_it_went_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("grace.cli.progress.time.monotonic", lambda: now)
+    with progress_bars() as progress:
+        for minute in range(121):
+            now = 60.0 * minute
+            progress("train", 3000 + minute, 3241)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "train: 3,001 of 3,241, 60 s, 4.0 h left"
+    assert lines[19] == "train: 3,020 of 3,241, 1200 s, 3.7 h left"
+    assert len(lines) < 70
+    assert lines[-1].endswith(" h left")
 
 
 def test_short_work_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from grace.configs.errors import DeviceError
+from grace.configs.extras import install_command
 from grace.kernels import load_ops
 from support.command import run_python
 
@@ -49,7 +50,5 @@ def test_a_cpu_start_loads_no_triton_and_a_gpu_without_it_names_what_to_install(
         "    except Exception as error:\n"
         "        print(f'{type(error).__name__}: {error}')\n"
     )
-    refused = (
-        "DeviceError: device cuda: its operations need Triton: pip install 'grace-serving[gpu]'\n"
-    )
+    refused = f"DeviceError: device cuda: its operations need Triton: {install_command('gpu')}\n"
     assert done.stdout == "[]\n" + 2 * refused, done.stderr

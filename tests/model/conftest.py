@@ -8,8 +8,10 @@ import torch
 
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.snapshot import Snapshot
-from grace.model.train.interactions import Interactions, read_interactions
-from grace.model.train.run import LOG_FILE, catalogue_of
+from grace.index.tables.data_folder import read_data_folder
+from grace.model.train.catalogue import catalogue_of
+from grace.model.train.interactions import Interactions
+from grace.model.train.log_reader import read_log
 from support.training import SMALL_RECIPE, write_small_data
 
 
@@ -32,12 +34,13 @@ def training_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def training_catalogue(training_folder: Path) -> Snapshot:
-    return catalogue_of(training_folder)
+    return catalogue_of(read_data_folder(training_folder))
 
 
 @pytest.fixture(scope="session")
 def training_log(training_folder: Path, training_catalogue: Snapshot) -> Interactions:
-    return read_interactions(training_folder / LOG_FILE, training_catalogue.trie, ("action",))
+    folder = read_data_folder(training_folder)
+    return read_log(folder, training_catalogue, ("action",)).interactions
 
 
 @pytest.fixture(scope="session")

@@ -129,6 +129,7 @@ def test_the_generation_config_overrides_the_config(folder: Path) -> None:
         ({"is_gated_act": True}, "is_gated_act: True is not supported with"),
         ({"decoder_start_token_id": None}, "decoder_start_token_id: expected 0 to 24, got None"),
         ({"decoder_start_token_id": 25}, "decoder_start_token_id: expected 0 to 24, got 25"),
+        ({"model_type": "gpt2", "vocab_size": None}, "model_type: 'gpt2'; only 't5'"),
         ({"d_kv": None}, "missing key 'd_kv'"),
         ({"d_kv": "8"}, "d_kv: expected an integer, got '8'"),
         ({"num_heads": 0}, "num_heads: must be at least 1, got 0"),
@@ -219,7 +220,10 @@ def test_a_missing_shard_or_folder_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"token_offsets": (1, 8, 19)}, r"its tokens are 1 to 25; they must be 0 to 24"),
+        (
+            {"token_offsets": (1, 8, 19)},
+            r"its tokens are 1 to 25; set it to 26, or correct token_offsets",
+        ),
         ({"token_offsets": (-1, 8, 15)}, r"its tokens are -1 to 21"),
         ({"token_offsets": (1, 8)}, "token_offsets: expected 3, got 2"),
         ({"vocab_sizes": ()}, "vocab_sizes: expected sizes of 1 to 65536"),

@@ -130,7 +130,7 @@ def random_sids(rng: np.random.Generator, shape: T5Shape, count: int) -> tuple[S
 def make_pair(shape: T5Shape, folder: Path, num_sids: int, seed: int) -> Pair:
     # Imported here: it takes seconds, and every worker of a test run imports every test file.
     transformers = pytest.importorskip(
-        "transformers", reason="parity with Hugging Face needs it: pip install 'grace-serving[dev]'"
+        "transformers", reason="parity with Hugging Face needs it: make setup"
     )
     rng = np.random.default_rng(seed)
     catalogue = random_sids(rng, shape, num_sids)

@@ -4,12 +4,16 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from grace.configs.extras import install_command
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
 from support.in_process import invoke_grace
 
-FILES = ("model.safetensors", "model.yaml")
+FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -66,8 +70,48 @@ def test_without_matplotlib_the_remedies_are_named_before_training(
     monkeypatch.syspath_prepend(tmp_path)
     done = invoke_grace("train", "--data", training_folder, "--out", tmp_path / "x")
     assert done.exit_code == 2
-    assert done.stderr == (
-        "error: the loss curve needs matplotlib: pip install 'grace-serving[plots]', or give "
-        "--no-plot\n"
-    )
+    remedy = install_command("plots")
+    assert done.stderr == f"error: the loss curve needs matplotlib: {remedy}, or give --no-plot\n"
     assert not (tmp_path / "x").exists()
+
+
+def test_a_table_that_does_not_name_its_sids_is_named_by_options(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(training_folder / ADS_FILE)
+    pq.write_table(table.replace_schema_metadata(None), tmp_path / ADS_FILE)
+    for name in (TARGETING_FILE, LOG_FILE):
+        (tmp_path / name).symlink_to(training_folder / name)
+    train = ("train", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1", "--no-plot")
+    done = invoke_grace(*train)
+    assert done.exit_code == 2
+    assert "pass --sid-space NAME (the model's) and --vocab-sizes" in done.stderr
+    done = invoke_grace(*train, "--sid-space", "mine", "--vocab-sizes", "64,8,8,8", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["sid_space"] == "mine"
+
+
+def test_ads_that_a_build_refuses_and_events_of_them_are_counted(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(training_folder / ADS_FILE)
+    rows = table.to_pylist()
+    faulty = tuple(rows[0]["sid"])
+    refused = 0
+    for row in rows:
+        if tuple(row["sid"]) == faulty:
+            row["sid"] = [64, 0, 0, 0]  # beyond the vocabulary
+            refused += 1
+    pq.write_table(pa.Table.from_pylist(rows, table.schema), tmp_path / ADS_FILE)
+    for name in (TARGETING_FILE, LOG_FILE):
+        (tmp_path / name).symlink_to(training_folder / name)
+    events = pq.read_table(tmp_path / LOG_FILE)["sid"].to_pylist()
+    lost = [tuple(sid) for sid in events].count(faulty)
+    assert lost
+    train = ("train", "--data", tmp_path, "--steps", "1", "--no-plot", "--json")
+    done = invoke_grace(*train, "--out", tmp_path / "a", "--max-unknown", "0.5")
+    report = json.loads(done.stdout)
+    assert (report["refused_ads"], report["unknown_events"]) == (refused, lost)
+    done = invoke_grace(*train, "--out", tmp_path / "b", "--max-unknown", "0")
+    assert done.exit_code == 2
+    assert f"{lost} of {len(events):,} events" in done.stderr

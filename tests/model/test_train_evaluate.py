@@ -1,5 +1,6 @@
 """Recall, its rules and the skew, on examples made by hand; the model's ranks by definition."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,16 @@ from grace.kernels import DecodeIndex
 from grace.model.checkpoints.init import random_model
 from grace.model.train.evaluate import (
     ABSENT,
-    follower_ranks,
+    Followers,
+    Popularity,
+    Search,
     model_ranks,
-    popularity_ranks,
-    random_recall,
-    recall,
+    quality,
+    random_quality,
     skew_of,
 )
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.run import load_recipe
+from grace.model.train.recipe import read_recipe, recipe_for
 from support.models import sequence_scores
 from support.training import plain_gini
 
@@ -30,11 +32,10 @@ def interactions(histories: list[list[int]], held_out: list[bool]) -> Interactio
     return Interactions(
         offsets=np.cumsum([0, *map(len, histories)]),
         user_ids=np.arange(len(histories)),
-        held_out=np.array(held_out),
+        held_out=np.repeat(held_out, [len(history) for history in histories]),
         leaves=leaves,
-        sids=leaves[:, np.newaxis],
+        leaf_sids=np.arange(leaves.max() + 1, dtype=np.uint16)[:, np.newaxis],
         times_ms=np.arange(len(leaves)),
-        side={},
     )
 
 
@@ -46,24 +47,46 @@ LOG = interactions(
 
 def test_recall_at_k_is_the_share_of_ranks_below_k() -> None:
     ranks = np.array([0, 4, 5, 9, 10, 49, ABSENT, ABSENT])
-    assert recall(ranks) == {1: 1 / 8, 5: 2 / 8, 10: 4 / 8, 50: 6 / 8}
+    assert quality(ranks).recall == {1: 1 / 8, 5: 2 / 8, 10: 4 / 8, 50: 6 / 8}
+
+
+def test_ndcg_at_k_is_the_mean_of_the_discounted_ranks_below_k() -> None:
+    ranks = np.array([0, 4, 5, 2, ABSENT])
+    gains = [1 / math.log2(2), 1 / math.log2(6), 1 / math.log2(7), 1 / math.log2(4)]
+    found = quality(ranks, (1, 5, 10)).ndcg
+    assert found[1] == pytest.approx(gains[0] / 5)
+    assert found[5] == pytest.approx((gains[0] + gains[1] + gains[3]) / 5)
+    assert found[10] == pytest.approx(sum(gains) / 5)
 
 
 def test_popularity_ranks_by_training_counts_and_ties_by_leaf() -> None:
-    counts = LOG.leaf_counts(5)
-    assert counts.tolist() == [1, 1, 3, 2, 4]
-    assert popularity_ranks(counts, np.arange(5)).tolist() == [3, 4, 1, 2, 0]
+    assert LOG.leaf_counts(5).tolist() == [1, 1, 3, 2, 4]
+    popularity = Popularity.of(LOG, 5)
+    assert popularity.ranks(np.arange(5)).tolist() == [3, 4, 1, 2, 0]
+    not_2 = np.array([[True, True, False, True, True]] * 2)
+    assert popularity.ranks(np.array([0, 3]), not_2).tolist() == [2, 1]
 
 
 def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     events = LOG.last_events()
     assert LOG.leaves[events].tolist() == [2, 1, 0]
     # After 4 came 2 twice and 3 twice; nothing ever came after 0; after 3 only 4 came.
-    assert follower_ranks(LOG, events).tolist() == [0, ABSENT, ABSENT]
+    followers = Followers.of(LOG)
+    last, truth = LOG.leaves[events - 1], LOG.leaves[events]
+    assert followers.ranks(last, truth).tolist() == [0, ABSENT, ABSENT]
+    after_4 = np.array([4, 4]), np.array([3, 3])
+    assert followers.ranks(*after_4).tolist() == [1, 1]
+    all_or_not_2 = np.array([[True] * 5, [True, True, False, True, True]])
+    assert followers.ranks(*after_4, all_or_not_2).tolist() == [1, 0]
 
 
 def test_random_draws_find_k_of_the_catalogue() -> None:
-    assert random_recall(20) == {1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0}
+    found = random_quality(np.array([20, 20]))
+    assert found.recall == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0})
+    some = random_quality(np.array([2, 4]), (1, 3))
+    assert some.recall == pytest.approx({1: (1 / 2 + 1 / 4) / 2, 3: (1 + 3 / 4) / 2})
+    two = 1 + 1 / math.log2(3)
+    assert some.ndcg[3] == pytest.approx((two / 2 + (two + 1 / 2) / 4) / 2)
 
 
 @pytest.mark.parametrize("counts", [[7, 7, 7], [0, 0, 63], [1, 2, 3, 10, 0, 111]])
@@ -83,19 +106,20 @@ def test_a_models_rank_is_the_place_of_the_truth_among_the_generated(
     training_folder: Path, training_catalogue: Snapshot, training_log: Interactions
 ) -> None:
     """Beams as wide as the catalogue generate every SID, in order of their probability."""
-    recipe = load_recipe(training_folder / "recipe.yaml", training_catalogue)
+    written = read_recipe(training_folder / "recipe.yaml")
+    recipe = recipe_for(written, training_catalogue, training_log)
     profile = recipe.generation.profiles["full"]
     model = random_model(recipe.model, 3)
     batches = HistoryBatches(training_log, history_input(recipe.model))
     index = DecodeIndex.of(training_catalogue, torch.device("cpu"))
     events = training_log.last_events()
     widest = type(profile)(beams=(1, 111, 111, 111), num_sids=111)
-    ranks = model_ranks(model, index, batches, events, widest, lambda *_: None)
+    ranks = model_ranks(Search(model, index, widest), batches, events, lambda *_: None)
     sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(111))).long()
     with torch.inference_mode():
         context = model.user_context(batches.inputs(events))
     for user, event in enumerate(events):
         scores = sequence_scores(model.decoder, context, user, sids)
         assert ranks[user] == (scores > scores[training_log.leaves[event]]).sum()
-    narrow = model_ranks(model, index, batches, events, profile, lambda *_: None)
+    narrow = model_ranks(Search(model, index, profile), batches, events, lambda *_: None)
     assert set(narrow[narrow != ABSENT].tolist()) <= set(range(9))

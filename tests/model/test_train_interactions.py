@@ -1,7 +1,8 @@
 """The interaction log: users' order of time, leaves of the catalogue, batches, faults by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,16 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
-from grace.model.definition.spec import SequenceInput
-from grace.model.train.interactions import (
-    HistoryBatches,
-    Interactions,
-    history_input,
-    read_interactions,
+from grace.index.tables.data_folder import (
+    ADS_FILE,
+    LOG_FILE,
+    TARGETING_FILE,
+    DataFolder,
+    TableSource,
 )
-from grace.model.train.run import LOG_FILE
+from grace.model.definition.spec import SequenceInput
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.log_reader import read_log
 from support.encoder_cases import INTERFORMER
 from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
 
@@ -40,41 +43,52 @@ def rows(training_folder: Path) -> Rows:
     return written
 
 
-def write(rows: Rows, path: Path, without: str = "") -> Path:
+def written(
+    rows: Rows, folder: Path, without: str = "", columns: Mapping[str, str] | None = None
+) -> DataFolder:
+    """Write a log in Parquet, and return a data folder that has it."""
     table = pa.Table.from_pylist(rows)
-    pq.write_table(table.drop_columns([without]) if without else table, path)
-    return path
+    pq.write_table(table.drop_columns([without]) if without else table, folder / LOG_FILE)
+    return folder_of(folder, TableSource((str(folder / LOG_FILE),), columns or {}))
+
+
+def folder_of(folder: Path, log: TableSource, id_map: Path | None = None) -> DataFolder:
+    ads = TableSource((str(folder / ADS_FILE),))
+    return DataFolder(folder, folder / TARGETING_FILE, ads, id_map=id_map, log=log)
 
 
 def test_rows_in_any_order_become_events_by_user_and_time_with_the_catalogues_leaves(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
     order = np.random.default_rng(1).permutation(len(rows))
-    shuffled = write([rows[i] for i in order], tmp_path / "log")
-    log = read_interactions(shuffled, training_catalogue.trie, ("action",))
+    shuffled = written([rows[i] for i in order], tmp_path)
+    read = read_log(shuffled, training_catalogue, ("action",))
+    assert (read.rows, read.left_out) == (len(rows), 0)
+    log = read.interactions
     in_order = sorted(rows, key=lambda row: (row["user_id"], row["timestamp_ms"]))
-    assert log.sids.tolist() == [row["sid"] for row in in_order]
+    events = np.arange(len(rows))
+    assert log.sids(events).tolist() == [row["sid"] for row in in_order]
     assert log.times_ms.tolist() == [row["timestamp_ms"] for row in in_order]
     assert log.side["action"].tolist() == [row["action"] for row in in_order]
     assert log.user_ids[log.event_user].tolist() == [row["user_id"] for row in in_order]
     held_out = {row["user_id"] for row in rows if row["split"] == "test"}
-    assert set(log.user_ids[log.held_out].tolist()) == held_out
-    assert np.array_equal(training_catalogue.trie.sids(log.leaves), log.sids)
+    assert set(log.user_ids[log.event_user[log.held_out]].tolist()) == held_out
+    assert np.array_equal(training_catalogue.trie.sids(log.leaves), log.sids(events))
 
 
 def test_training_users_give_all_examples_and_held_out_users_their_newest_event(
     training_log: Interactions,
 ) -> None:
     log = training_log
-    held_out = log.held_out[log.event_user]
+    held_out = log.held_out
     assert np.array_equal(np.sort(log.examples()), np.flatnonzero(~held_out))
     newest = log.last_events()
-    assert len(newest) == log.held_out.sum()
+    assert len(newest) == len(np.unique(log.event_user[held_out]))
     assert all(event + 1 in log.offsets and held_out[event] for event in newest.tolist())
     counts = np.zeros(111, np.int64)
     pairs: list[tuple[int, int]] = []
-    for user, (begin, end) in enumerate(pairwise(log.offsets)):
-        history = [] if log.held_out[user] else log.leaves[begin:end].tolist()
+    for begin, end in pairwise(log.offsets):
+        history = [] if held_out[begin] else log.leaves[begin:end].tolist()
         np.add.at(counts, history, 1)
         pairs += pairwise(history)
     assert np.array_equal(log.leaf_counts(111), counts)
@@ -93,17 +107,20 @@ def every(name: str, value: object) -> Callable[[Rows], object]:
     ("fault", "message"),
     [
         (one("sid", [63, 7, 7]), "row 7: sid has 3 tokens, the catalogue's have 4"),
-        (one("sid", [63, 7, 7, 70]), r"row 7: SID \[63, 7, 7, 70\] is not in the catalogue"),
-        (one("sid", [0, 0, 0, 0]), r"row 7: SID \[0, 0, 0, 0\] is not in the catalogue"),
-        (one("sid", [0, 0, 0, -1]), r"row 7: SID \[0, 0, 0, -1\] is not in the catalogue"),
-        (one("sid", [1 << 32, 0, 0, 0]), r"row 7: SID \[4294967296, 0, 0, 0\] is not in the"),
+        (one("sid", [63, 7, 7, 70]), r"1 of 1,\d+ events .* first row 7: sid \[63, 7, 7, 70\]"),
+        (one("sid", [0, 0, 0, 0]), r"row 7: sid \[0, 0, 0, 0\]; at most 0.0% .* --max-unknown"),
+        (one("sid", [0, 0, 0, -1]), r"row 7: sid \[0, 0, 0, -1\]"),
+        (one("sid", [1 << 32, 0, 0, 0]), r"row 7: sid \[4294967296, 0, 0, 0\]"),
+        (one("sid", None), r"row 7: sid None"),
         (one("split", "valid"), "column 'split' has 'valid'; it must be one of"),
         (every("split", "train"), "column split needs users of both kinds"),
         (every("split", "test"), "column split needs users of both kinds"),
-        (one("user_id", None), "column 'user_id' has nulls"),
-        (every("action", "view"), "column 'action' must be of integers, got string"),
-        (every("sid", 3), "column 'sid' must be lists of integers, got int64"),
-        (list.clear, "column 'user_id' is missing"),
+        (one("user_id", None), "row 7: column 'user_id' has nulls"),
+        (every("user_id", 1.5), "column 'user_id' must be of integers or texts, got double"),
+        (every("timestamp_ms", "noon"), "column 'timestamp_ms' must be of integers, milli"),
+        (every("action", "view"), "row 0: action 'view' is no integer"),
+        (every("sid", 3), "column 'sid' must be of lists of integers, got int64"),
+        (list.clear, "column 'ad_id' is missing, and so is 'sid'"),
     ],
 )
 def test_a_fault_is_named(
@@ -116,30 +133,132 @@ def test_a_fault_is_named(
     faulty = [dict(row) for row in rows]
     fault(faulty)
     with pytest.raises(InputError, match=message):
-        read_interactions(write(faulty, tmp_path / "log"), training_catalogue.trie, ("action",))
+        read_log(written(faulty, tmp_path), training_catalogue, ("action",))
 
 
-def test_a_user_in_both_splits_and_a_missing_column_or_file_are_named(
+def test_a_user_in_both_splits_and_a_missing_column_or_log_are_named(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
-    trie = training_catalogue.trie
     faulty = [dict(row) for row in rows]
     faulty[7]["split"] = "train" if faulty[7]["split"] == "test" else "test"
     with pytest.raises(InputError, match=f"user {rows[7]['user_id']} is in both splits"):
-        read_interactions(write(faulty, tmp_path / "log"), trie)
-    with pytest.raises(InputError, match="column 'timestamp_ms' is missing"):
-        read_interactions(write(rows, tmp_path / "log", "timestamp_ms"), trie)
-    with pytest.raises(InputError, match=r"nowhere\.parquet: cannot be read"):
-        read_interactions(tmp_path / "nowhere.parquet", trie)
-    (tmp_path / "text").write_text("user_id,sid\n")
-    with pytest.raises(InputError, match="text: cannot be read"):
-        read_interactions(tmp_path / "text", trie)
+        read_log(written(faulty, tmp_path), training_catalogue)
+    renamed = {"timestamp_ms": "seen at"}
+    with pytest.raises(
+        InputError, match=r"column 'seen at' is missing; .* log\.columns\.timestamp_ms"
+    ):
+        read_log(written(rows, tmp_path, columns=renamed), training_catalogue)
+    without = replace(written(rows, tmp_path), log=None)
+    with pytest.raises(InputError, match="has no log of interactions; add `log:`"):
+        read_log(without, training_catalogue)
+
+
+def by_ad(rows: Rows, catalogue: Snapshot) -> Rows:
+    """Return the rows with an ad of each SID, in place of the SID and the split."""
+    leaf_of = {
+        tuple(sid): leaf for leaf, sid in enumerate(catalogue.trie.sids(np.arange(111)).tolist())
+    }
+    ads = catalogue.ads
+    first = ads.ad_ids[ads.ad_offsets[:-1]].tolist()
+    kept = ("user_id", "timestamp_ms", "action")
+    return [
+        {**{name: row[name] for name in kept}, "ad_id": first[leaf_of[tuple(row["sid"])]]}
+        for row in rows
+    ]
+
+
+def test_without_splits_the_newest_event_of_each_user_is_held_out(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    events = by_ad(rows, training_catalogue)
+    events.append({**events[0], "user_id": 10**9})  # one event: nothing before it to read
+    log = read_log(written(events, tmp_path), training_catalogue).interactions
+    assert log.last_events().tolist() == (log.offsets[1:-1] - 1).tolist()
+    assert log.held_out.sum() == 63
+    assert log.training_users() == 64
+    assert log.leaves[log.last_events()].tolist() == [
+        leaves_by_time(rows, training_catalogue, user)[-1] for user in log.user_ids[:-1]
+    ]
+    sample = log.last_events(9)
+    assert len(sample) == 9
+    assert set(sample.tolist()) <= set(log.last_events().tolist())
+    assert sample.tolist() == log.last_events(9).tolist()
+
+
+def leaves_by_time(rows: Rows, catalogue: Snapshot, user: int) -> list[int]:
+    sids = [tuple(sid) for sid in catalogue.trie.sids(np.arange(111)).tolist()]
+    own = sorted((row["timestamp_ms"], row["sid"]) for row in rows if row["user_id"] == user)
+    return [sids.index(tuple(sid)) for _, sid in own]
+
+
+def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    events = by_ad(rows, training_catalogue)
+    expected = read_log(written(events, tmp_path), training_catalogue).interactions
+    numbers = sorted({row["ad_id"] for row in events})
+    id_map = tmp_path / "ids.parquet"
+    names = [f"sku-{number:x}" for number in numbers]
+    pq.write_table(pa.table({"item_id": names, "ad_id": numbers}), id_map)
+    lines = ["who,what,when"]
+    for row in events:
+        moment = datetime.fromtimestamp(row["timestamp_ms"] / 1000, UTC).isoformat()
+        lines.append(f"u{row['user_id']:05},sku-{row['ad_id']:x},{moment}")
+    (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
+    columns = {"user_id": "who", "ad_id": "what", "timestamp_ms": "when"}
+    source = TableSource((str(tmp_path / "clicks.csv"),), columns)
+    log = read_log(folder_of(tmp_path, source, id_map), training_catalogue).interactions
+    assert log.user_ids.tolist() == [f"u{user:05}" for user in expected.user_ids]
+    assert log.times_ms.tolist() == expected.times_ms.tolist()
+    assert log.leaves.tolist() == expected.leaves.tolist()
+    assert log.held_out.tolist() == expected.held_out.tolist()
+    with pytest.raises(InputError, match=r"row 0: what 'sku-\w+' is no integer; .* id_map"):
+        read_log(folder_of(tmp_path, source), training_catalogue)
+
+
+def test_events_of_unknown_ads_are_counted_and_left_out_up_to_a_limit(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    events = by_ad(rows, training_catalogue)
+    expected = read_log(written(events, tmp_path), training_catalogue).interactions
+    lost = [{**events[5], "ad_id": 3}, {**events[9], "ad_id": None}]
+    folder = written([*events[:7], *lost, *events[7:]], tmp_path)
+    share = 2 / (len(events) + 2)
+    read = read_log(folder, training_catalogue, max_unknown=share)
+    assert (read.rows, read.left_out) == (len(events) + 2, 2)
+    assert read.interactions.leaves.tolist() == expected.leaves.tolist()
+    fault = rf"2 of {len(events) + 2:,} events \(0\.\d%\) .* first row 7: ad_id 3; at most 0\.1%"
+    with pytest.raises(InputError, match=fault):
+        read_log(folder, training_catalogue, max_unknown=0.001)
+    nobody = written([{**row, "ad_id": 3} for row in events], tmp_path)
+    with pytest.raises(InputError, match=r"\(100\.0%\)"):
+        read_log(nobody, training_catalogue, max_unknown=1.0)
+
+
+def test_columns_named_like_attributes_say_who_the_user_is(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    said = [
+        {**row, "country": "US", "location": None if place % 7 else [f"p/{place}", "p"]}
+        for place, row in enumerate(rows)
+    ]
+    folder = written(said, tmp_path)
+    assert not read_log(folder, training_catalogue).interactions.attributes
+    log = read_log(folder, training_catalogue, attributes=True).interactions
+    assert set(log.attributes) == {"country", "location"}
+    by_time = {(row["user_id"], row["timestamp_ms"]): row["location"] for row in said}
+    for event in range(0, len(rows), 11):
+        place = by_time[int(log.user_ids[log.event_user[event]]), int(log.times_ms[event])]
+        assert log.attributes_at(event) == {
+            "country": ("US",),
+            **({} if place is None else {"location": tuple(place)}),
+        }
 
 
 def request_before(log: Interactions, event: int) -> RequestFeatures:
     begin = int(log.offsets[log.event_user[event]])
     clicks = EventSequence(
-        sids=log.sids[begin:event].reshape(-1).tolist(),
+        sids=log.sids(np.arange(begin, event)).reshape(-1).tolist(),
         timestamps_ms=log.times_ms[begin:event].tolist(),
         side={"action": log.side["action"][begin:event].tolist()},
     )
@@ -158,7 +277,7 @@ def test_a_batch_is_what_its_users_would_have_sent_just_before(training_log: Int
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     assert torch.equal(ours.side[0], theirs.side[0])
     assert ours.offsets.diff().tolist() == [5, 0, 0, 2, 5, 5]
-    assert batches.targets(events).tolist() == log.sids[events].tolist()
+    assert batches.targets(events).tolist() == log.sids(events).tolist()
 
 
 def test_a_model_that_the_log_cannot_train_is_refused(training_log: Interactions) -> None:

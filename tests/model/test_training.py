@@ -4,21 +4,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
+from grace.index.trie import SidTrie
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
-from grace.model.train.run import Recipe, TrainingRun, load_recipe, train_model
+from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
+from grace.model.train.recipe import Recipe, read_recipe, recipe_for
+from grace.model.train.run import RECIPE_FILE, TrainingRun, chosen_device, train_model
+from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.training import SMALL_RECIPE
-
-GENERATION = SMALL_RECIPE[SMALL_RECIPE.index("generation:") :]
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +30,11 @@ def same_sums() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def recipe(training_folder: Path, training_catalogue: Snapshot) -> Recipe:
-    return load_recipe(training_folder / "recipe.yaml", training_catalogue)
+def recipe(
+    training_folder: Path, training_catalogue: Snapshot, training_log: Interactions
+) -> Recipe:
+    written = read_recipe(training_folder / "recipe.yaml")
+    return recipe_for(written, training_catalogue, training_log)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +59,7 @@ def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -
         ("model:", "model:\n  sid_space: other", "model.sid_space is other, the data's is small-1"),
         ("model:", "model:\n  vocab_sizes: [64, 8, 8]", r"model.vocab_sizes is \[64, 8, 8\]"),
         ("training:", "trainings:", "unknown key 'trainings'; known: model, training, generation"),
-        (GENERATION, "", "section 'generation' is missing"),
-        ("steps: 60, ", "", "training: missing key 'steps'"),
+        ("training: {", "training:\nother: {", "training: expected keys with values; add some"),
         ("steps: 60", "steps: 0", "training: steps: must be at least 1, got 0"),
         ("0.01", "-0.01", "training: learning_rate: must be above 0, got -0.01"),
         ("warmup_steps: 6", "warmup_steps: -6", "warmup_steps: must not be negative, got -6"),
@@ -64,13 +68,18 @@ def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -
     ],
 )
 def test_a_faulty_recipe_is_refused_by_path(
-    training_catalogue: Snapshot, tmp_path: Path, written: str, instead: str, message: str
+    training_catalogue: Snapshot,
+    training_log: Interactions,
+    tmp_path: Path,
+    written: str,
+    instead: str,
+    message: str,
 ) -> None:
     assert written in SMALL_RECIPE
     path = tmp_path / "recipe.yaml"
     path.write_text(SMALL_RECIPE.replace(written, instead, 1))
     with pytest.raises(ConfigError, match=message) as caught:
-        load_recipe(path, training_catalogue)
+        recipe_for(read_recipe(path), training_catalogue, training_log)
     assert str(caught.value).startswith(f"{path}: ")
 
 
@@ -89,7 +98,7 @@ def test_training_lowers_the_loss_and_changes_every_weight(
 ) -> None:
     model = random_model(recipe.model, 1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    losses = fit(model, batches, replace(recipe.training, steps=40), 1, silent)
+    losses = fit(model, batches, replace(recipe.training, steps=40), 1, Watch(silent)).losses
     assert len(losses) == 40
     assert sum(losses[-9:]) / 9 < 0.6 * losses[0]
     after = model.state_dict()
@@ -99,13 +108,13 @@ def test_training_lowers_the_loss_and_changes_every_weight(
 def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe: Recipe) -> None:
     config = replace(recipe.training, learning_rate=1e30, warmup_steps=0)
     with pytest.raises(ConfigError, match=r"learning_rate: with 1e\+30 the loss is nan at step \d"):
-        fit(random_model(recipe.model, 1), batches, config, 1, silent)
+        fit(random_model(recipe.model, 1), batches, config, 1, Watch(silent))
 
 
 def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
     torch.set_deterministic_debug_mode("default")
     config = replace(recipe.training, steps=1, threads=2)
-    fit(random_model(recipe.model, 1), batches, config, 1, silent)
+    fit(random_model(recipe.model, 1), batches, config, 1, Watch(silent))
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
 
 
@@ -157,6 +166,132 @@ def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
     assert one.losses != other.losses
 
 
+def interrupted(batches: HistoryBatches, recipe: Recipe, state: SavedState, step: int) -> None:
+    """Train until Ctrl-C before the state of `step` is saved."""
+
+    def interrupt(what: str, done: int, *_: object) -> None:
+        if (what, done) == ("train", step):
+            raise KeyboardInterrupt
+
+    watch = Watch(interrupt, state=state, save_seconds=0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(random_model(recipe.model, 1), batches, recipe.training, 1, watch)
+
+
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
+    batches: HistoryBatches, recipe: Recipe, tmp_path: Path
+) -> None:
+    whole, resumed = random_model(recipe.model, 1), random_model(recipe.model, 1)
+    expected = fit(whole, batches, recipe.training, 1, Watch(silent))
+    state = SavedState.of_run(tmp_path / "out", {"seed": 1})
+    interrupted(batches, recipe, state, 13)
+    interrupted(batches, recipe, state, 37)
+    found = fit(resumed, batches, recipe.training, 1, Watch(silent, state=state))
+    assert found.losses == expected.losses
+    assert (found.first_step, expected.first_step) == (36, 0)
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(weight, resumed.state_dict()[name]), name
+
+
+def test_a_run_goes_on_by_itself_and_leaves_only_the_checkpoint(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    recipe = training_folder / "recipe.yaml"
+    run = TrainingRun(training_folder, tmp_path / "out", recipe, steps=11)
+    expected = train_model(replace(run, out=tmp_path / "whole"), silent)
+    state = tmp_path / "out.partial"
+
+    def evaluation_ends(what: str, *_: object) -> None:
+        if what == "evaluate":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_model(run, evaluation_ends)
+    assert [file.name for file in tmp_path.glob("*out*")] == [state.name]
+    for other, fault in (
+        (replace(run, seed=2), "seed was 1, now it is 2; .* --no-resume"),
+        (replace(run, steps=12), "training.steps was 11, now it is 12"),
+    ):
+        with pytest.raises(InputError, match=fault):
+            train_model(other, silent)
+    found = train_model(run, lambda what, *_: what == "train" and pytest.fail("trained again"))
+    assert found.resumed_at == 11
+    assert found.checkpoint == expected.checkpoint
+    assert not state.exists()
+
+
+def test_a_damaged_state_is_refused_and_no_resume_begins_again(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    run = TrainingRun(training_folder, tmp_path / "out", training_folder / "recipe.yaml", steps=2)
+    (tmp_path / "out.partial").write_bytes(b"half a file")
+    with pytest.raises(
+        InputError, match=r"out\.partial: cannot be read: .*; remove .*out\.partial"
+    ):
+        train_model(run, silent)
+    assert train_model(replace(run, resume=False), silent).resumed_at == 0
+    assert not (tmp_path / "out.partial").exists()
+
+
+def full_trie(first: int, second: int) -> SidTrie:
+    """SIDs of all pairs of two tokens."""
+    children = np.array([0, *range(first, first + first * second + 1, second)], np.int32)
+    tokens = np.concatenate([np.arange(first), np.tile(np.arange(second), first)])
+    counts = (1, first, first * second)
+    return SidTrie((first, second), counts, children, tokens.astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("vocab_sizes", "d_model", "beams"), [((8, 17), 64, (1, 8)), ((256, 300), 128, (1, 128))]
+)
+def test_the_default_recipe_follows_the_catalogue_and_the_log(
+    training_log: Interactions,
+    training_catalogue: Snapshot,
+    vocab_sizes: tuple[int, int],
+    d_model: int,
+    beams: tuple[int, ...],
+) -> None:
+    catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
+    recipe = recipe_for(read_recipe(None), catalogue, training_log)
+    t5 = recipe.model.encoder.t5
+    assert t5 is not None
+    assert (t5.d_model, recipe.model.decoder.d_model) == (d_model, d_model)
+    numbers = (t5.token_offsets, t5.num_tokens, t5.eos_token)
+    assert numbers == ((1, 1 + vocab_sizes[0]), 1 + sum(vocab_sizes), 0)
+    assert recipe.generation.profiles["full"].beams == beams
+    recipe.generation.require_vocabulary(recipe.model.vocab_sizes)
+    assert recipe.training.steps == 500  # three passes over this log would be fewer
+    longest = int(np.diff(training_log.offsets).max()) - 1
+    assert recipe.model.sequences["clicks"].max_length <= longest
+
+
+def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
+    training_folder: Path, training_catalogue: Snapshot, training_log: Interactions, tmp_path: Path
+) -> None:
+    config = training_folder / "recipe.yaml"
+    train_model(TrainingRun(training_folder, tmp_path / "out", config, steps=1), silent)
+    written = (tmp_path / "out" / RECIPE_FILE).read_text()
+    assert "sid_space" not in written
+    again = recipe_for(
+        read_recipe(tmp_path / "out" / RECIPE_FILE), training_catalogue, training_log
+    )
+    assert again.model == load_checkpoint(tmp_path / "out").spec
+    assert again.training.steps == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("gpu", "no such device; give cpu or cuda:0"),
+        ("cuda:77", "torch finds . GPUs; give cpu"),
+        ("mps", "training runs on cpu or cuda"),
+    ],
+)
+def test_a_device_that_cannot_train_is_refused(name: str, fault: str) -> None:
+    with pytest.raises(InputError, match=f"--device {name}: {fault}"):
+        chosen_device(name)
+
+
 def test_a_run_that_cannot_work_is_refused_before_it_trains(
     training_folder: Path, tmp_path: Path
 ) -> None:
@@ -166,7 +301,7 @@ def test_a_run_that_cannot_work_is_refused_before_it_trains(
     cases = [
         (replace(run, out=tmp_path / "full"), InputError, "full is already there"),
         (replace(run, out=tmp_path / "full" / "file"), InputError, "file is already there"),
-        (replace(run, data=tmp_path), ConfigError, r"targeting\.yaml: cannot be read"),
+        (replace(run, data=tmp_path), InputError, "so it is no data folder"),
         (replace(run, config=tmp_path / "no.yaml"), ConfigError, r"no\.yaml: cannot be read"),
     ]
     for each, error, message in cases:

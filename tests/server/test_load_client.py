@@ -12,6 +12,7 @@ import pytest
 from grace.bench.load import sweep
 from grace.bench.load.ghz import read_summary
 from grace.configs.errors import InputError
+from grace.configs.extras import install_command
 from support.ghz_stand_in import installed_ghz
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
@@ -142,7 +143,7 @@ def test_without_matplotlib_one_line_names_the_remedy(program: str, tmp_path: Pa
         timeout=60,
     )
     assert done.returncode == 1
-    remedy = "pip install 'grace-serving[plots]'"
+    remedy = install_command("plots")
     assert done.stderr == f"error: the pictures need matplotlib: {remedy}\n"
 
 

@@ -1,0 +1,113 @@
+"""`grace evaluate`: what a checkpoint is worth on a log of interactions."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from grace.cli.options import (
+    AsJson,
+    ComputeDevice,
+    MaxUnknown,
+    SidSpace,
+    VocabSizes,
+    Without,
+    numbers,
+)
+from grace.cli.progress import progress_bars
+
+if TYPE_CHECKING:
+    from grace.model.train.checkpoint_report import CheckpointReport
+    from grace.model.train.evaluate import Quality
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    data: Annotated[
+        Path,
+        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
+    ],
+    cutoffs: Annotated[
+        str, typer.Option(metavar="K,K", help="Cut-offs k of recall@k and NDCG@k.")
+    ] = "1,5,10,50",
+    users: Annotated[int, typer.Option(min=1, help="Held-out users to measure, at most.")] = 2000,
+    beams: Annotated[int, typer.Option(min=1, help="Beams of the search in every step.")] = 128,
+    device: ComputeDevice = None,
+    max_unknown: MaxUnknown = 0.1,
+    sid_space: SidSpace = None,
+    vocab_sizes: VocabSizes = None,
+    without: Without = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a checkpoint's recall and NDCG next to simple rules, with and without targeting.
+
+    Example: `grace evaluate --checkpoint checkpoint --data catalogue`
+    """
+    at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
+    if at[0] < 1:
+        raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
+    from grace.model.train.catalogue import Stated
+    from grace.model.train.checkpoint_report import EvaluationSpec, report_on
+    from grace.model.train.run import chosen_device
+
+    spec = EvaluationSpec(
+        checkpoint=checkpoint,
+        data=data,
+        cutoffs=at,
+        users=users,
+        beams=beams,
+        device=chosen_device(device),
+        max_unknown=max_unknown,
+        stated=Stated(
+            sid_space,
+            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
+            tuple(without or ()),
+        ),
+    )
+    with progress_bars() as progress:
+        report = report_on(spec, progress)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=1))
+        return
+    _print(report)
+
+
+def _print(report: "CheckpointReport") -> None:
+    from grace.model.train.people import UNKNOWN_PEOPLE
+
+    print(f"Checkpoint {report.checkpoint}, {report.sids:,} SIDs of {report.sid_space}")
+    if report.unknown_events:
+        print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")
+    print(
+        f"\nThe newest event of {report.measured_users:,} of {report.held_out_users:,} held-out "
+        "users, without targeting"
+    )
+    _print_table(report.without_targeting)
+    targeted = report.targeted
+    if targeted is None:
+        print(f"\nWith targeting: {UNKNOWN_PEOPLE}")
+    else:
+        print(
+            f"\nWith targeting, by {targeted.source}: {targeted.people:,} people, of whom one may "
+            f"see {targeted.eligible_share:.1%} of the SIDs"
+        )
+        print(f"{targeted.measured:,} of them may see an ad of their true SID.")
+        if targeted.measured:
+            print("Only SIDs that they may see:")
+            _print_table(targeted.with_targeting)
+            print("The same people, all SIDs:")
+            _print_table(targeted.without_targeting)
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in report.overlap_in_bfloat16.items())
+    print(f"\nSIDs of the search in float32 that bfloat16 finds too, on {report.device}: {shares}")
+
+
+def _print_table(found: Mapping[str, "Quality"]) -> None:
+    cutoffs = list(found["random"].recall)
+    heads = [f"recall@{k}" for k in cutoffs] + [f"NDCG@{k}" for k in cutoffs]
+    print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
+    for name, quality in found.items():
+        shares = [quality.recall.get(k) for k in cutoffs] + [quality.ndcg.get(k) for k in cutoffs]
+        cells = (f"{'-':>11}" if share is None else f"{share:>11.1%}" for share in shares)
+        print(f"{name:<12}" + "".join(cells))

@@ -1,0 +1,50 @@
+"""The catalogue of a data folder, built as `grace build` does, for training and evaluation."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from grace.index.builder import BuildSpec, build
+from grace.index.matchers.modes import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder
+
+_ANY = 1 << 62  # refused ads; a log's events of them count as unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a user states of the ads table that it does not say itself, as for `grace build`."""
+
+    sid_space: str | None = None  # None: the table says it
+    vocab_sizes: tuple[int, ...] | None = None
+    without: tuple[str, ...] = ()
+
+
+NOTHING_STATED = Stated()
+
+
+def catalogue_of(
+    folder: DataFolder,
+    stated: Stated = NOTHING_STATED,
+    mode: MatcherMode = MatcherMode.CD,
+) -> Snapshot:
+    """Build a snapshot without the ads that a build refuses. Training needs no matchers."""
+    with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
+        spec = BuildSpec(
+            ads=folder.ads.files,
+            columns=folder.ads.columns,
+            list_separator=folder.ads.list_separator,
+            sids=folder.sids,
+            id_map=folder.id_map,
+            targeting=folder.targeting,
+            root=Path(root),
+            mode=mode,
+            sid_space=stated.sid_space,
+            vocab_sizes=stated.vocab_sizes,
+            without=stated.without,
+            max_rejects=_ANY,
+        )
+        build(spec, lambda *_: None)
+        return load_snapshot(spec.root)

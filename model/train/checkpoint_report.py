@@ -1,0 +1,244 @@
+"""`grace evaluate`: what a checkpoint is worth on a log, next to simple rules.
+
+Without targeting, the model and the rules list SIDs of the whole catalogue. With targeting, people
+get only SIDs that lead to an ad that they may see. People whose true SID has no such ad are left
+out, and the others are measured without targeting too. Fidelity is the share of the search's best
+SIDs that bfloat16 finds as well.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from grace.configs.generation import BeamProfile
+from grace.index.matchers.modes import MatcherMode
+from grace.index.snapshot import Snapshot
+from grace.index.tables.data_folder import read_data_folder
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex, UserTensors, with_eligible
+from grace.kernels.eligibility.masks import has_bit
+from grace.model.checkpoints.checkpoint import (
+    CPU,
+    checkpoint_id,
+    load_checkpoint,
+    require_match,
+)
+from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
+from grace.model.train.evaluate import (
+    USERS_PER_BATCH,
+    Followers,
+    Popularity,
+    Quality,
+    Search,
+    compare,
+    quality,
+    random_quality,
+    rank_of,
+)
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.log_reader import read_log
+from grace.model.train.loop import Progress, reproducible
+from grace.model.train.people import People, find_people
+from grace.model.train.recipe import profile_of
+
+Int64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+_FIDELITY_USERS = 256
+_BEST = (10, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationSpec:
+    checkpoint: Path
+    data: Path
+    cutoffs: tuple[int, ...]
+    users: int  # measured at most
+    beams: int  # of every step after the first
+    device: torch.device = CPU
+    max_unknown: float = 0.1
+    stated: Stated = NOTHING_STATED
+
+
+@dataclass(frozen=True, slots=True)
+class Targeted:
+    """The same people with and without targeting.
+
+    eligible_share  the mean share of the catalogue's SIDs that lead to an ad for a person
+    """
+
+    source: str
+    people: int  # whose attributes are known
+    measured: int  # of them, who may see an ad of the true SID
+    eligible_share: float
+    with_targeting: dict[str, Quality]
+    without_targeting: dict[str, Quality]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReport:
+    """`targeted` is None if no data say who the users are."""
+
+    checkpoint: str
+    sid_space: str
+    sids: int
+    held_out_users: int
+    measured_users: int
+    unknown_events: int  # left out
+    beams: BeamProfile
+    device: str
+    without_targeting: dict[str, Quality]
+    targeted: Targeted | None
+    overlap_in_bfloat16: dict[str, float]  # of the best 10, 100 and all SIDs
+
+    def to_json(self) -> dict[str, Any]:
+        rounded: dict[str, Any] = _rounded(asdict(self))
+        return rounded
+
+
+def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
+    model = load_checkpoint(spec.checkpoint, spec.device)
+    history = history_input(model.spec)
+    folder = read_data_folder(spec.data)
+    catalogue = catalogue_of(folder, spec.stated, MatcherMode.EXACT)
+    require_match(model.spec, catalogue, spec.checkpoint)
+    read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
+    log = read.interactions
+    trie = catalogue.trie
+    profile = profile_of(trie.vocab_sizes, trie.num_leaves, spec.beams)
+    index = DecodeIndex.of(catalogue, spec.device)
+    search = Search(model, index.without_matchers(), profile)
+    batches, events = HistoryBatches(log, history), log.last_events(spec.users)
+    with reproducible(device=spec.device):
+        found = compare(search, batches, events, spec.cutoffs, progress)
+        people = find_people(folder, catalogue, log, model.spec, spec.users)
+        targeted = None
+        if people is not None:
+            targeted = _targeted(replace(search, index=index), catalogue, log, people, spec.cutoffs)
+        overlap = _overlap(search, batches, events[:_FIDELITY_USERS], spec)
+    return CheckpointReport(
+        checkpoint=checkpoint_id(spec.checkpoint),
+        sid_space=catalogue.facts.sid_space,
+        sids=trie.num_leaves,
+        held_out_users=len(log.last_events()),
+        measured_users=len(events),
+        unknown_events=read.left_out,
+        beams=profile,
+        device=spec.device.type,
+        without_targeting=found,
+        targeted=targeted,
+        overlap_in_bfloat16=overlap,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    """The ranks of each person's true SID by recommender; `listed` is how many SIDs random has."""
+
+    model: Int64
+    followers: Int64
+    popularity: Int64
+    listed: Int64
+
+    def only(self, people: Bools) -> "_Ranked":
+        return _Ranked(
+            *(x[people] for x in (self.model, self.followers, self.popularity, self.listed))
+        )
+
+    def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
+        return {
+            "model": quality(self.model, [k for k in cutoffs if k <= most]),
+            "followers": quality(self.followers, cutoffs),
+            "popularity": quality(self.popularity, cutoffs),
+            "random": random_quality(self.listed, cutoffs),
+        }
+
+
+def _targeted(
+    search: Search, catalogue: Snapshot, log: Interactions, people: People, cutoffs: Sequence[int]
+) -> Targeted:
+    """`log` is what the rules know; the index of the search has the rules of targeting."""
+    batches = HistoryBatches(people.log, history_input(search.model.spec))
+    encoder = UserEncoder(catalogue.schema, catalogue.set_values)
+    free = replace(search, index=search.index.without_matchers())
+    followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
+    targeted: list[_Ranked] = []
+    untargeted: list[_Ranked] = []
+    may_see: list[Bools] = []
+    for start in range(0, len(people.events), USERS_PER_BATCH):
+        part = slice(start, start + USERS_PER_BATCH)
+        events = people.events[part]
+        last, truth = people.log.leaves[events - 1], people.log.leaves[events]
+        users = UserTensors.of(encoder.encode(people.attributes[part]), search.device)
+        users = with_eligible(users, search.index, search.ops)
+        eligible = _eligible_leaves(users, search.index, len(events))
+        may_see.append(eligible[np.arange(len(events)), truth])
+        for ranked, one, who, among in (
+            (targeted, search, users, eligible),
+            (untargeted, free, None, None),
+        ):
+            listed = np.full(len(events), len(popularity.leaves))
+            if among is not None:
+                listed = among.sum(axis=1)
+            ranked.append(
+                _Ranked(
+                    rank_of(truth, one.leaves(batches, events, who)),
+                    followers.ranks(last, truth, among),
+                    popularity.ranks(truth, among),
+                    listed,
+                )
+            )
+    seen, own = np.concatenate(may_see), _joined(targeted)
+    most, some = search.profile.num_sids, seen.any()
+    return Targeted(
+        source=people.source,
+        people=len(people.events),
+        measured=int(seen.sum()),
+        eligible_share=float((own.listed / catalogue.trie.num_leaves).mean()),
+        with_targeting=own.only(seen).qualities(cutoffs, most) if some else {},
+        without_targeting=_joined(untargeted).only(seen).qualities(cutoffs, most) if some else {},
+    )
+
+
+def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bools:
+    """Return which SIDs lead to an ad that a user may see.   [users, leaves]"""
+    assert users.eligible is not None  # the index is of mode exact
+    leaves = users.eligible[:, index.first_leaf :]
+    rows = torch.stack([has_bit(leaves, user) for user in range(count)])
+    eligible: Bools = rows.cpu().numpy()
+    return eligible
+
+
+def _joined(parts: Sequence[_Ranked]) -> _Ranked:
+    names = ("model", "followers", "popularity", "listed")
+    return _Ranked(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def _overlap(
+    search: Search, batches: HistoryBatches, events: Int64, spec: EvaluationSpec
+) -> dict[str, float]:
+    """Return the shares of the best SIDs in float32 that are among the best in bfloat16."""
+    half = replace(search, model=load_checkpoint(spec.checkpoint, spec.device, torch.bfloat16))
+    best = {f"best {k}": k for k in _BEST if k <= search.profile.num_sids}
+    best["all"] = search.profile.num_sids
+    common, total = dict.fromkeys(best, 0), dict.fromkeys(best, 0)
+    for start in range(0, len(events), USERS_PER_BATCH):
+        rows = events[start : start + USERS_PER_BATCH]
+        pairs = zip(search.leaves(batches, rows), half.leaves(batches, rows), strict=True)
+        for full, rounded in pairs:
+            for name, k in best.items():
+                wanted = full[:k][full[:k] >= 0]
+                common[name] += len(np.intersect1d(wanted, rounded[:k]))
+                total[name] += len(wanted)
+    return {name: common[name] / total[name] for name in best}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _rounded(inner) for name, inner in value.items()}
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,208 @@
+"""The recipe of a training: the model, how to train it, and the beams that measure its recall.
+
+Catalogue and log give every number: see `default_recipe`. A YAML file changes some of them:
+
+    model:      like model.yaml; sid_space, vocab_sizes and t5's token numbers are the data's
+    training:   {steps: 1500, batch: 256, ...}
+    generation: {max_batch: 16, profiles: {full: {beams: [1, 64, 64, 64], num_sids: 64}}}
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.machine import available_cores
+from grace.configs.sections import load_section
+from grace.configs.training import TrainingConfig
+from grace.configs.yaml_loader import read_yaml
+from grace.index.snapshot import Snapshot
+from grace.model.definition.spec import ModelSpec, parse_inputs, parse_spec
+from grace.model.train.interactions import Interactions
+
+_SECTIONS = ("model", "training", "generation")
+_FACTS = ("sid_space", "vocab_sizes")
+_HISTORY = "clicks"
+_PASSES = 3  # over the examples, as long as that is within these steps
+_FEWEST_STEPS, _MOST_STEPS = 500, 20_000
+_LONG_HISTORY = 90  # percentile of the users' events: few histories are longer
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    model: ModelSpec
+    training: TrainingConfig
+    generation: GenerationConfig
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values of a file that makes an equal recipe for the same data.
+
+        What the data say stays out, so that the file also fits other data.
+        """
+        model = {k: v for k, v in self.model.to_json().items() if k not in _FACTS}
+        t5 = model["encoder"].get("t5")
+        if t5 is not None:
+            derived = _tokens(self.model.vocab_sizes)
+            if all(t5[name] == value for name, value in derived.items()):
+                kept = {k: v for k, v in t5.items() if k not in derived}
+                model["encoder"] = {**model["encoder"], "t5": kept}
+        return {
+            "model": model,
+            "training": asdict(self.training),
+            "generation": asdict(self.generation),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """A model for catalogues of at most `sids` SIDs. docs/training.md shows the table."""
+
+    sids: float
+    d_model: int
+    heads: int
+    d_ff: int
+    encoder_layers: int
+    decoder_layers: int
+    history: int  # events at most
+    batch: int
+    learning_rate: float
+    beams: int
+    threads: int  # at most; more help a small model little
+
+
+_SIZES = (
+    _Size(20_000, 64, 4, 192, 1, 2, 12, 128, 0.014, 64, 1),
+    _Size(500_000, 128, 8, 384, 2, 2, 16, 256, 0.006, 128, 16),
+    _Size(float("inf"), 256, 8, 768, 2, 3, 20, 512, 0.003, 128, 16),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFile:
+    """What a YAML file says; the data fill in the rest."""
+
+    path: Path | None
+    sections: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def side_columns(self) -> tuple[str, ...]:
+        """Return the columns of ids that the model reads from the log."""
+        if "inputs" not in self.sections["model"]:
+            return ()
+        try:
+            inputs = parse_inputs(self.sections["model"]["inputs"])
+        except ConfigError as error:
+            raise ConfigError(f"{self.path}: model: {error}") from None
+        return tuple(name for each in inputs.values() for name in getattr(each, "side", ()))
+
+
+def read_recipe(path: Path | None) -> RecipeFile:
+    """Read a recipe, or without a path an empty one. Unknown sections are refused."""
+    values = {} if path is None else read_yaml(path)
+    for name, section in values.items():
+        if name not in _SECTIONS:
+            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(_SECTIONS)}")
+        if not isinstance(section, Mapping):
+            raise ConfigError(f"{path}: {name}: expected keys with values; add some or remove it")
+    return RecipeFile(path, {name: values.get(name, {}) for name in _SECTIONS})  # type: ignore[misc]
+
+
+def recipe_for(written: RecipeFile, catalogue: Snapshot, log: Interactions) -> Recipe:
+    """Return the checked recipe: what the file says, and otherwise the default for these data."""
+    default = default_recipe(catalogue, log)
+    source = "the default recipe" if written.path is None else str(written.path)
+    facts: dict[str, Any] = {
+        "sid_space": catalogue.facts.sid_space,
+        "vocab_sizes": list(catalogue.trie.vocab_sizes),
+    }
+    model = {**default["model"], **facts, **written.sections["model"]}
+    for name, fact in facts.items():
+        if model[name] != fact:
+            raise ConfigError(
+                f"{source}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
+                "train on other data"
+            )
+    spec = parse_spec(_with_tokens(model, facts["vocab_sizes"]), f"{source}: model")
+    training = {**default["training"], **written.sections["training"]}
+    config = load_section(TrainingConfig, training, f"{source}: training")
+    beams = written.sections["generation"] or default["generation"]
+    generation = load_section(GenerationConfig, beams, f"{source}: generation")
+    try:
+        generation.require_steps(spec.sid_length)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return Recipe(spec, config, generation)
+
+
+def default_recipe(catalogue: Snapshot, log: Interactions) -> dict[str, Any]:
+    """Return a T5 model whose size follows the catalogue; its history and steps follow the log."""
+    trie = catalogue.trie
+    size = next(size for size in _SIZES if trie.num_leaves <= size.sids)
+    events = np.diff(log.offsets) - 1
+    history = max(1, min(size.history, int(np.percentile(events, _LONG_HISTORY))))
+    steps = round(_PASSES * len(log.examples()) / size.batch)
+    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
+    shared = {
+        "d_model": size.d_model,
+        "heads": size.heads,
+        "d_head": size.d_model // size.heads,
+        "d_ff": size.d_ff,
+        "scale_scores": True,
+    }
+    return {
+        "model": {
+            "inputs": {_HISTORY: {"kind": "sequence", "max_length": history}},
+            "encoder": {"t5": {"layers": size.encoder_layers, **shared}},
+            "decoder": {"layers": size.decoder_layers, **shared},
+        },
+        "training": {
+            "steps": steps,
+            "batch": size.batch,
+            "learning_rate": size.learning_rate,
+            "warmup_steps": min(200, steps // 10),
+            "threads": min(size.threads, available_cores()),
+        },
+        "generation": {
+            "max_batch": 16,
+            "profiles": {
+                name: asdict(profile_of(trie.vocab_sizes, trie.num_leaves, width))
+                for name, width in (("full", size.beams), ("reduced", size.beams // 4))
+            },
+        },
+    }
+
+
+def profile_of(vocab_sizes: Sequence[int], num_sids: int, width: int) -> BeamProfile:
+    """Return a profile of this many beams, or as many as the SIDs and their prefixes allow."""
+    prefixes = np.cumprod([1.0, *vocab_sizes[:-1]])
+    beams = tuple(int(min(width, num_sids, each)) for each in prefixes)
+    return BeamProfile(beams, min(width, num_sids))
+
+
+def _tokens(vocab_sizes: Sequence[int]) -> dict[str, Any]:
+    """Number a t5 encoder's tokens: 0 ends the history, then come those of each position."""
+    first = np.cumsum([1, *vocab_sizes]).tolist()
+    return {
+        "num_tokens": first[-1],
+        "token_offsets": tuple(first[:-1]),
+        "prefix_tokens": (),
+        "eos_token": 0,
+    }
+
+
+def _with_tokens(model: Mapping[str, Any], vocab_sizes: list[int]) -> dict[str, Any]:
+    """Complete a t5 encoder: its tokens, unless it numbers them, and its only history."""
+    encoder, inputs = model.get("encoder"), model.get("inputs")
+    if not isinstance(encoder, Mapping) or not isinstance(t5 := encoder.get("t5"), Mapping):
+        return dict(model)
+    numbered = dict(t5)
+    derived = _tokens(vocab_sizes)
+    if not derived.keys() & t5.keys():
+        numbered |= derived
+    if isinstance(inputs, Mapping) and len(inputs) == 1:
+        numbered.setdefault("history", next(iter(inputs)))
+    return {**model, "encoder": {**encoder, "t5": numbered}}

@@ -1,0 +1,167 @@
+"""`grace evaluate` on a small checkpoint: with targeting, against the plain definition."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from grace.index.snapshot import Snapshot
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.index.targeting.schema import TargetingSchema, load_schema
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from support.in_process import invoke_grace
+from support.models import sequence_scores
+from support.oracle import RawAd, User, eligible
+
+SIDS = 111
+
+
+@pytest.fixture(scope="module")
+def checkpoint(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("evaluated") / "checkpoint"
+    options = ("--config", training_folder / "recipe.yaml", "--steps", "30", "--no-plot")
+    assert invoke_grace("train", "--data", training_folder, "--out", out, *options).exit_code == 0
+    return out
+
+
+def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
+    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", data, "--json", *options)
+    assert done.exit_code == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.fixture(scope="module")
+def data(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training folder, whose log also says who the users are."""
+    folder = tmp_path_factory.mktemp("with-users")
+    for name in (ADS_FILE, TARGETING_FILE):
+        (folder / name).symlink_to(training_folder / name)
+    rows = pq.read_table(training_folder / LOG_FILE).to_pylist()
+    for row in rows:
+        user = row["user_id"]
+        row["country"] = ["US", "DE", "GB", None][user % 4]
+        row["gender"] = ["female", "male"][user % 2]
+        row["location"] = [["us", "us/ca"], ["de"], None][user % 3]
+    pq.write_table(pa.Table.from_pylist(rows), folder / LOG_FILE)
+    return folder
+
+
+def leaves_for(user: User, ads: Path, schema: TargetingSchema, catalogue: Snapshot) -> set[int]:
+    """Return the SIDs with an ad that the user may see, by the definition on raw strings."""
+    leaf_of = {
+        tuple(s): leaf for leaf, s in enumerate(catalogue.trie.sids(np.arange(SIDS)).tolist())
+    }
+    found = set()
+    for row in pq.read_table(ads).to_pylist():
+        lists = {name: (row.get(name), row.get(f"{name}_exclude")) for name in schema.names}
+        rules = {
+            name: (None if inside is None else frozenset(inside), outside and frozenset(outside))
+            for name, (inside, outside) in lists.items()
+        }
+        if eligible(schema, RawAd(row["ad_id"], tuple(row["sid"]), rules=rules), user):
+            found.add(leaf_of[tuple(row["sid"])])
+    return found
+
+
+def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
+    checkpoint: Path, data: Path, training_catalogue: Snapshot, training_log: Interactions
+) -> None:
+    """Beams as wide as the catalogue: the model ranks by its probabilities of eligible SIDs."""
+    report = evaluated(checkpoint, data, "--beams", str(SIDS), "--cutoffs", "1,5,20")
+    model, log = load_checkpoint(checkpoint), training_log
+    events = log.last_events()
+    context = model.user_context(HistoryBatches(log, history_input(model.spec)).inputs(events))
+    sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(SIDS))).long()
+    schema = load_schema(data / TARGETING_FILE)
+    counts = log.leaf_counts(SIDS)
+    by_popularity = np.argsort(-counts, kind="stable").tolist()
+    ranks: dict[str, list[int]] = {"model": [], "popularity": []}
+    free: list[int] = []
+    sizes = []
+    for place, event in enumerate(events.tolist()):
+        number = int(log.user_ids[log.event_user[event]])
+        user = {
+            "country": [["US"], ["DE"], ["GB"], []][number % 4],
+            "gender": [["female"], ["male"]][number % 2],
+            "location": [["us", "us/ca"], ["de"], []][number % 3],
+        }
+        allowed = leaves_for(user, data / ADS_FILE, schema, training_catalogue)
+        sizes.append(len(allowed))
+        truth = int(log.leaves[event])
+        if truth not in allowed:
+            continue
+        scores = sequence_scores(model.decoder, context, place, sids).tolist()
+        above = [leaf for leaf in range(SIDS) if scores[leaf] > scores[truth]]
+        ranks["model"].append(len(allowed.intersection(above)))
+        free.append(len(above))
+        listed = [leaf for leaf in by_popularity if leaf in allowed]
+        ranks["popularity"].append(listed.index(truth))
+    found = report["targeted"]
+    assert (found["people"], found["measured"]) == (len(events), len(free))
+    assert 0 < len(free) < len(events)
+    assert found["eligible_share"] == pytest.approx(np.mean(sizes) / SIDS, abs=1e-4)
+    for name, expected in ranks.items():
+        for k in (1, 5, 20):
+            share = np.mean([rank < k for rank in expected])
+            assert found["with_targeting"][name]["recall"][str(k)] == pytest.approx(share, abs=1e-4)
+    for k in (1, 5, 20):
+        share = np.mean([rank < k for rank in free])
+        assert found["without_targeting"]["model"]["recall"][str(k)] == pytest.approx(
+            share, abs=1e-4
+        )
+
+
+def test_without_attributes_in_the_log_the_users_of_requests_are_measured(
+    checkpoint: Path, training_folder: Path, tmp_path: Path
+) -> None:
+    report = evaluated(checkpoint, training_folder, "--beams", "16")
+    requests = (training_folder / REQUESTS_FILE).read_text().splitlines()
+    histories = [json.loads(line)["features"].get("sequences", {}) for line in requests]
+    long_enough = sum(len(each["clicks"]["sids"]) > 4 for each in histories if each)
+    assert report["targeted"]["source"] == f"the users of {REQUESTS_FILE}"
+    assert report["targeted"]["people"] == long_enough > 0
+    for name in (ADS_FILE, TARGETING_FILE, LOG_FILE):
+        (tmp_path / name).symlink_to(training_folder / name)
+    assert evaluated(checkpoint, tmp_path, "--beams", "16")["targeted"] is None
+    (tmp_path / REQUESTS_FILE).write_text('{"user": 3}\n')
+    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", tmp_path)
+    assert done.exit_code == 2
+    assert f"{tmp_path / REQUESTS_FILE}: line 1: not a Retrieve request as JSON" in done.stderr
+
+
+def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, data: Path) -> None:
+    report = evaluated(checkpoint, data, "--beams", "16", "--cutoffs", "2,16,40")
+    done = invoke_grace(
+        *("evaluate", "--checkpoint", checkpoint, "--data", data),
+        *("--beams", "16", "--cutoffs", "2,16,40"),
+    )
+    assert done.exit_code == 0
+    for name, found in report["without_targeting"].items():
+        line = re.search(rf"^{name} +(.*)$", done.stdout, re.MULTILINE)
+        assert line is not None
+        cells = [
+            "-" if k not in found[kind] else f"{100 * found[kind][k]:.1f}%"
+            for kind in ("recall", "ndcg")
+            for k in ("2", "16", "40")
+        ]
+        assert line[1].split() == cells
+    assert "columns country, gender, location of the log" in done.stdout
+    overlap = report["overlap_in_bfloat16"]
+    assert list(overlap) == ["best 10", "all"]
+    assert all(0.5 < share <= 1 for share in overlap.values())
+    assert f"best 10 {overlap['best 10']:.1%}" in done.stdout
+
+
+def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:
+    options = ("--sid-space", "another", "--vocab-sizes", "64,8,8,8")
+    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder, *options)
+    assert done.exit_code == 1
+    assert "the model's sid_space is 'small-1'" in done.stderr

@@ -1,0 +1,70 @@
+"""Training and evaluation on a GPU. `make test-gpu` runs them on a machine that has one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.errors import InputError
+from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.train.run import TrainingRun, chosen_device, train_model
+from support.in_process import invoke_grace
+
+pytestmark = pytest.mark.gpu
+
+CUDA = torch.device("cuda")
+
+
+def silent(*_: object) -> None:
+    pass
+
+
+def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_reads(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    assert chosen_device(None) == CUDA
+    config = training_folder / "recipe.yaml"
+    run = TrainingRun(training_folder, tmp_path / "whole", config, steps=60, device=CUDA)
+    whole = train_model(run, silent)
+    assert whole.final_loss < 0.6 * whole.losses[0]
+
+    def evaluation_ends(what: str, *_: object) -> None:
+        if what == "evaluate":
+            raise KeyboardInterrupt
+
+    parts = replace(run, out=tmp_path / "parts")
+    with pytest.raises(KeyboardInterrupt):
+        train_model(parts, evaluation_ends)
+    with pytest.raises(InputError, match="device was cuda, now it is cpu"):
+        train_model(replace(parts, device=torch.device("cpu")), silent)
+    again = train_model(parts, silent)
+    assert (again.resumed_at, again.checkpoint) == (60, whole.checkpoint)
+    on_cpu = load_checkpoint(tmp_path / "whole").state_dict()
+    on_gpu = load_checkpoint(tmp_path / "parts", CUDA).state_dict()
+    assert all(torch.equal(weight, on_gpu[name].cpu()) for name, weight in on_cpu.items())
+
+
+def test_an_evaluation_on_the_gpu_finds_what_the_cpu_finds(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    """Another order of addition may swap near-ties of a user or two among some 9."""
+    out = tmp_path / "checkpoint"
+    config = training_folder / "recipe.yaml"
+    train_model(TrainingRun(training_folder, out, config, steps=60, device=CUDA), silent)
+    found = {}
+    for device in ("cpu", "cuda"):
+        given = ("--checkpoint", out, "--data", training_folder, "--device", device, "--json")
+        done = invoke_grace("evaluate", *given)
+        assert done.exit_code == 0, done.stderr
+        found[device] = json.loads(done.stdout)
+    for kind in ("without_targeting", "targeted"):
+        cpu, cuda = found["cpu"][kind], found["cuda"][kind]
+        if kind == "targeted":
+            assert cpu["measured"] == cuda["measured"] > 0
+            cpu, cuda = cpu["with_targeting"], cuda["with_targeting"]
+        assert cuda["popularity"] == cpu["popularity"]
+        for k, share in cpu["model"]["recall"].items():
+            assert cuda["model"]["recall"][k] == pytest.approx(share, abs=0.25)
+    assert found["cuda"]["overlap_in_bfloat16"]["all"] > 0.8
