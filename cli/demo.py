@@ -19,6 +19,7 @@ from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.retrieve import stage_times
 from grace.configs.errors import GraceError, InputError
+from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
@@ -119,7 +120,7 @@ def _serve(
     server: "RunningServer", config: Path, snapshot: "Snapshot", folder: Path
 ) -> "tuple[Sequence[Comparison], str]":
     from grace.catalogues.demonstration import Comparison, Demonstration, Outcome, patient
-    from grace.client import RetrievalClient, request_of_json
+    from grace.client import Client
     from grace.configs.serving import load_serving_config
 
     titles = _titles(folder / "ads.parquet")
@@ -129,12 +130,12 @@ def _serve(
     profile = generation.profiles[generation.default_profile]
     demonstration = Demonstration(snapshot, titles, profile)
     started = time.perf_counter()
-    with server, RetrievalClient(server.address) as client:
+    with server, Client(server.address) as client:
         seconds = time.perf_counter() - started
         where = f"process {server.pid} on {server.address}"
         print(f"  grace serve: {where}, ready after {seconds:.1f} s", flush=True)
         asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
-        reply = client.retrieve(request_of_json(asked), CALL_SECONDS)
+        reply = client.retrieve(asked, timeout=CALL_SECONDS).message
         _headline(f"2. One user, {request['request_id']}")
         for name, value in request["user"].items():
             print(f"  {name:9} {', '.join(value['values'])}")
@@ -146,7 +147,7 @@ def _serve(
         _show_ads(demonstration.returned(request, reply))
         print(f"  The server's times: {stage_times(reply)}")
         requests = [request, *_requests_with_clicks(folder / "requests.jsonl")]
-        counts = [client.retrieve(request_of_json(r), CALL_SECONDS).counts for r in requests]
+        counts = [client.retrieve(r, timeout=CALL_SECONDS).message.counts for r in requests]
     targeted = [Outcome(each.ads_generated, each.ads_matched) for each in counts]
     without = demonstration.without_targeting(requests)
     comparisons = [
@@ -254,7 +255,7 @@ def _draw(comparisons: "Sequence[Comparison]", searched: str, file: Path) -> Non
     try:
         from grace.catalogues.demonstration_picture import draw
     except ModuleNotFoundError as error:
-        print(f"  no picture, since {error.name} is missing: pip install matplotlib")
+        print(f"  no picture, since {error.name} is missing: {install_command('plots')}")
         return
     draw(comparisons, searched, file)
     print(f"  the same as a picture: {file}")

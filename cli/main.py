@@ -13,9 +13,9 @@ from importlib.metadata import version
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 from typer.models import ParameterInfo
 
+from grace.cli.help import Command, Group, name_values
 from grace.configs.errors import GraceError, SnapshotError
 
 COMMANDS = (
@@ -43,7 +43,7 @@ COMMANDS = (
 INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
 
-class InOrder(TyperGroup):
+class InOrder(Group):
     """Lists the commands in the order of COMMANDS. Typer would list groups after all others."""
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]  # noqa: ARG002
@@ -55,9 +55,8 @@ app = typer.Typer(
     cls=InOrder,
     help="Generative ads retrieval: catalogues, snapshots, models, and the server.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -115,15 +114,20 @@ def leave_reading_to(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def _finished(command: Callable[..., None]) -> Callable[..., None]:
+    return report_errors(leave_reading_to(name_values(command)))
+
+
 for _command in COMMANDS:
     _name = _command.replace("-", "_")
     _module = import_module(f"grace.cli.{_name}")
     if hasattr(_module, "app"):
         for _below in _module.app.registered_commands:
-            _below.callback = report_errors(leave_reading_to(_below.callback))
-        app.add_typer(_module.app, name=_command)
+            _below.cls = Command
+            _below.callback = _finished(_below.callback)
+        app.add_typer(_module.app, name=_command, cls=Group)
     else:
-        app.command(_command)(report_errors(leave_reading_to(getattr(_module, _name))))
+        app.command(_command, cls=Command)(_finished(getattr(_module, _name)))
 
 
 def run() -> None:

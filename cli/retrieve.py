@@ -96,7 +96,7 @@ def retrieve(
     """
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from grace.client import RetrievalClient, access_of
+    from grace.client import Client, access_of
 
     if not math.isfinite(timeout + wait):
         raise InputError("--timeout and --wait: give a number of seconds")
@@ -117,11 +117,12 @@ def retrieve(
     message.max_ads = max_ads or message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     access = access_of(tls_ca, tls_certificate, tls_key, token_file)
-    with RetrievalClient(address, access.tls, access.token) as client:
+    # One attempt: the command shows what the server answers, refusals included.
+    with Client(address, access.tls, access.token, retry=None) as client:
         if wait:
             client.wait_ready(wait)
         started = time.perf_counter()
-        reply = client.retrieve(message, timeout)
+        reply = client.retrieve(message, timeout=timeout).message
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
     known = None if table is None else known_ads(table, reply.ad_ids, user_values)

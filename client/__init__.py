@@ -1,18 +1,42 @@
-"""Call a GRACE server from Python."""
+"""Call a GRACE server from Python.
+
+from grace.client import Client
+
+with Client("127.0.0.1:50051") as client:
+    result = client.retrieve(user={"country": "US"}, max_ads=5, timeout=1.0)
+"""
 
 from grace.client.admin_client import AdminClient
-from grace.client.client import AsyncRetrievalClient, RetrievalClient
+from grace.client.client import AsyncClient, Client
 from grace.client.connection import PLAINTEXT, Access, Tls, access_of, handshake_fault
+from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
+from grace.client.result import Ad, Ads, Counts, RetrieveResult, Sids, Timings
+from grace.client.retry import Retry
+from grace.configs.errors import CallError, InputError, InvalidCallError, RequestError
 
 __all__ = [
     "PLAINTEXT",
     "Access",
+    "Ad",
     "AdminClient",
-    "AsyncRetrievalClient",
-    "RetrievalClient",
+    "Ads",
+    "AsyncClient",
+    "CallError",
+    "Client",
+    "Counts",
+    "Events",
+    "InputError",
+    "InvalidCallError",
+    "RequestError",
+    "RequestFields",
+    "RetrieveResult",
+    "Retry",
+    "Sids",
+    "Timings",
     "Tls",
     "access_of",
     "handshake_fault",
+    "request_of",
     "request_of_json",
 ]

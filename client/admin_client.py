@@ -10,8 +10,8 @@ from typing import Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from grace.client.client import OPTIONS, call_error, require_host_and_port
-from grace.client.connection import Access, Tls
+from grace.client.connection import Access, FailedCall, Tls, call_error
+from grace.client.target import require_host_and_port
 from grace.proto import retrieval_pb2 as wire
 
 ELSEWHERE = (
@@ -28,7 +28,7 @@ class AdminClient:
         require_host_and_port(address)
         self.address = address
         self._access = Access(tls)
-        self._channel = self._access.channel(address, OPTIONS)
+        self._channel = self._access.channel(address)
 
     def __enter__(self) -> Self:
         return self
@@ -78,5 +78,6 @@ class AdminClient:
         try:
             reply: _Reply = method(request, timeout=timeout)
         except grpc.RpcError as error:
-            raise call_error(self.address, self._access, error, ELSEWHERE) from None
+            failed = FailedCall.of(error)
+            raise call_error(self.address, self._access, failed, ELSEWHERE) from None
         return reply

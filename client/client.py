@@ -1,72 +1,112 @@
-"""Clients of a server, for threads and for asyncio.
+"""Clients of a server, for threads and for asyncio; docs/clients.md explains them."""
 
-    with RetrievalClient("127.0.0.1:50051") as client:
-        reply = client.retrieve(request_of_json(json.loads(text)), timeout=1.0)
-
-    async with AsyncRetrievalClient("127.0.0.1:50051") as client:
-        reply = await client.retrieve(request, timeout=1.0)
-
-    RetrievalClient("ads.example.com:50051", tls=Tls(ca=Path("ca.pem")), token="...")
-
-A `RetrievalClient` serves any number of threads, an `AsyncRetrievalClient` one event loop.
-"""
-
-import re
+import asyncio
+import threading
 import time
-from collections.abc import Iterable
-from ipaddress import IPv6Address
-from typing import Self, cast
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Self, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2
 
-from grace.client.connection import Access, Tls, handshake_fault, tls_fault
-from grace.configs.errors import CallError, InputError, InvalidCallError
+from grace.client.connection import (
+    OPTIONS,
+    Access,
+    FailedCall,
+    Options,
+    Tls,
+    call_error,
+    handshake_fault,
+    tls_fault,
+)
+from grace.client.request import RequestFields, request_of
+from grace.client.request_json import request_of_json
+from grace.client.result import RetrieveResult
+from grace.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
+from grace.client.target import Addresses, target_of
+from grace.configs.errors import CallError, InputError
 from grace.proto import retrieval_pb2 as wire
 
 SERVICE = "grace.v1.AdsRetrieval"
 METHOD = f"/{SERVICE}/Retrieve"
-OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-)
-REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
-"""Statuses that refuse what the request says."""
-NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
-"""Statuses of a call and of a health check that another service answers."""
-RETRIEVE_ELSEWHERE = (
-    "Retrieve; it may be the Admin address: use the one that the section listen listens on"
-)
+CHECK = "/grpc.health.v1.Health/Check"
 LOOK_AGAIN_SECONDS = 0.05
 CHECK_SECONDS = 5.0
-MAX_PORT = 65535
-_ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]+):(?P<port>[0-9]{1,5})", re.ASCII)
+CLOSED = "this client is closed; create another one"
+REMEDY = "see its log, or start it (grace serve)"
 
 
-class RetrievalClient:
-    def __init__(self, address: str, tls: Tls | None = None, token: str | None = None) -> None:
+class _Connected(ABC):
+    """What both clients have: the servers, the access to them, and the retries."""
+
+    def __init__(
+        self,
+        address: Addresses,
+        tls: Tls | None = None,
+        token: str | None = None,
+        retry: Retry | None = DEFAULT_RETRY,
+    ) -> None:
         """Connect with the first call, and again after a lost connection.
 
-        address  HOST:PORT; anything else is an InputError
+        address  HOST:PORT, or a list of IP:PORT; anything else is an InputError. The client calls
+                 the addresses of a name or of a list in turn, but for those that are not ready
         tls      None: plaintext
         token    for servers that require one; without TLS, it crosses the network in plaintext
+        retry    None: each call is one attempt
         """
-        require_host_and_port(address)
-        self.address = address
-        self._access = access = Access(tls, token)
-        self._metadata = access.metadata
-        self._channel = access.channel(address, OPTIONS)
+        target = target_of(address, over_tls=tls is not None)
+        self.address = target.shown
+        self._access = Access(tls, token)
+        self._metadata = self._access.metadata
+        self._retry = retry
+        self._budget = RetryBudget(retry or DEFAULT_RETRY)
+        self._closed = threading.Event()
+        self._channel = self._open(target.uri, (*OPTIONS, *target.options))
         self._retrieve = self._channel.unary_unary(
             METHOD,
             request_serializer=wire.RetrieveRequest.SerializeToString,
             response_deserializer=wire.RetrieveResponse.FromString,
         )
         self._check = self._channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
+            CHECK,
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
+
+    @abstractmethod
+    def _open(self, target: str, options: Options) -> Any: ...
+
+    def _attempts(self, timeout: float) -> Attempts:
+        if self._closed.is_set():
+            raise CallError("CANCELLED", "", CLOSED)
+        return Attempts(self._retry, self._budget, timeout)
+
+    def _error(self, failed: FailedCall, attempts: Attempts) -> CallError:
+        return call_error(self.address, self._access, failed, attempts=attempts.number)
+
+    def _remedy(self, error: grpc.RpcError) -> str:
+        """Return what to do after a failed check of health. Raise an error that would stay."""
+        failed = FailedCall.of(error)
+        if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
+            return handshake_fault(self.address, failed.text, self._access) or REMEDY
+        if failed.code == "DEADLINE_EXCEEDED":
+            return REMEDY
+        raise call_error(self.address, self._access, failed) from None
+
+    def _never_ready(self, timeout: float, why: str) -> CallError:
+        text = f"no server at {self.address} was ready within {timeout:g} s"
+        return CallError("UNAVAILABLE", "", f"{text}; {why}")
+
+
+class Client(_Connected):
+    """A client for any number of threads.
+
+    with Client("ads.example.com:50051", tls=Tls(ca=Path("ca.pem")), token="...") as client:
+        result = client.retrieve(user={"country": "US"}, max_ads=5, timeout=1.0)
+        for ad in result.ads:
+            print(ad.ad_id, ad.score)
+    """
 
     def __enter__(self) -> Self:
         return self
@@ -75,17 +115,40 @@ class RetrievalClient:
         self.close()
 
     def close(self) -> None:
+        """End the connections. Calls under way, also those of other threads, fail."""
+        self._closed.set()
         self._channel.close()
 
-    def retrieve(self, request: wire.RetrieveRequest, timeout: float) -> wire.RetrieveResponse:
-        """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
-        try:
-            reply: wire.RetrieveResponse = self._retrieve(
-                request, timeout=timeout, metadata=self._metadata
-            )
-        except grpc.RpcError as error:
-            raise call_error(self.address, self._access, error) from None
-        return reply
+    def retrieve(
+        self,
+        request: wire.RetrieveRequest | Mapping[str, Any] | None = None,
+        *,
+        timeout: float,
+        **fields: Unpack[RequestFields],
+    ) -> RetrieveResult:
+        """Return the ads for a user; raise a CallError if there is no answer.
+
+        request  a ready message, or the API's JSON; instead of it, give `fields`
+        timeout  seconds for the whole call, retries included. The server sees the deadline, too
+
+        client.retrieve(user={"country": "US"}, sequences={"clicks": [ad.sid]}, timeout=1.0)
+        """
+        message = _message(request, fields)
+        attempts = self._attempts(timeout)
+        while True:
+            try:
+                reply = self._retrieve(
+                    message, timeout=attempts.seconds_left, metadata=self._metadata
+                )
+            except grpc.RpcError as error:
+                failed = FailedCall.of(error)
+            else:
+                attempts.answered()
+                return RetrieveResult.of(reply, attempts.number)
+            wait = attempts.wait_after(failed)
+            if wait is None or self._closed.wait(wait):
+                raise self._error(failed, attempts)
+            attempts.number += 1
 
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
         """Return whether the server's health is SERVING; False without a server.
@@ -99,41 +162,29 @@ class RetrievalClient:
         end = time.monotonic() + timeout
         while why := self._why_not_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
             if time.monotonic() >= end:
-                text = f"no server at {self.address} was ready within {timeout:g} s"
-                raise CallError("UNAVAILABLE", "", f"{text}; {why}")
+                raise self._never_ready(timeout, why)
             time.sleep(LOOK_AGAIN_SECONDS)
+
+    def _open(self, target: str, options: Options) -> grpc.Channel:
+        return self._access.channel(target, options)
 
     def _why_not_ready(self, timeout: float) -> str | None:
         """Return None if the server is ready, or else the remedy."""
-        remedy = "see its log, or start it (grace serve)"
         try:
-            request = health_pb2.HealthCheckRequest(service=SERVICE)
-            status = self._check(request, timeout=timeout).status
+            reply = self._check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout)
         except grpc.RpcError as error:
-            text = error.details() or ""
-            if error.code() is grpc.StatusCode.UNAVAILABLE and not tls_fault(self.address, text):
-                return handshake_fault(self.address, text, self._access) or remedy
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return remedy
-            raise call_error(self.address, self._access, error) from None
-        return None if status == health_pb2.HealthCheckResponse.SERVING else remedy
+            return self._remedy(error)
+        return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
 
 
-class AsyncRetrievalClient:
-    """The same call for asyncio. Create it inside the event loop that uses it."""
+class AsyncClient(_Connected):
+    """The same for asyncio. Create it inside the event loop that uses it.
 
-    def __init__(self, address: str, tls: Tls | None = None, token: str | None = None) -> None:
-        """Connect with the first call, and again after a lost connection."""
-        require_host_and_port(address)
-        self.address = address
-        self._access = access = Access(tls, token)
-        self._metadata = access.metadata
-        self._channel = access.aio_channel(address, OPTIONS)
-        self._retrieve = self._channel.unary_unary(
-            METHOD,
-            request_serializer=wire.RetrieveRequest.SerializeToString,
-            response_deserializer=wire.RetrieveResponse.FromString,
-        )
+    async with AsyncClient("127.0.0.1:50051") as client:
+        result = await client.retrieve(user={"country": "US"}, max_ads=5, timeout=1.0)
+
+    Cancelling a task cancels its call on the server, too.
+    """
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,55 +193,75 @@ class AsyncRetrievalClient:
         await self.close()
 
     async def close(self) -> None:
+        """End the connections. Calls under way fail."""
+        self._closed.set()
         await self._channel.close()
 
     async def retrieve(
-        self, request: wire.RetrieveRequest, timeout: float
-    ) -> wire.RetrieveResponse:
-        """Return the reply. `timeout`, in seconds, is the deadline, which the server sees too."""
+        self,
+        request: wire.RetrieveRequest | Mapping[str, Any] | None = None,
+        *,
+        timeout: float,
+        **fields: Unpack[RequestFields],
+    ) -> RetrieveResult:
+        """Return the ads for a user, as `Client.retrieve` does."""
+        message = _message(request, fields)
+        attempts = self._attempts(timeout)
+        while True:
+            try:
+                reply = await self._retrieve(
+                    message, timeout=attempts.seconds_left, metadata=self._metadata
+                )
+            except grpc.aio.AioRpcError as error:
+                failed = FailedCall.of(error)
+            except asyncio.CancelledError:
+                self._raise_if_closed()
+                raise
+            else:
+                attempts.answered()
+                return RetrieveResult.of(reply, attempts.number)
+            if (wait := attempts.wait_after(failed)) is not None:
+                await asyncio.sleep(wait)
+            if wait is None or self._closed.is_set():
+                raise self._error(failed, attempts)
+            attempts.number += 1
+
+    async def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
+        """Return whether the server's health is SERVING, as `Client.is_ready` does."""
+        return await self._why_not_ready(timeout) is None
+
+    async def wait_ready(self, timeout: float) -> None:
+        """Wait until health is SERVING, whether or not there is a server yet."""
+        end = time.monotonic() + timeout
+        while why := await self._why_not_ready(max(end - time.monotonic(), LOOK_AGAIN_SECONDS)):
+            if time.monotonic() >= end:
+                raise self._never_ready(timeout, why)
+            await asyncio.sleep(LOOK_AGAIN_SECONDS)
+
+    def _open(self, target: str, options: Options) -> grpc.aio.Channel:
+        return self._access.aio_channel(target, options)
+
+    def _raise_if_closed(self) -> None:
+        """Raise a CallError if `close` has ended the call, and not the caller's own `cancel`."""
+        task = asyncio.current_task()
+        if self._closed.is_set() and task is not None and not task.cancelling():
+            raise CallError("CANCELLED", "", CLOSED) from None
+
+    async def _why_not_ready(self, timeout: float) -> str | None:
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
         try:
-            reply: wire.RetrieveResponse = await self._retrieve(
-                request, timeout=timeout, metadata=self._metadata
-            )
+            reply = await self._check(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
-            raise call_error(self.address, self._access, error) from None
-        return reply
+            return self._remedy(error)
+        return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
 
 
-def call_error(
-    address: str, access: Access, error: grpc.RpcError, other: str = RETRIEVE_ELSEWHERE
-) -> CallError:
-    """Return the error of a call. `other` names the service, and what may answer instead of it."""
-    code, text = error.code().name, " ".join((error.details() or "").split())
-    trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
-    reason = trailers.get("grace-reason", "")
-    if code in REFUSED:
-        return InvalidCallError(code, reason, text)
-    if reason:
-        return CallError(code, reason, text)
-    if code == "UNAVAILABLE":
-        text = handshake_fault(address, text, access) or (
-            f"no server at {address}; start it (grace serve), or use another address"
-        )
-    elif code == "DEADLINE_EXCEEDED":
-        text = f"{address} did not answer in time; allow a longer timeout"
-    elif code in NO_SUCH_SERVICE:
-        text = f"what answers at {address} does not serve {other}"
-    return CallError(code, "", text)
-
-
-def require_host_and_port(address: str) -> None:
-    found = _ADDRESS.fullmatch(address)
-    if found is None or not (found["ipv6"] is None or _is_ipv6(found["ipv6"])):
-        fault = "expected HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051"
-        raise InputError(f"address {address!r}: {fault}")
-    if not 1 <= int(found["port"]) <= MAX_PORT:
-        raise InputError(f"address {address!r}: the port must be 1 to {MAX_PORT}")
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True
+def _message(
+    request: wire.RetrieveRequest | Mapping[str, Any] | None, fields: RequestFields
+) -> wire.RetrieveRequest:
+    if request is None:
+        return request_of(fields)
+    if fields:
+        given = ", ".join(fields)
+        raise InputError(f"a request and fields ({given}); put these into the request")
+    return request if isinstance(request, wire.RetrieveRequest) else request_of_json(request)

@@ -1,16 +1,32 @@
-"""How a client connects: in plaintext or over TLS, with a token or without."""
+"""How a client connects, over TLS and with a token or without them, and why its calls failed."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import CallError, ConfigError, InputError, InvalidCallError
 from grace.configs.pem_files import read_bytes, read_certificates, read_pem, require_pair
 
 Options = Sequence[tuple[str, Any]]
+
+OPTIONS: Options = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # While calls are open: notice a server whose machine is gone. Servers allow one PING in 10 s.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+)
+REFUSED = ("INVALID_ARGUMENT", "FAILED_PRECONDITION")
+"""Statuses that refuse what the request says."""
+NO_SUCH_SERVICE = ("UNIMPLEMENTED", "NOT_FOUND")
+"""Statuses of a call and of a health check that another service answers."""
+RETRIEVE_ELSEWHERE = (
+    "Retrieve; it may be the Admin address: use the one that the section listen listens on"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +49,12 @@ class Access:
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
 
-    def channel(self, address: str, options: Options) -> grpc.Channel:
+    def channel(self, address: str, options: Options = OPTIONS) -> grpc.Channel:
         if self.tls is None:
             return grpc.insecure_channel(address, options=options)
         return grpc.secure_channel(address, channel_credentials(self.tls), options=options)
 
-    def aio_channel(self, address: str, options: Options) -> grpc.aio.Channel:
+    def aio_channel(self, address: str, options: Options = OPTIONS) -> grpc.aio.Channel:
         if self.tls is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, channel_credentials(self.tls), options=options)
@@ -57,6 +73,54 @@ class Access:
 
 
 PLAINTEXT = Access()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCall:
+    """How one attempt of a call ended, as gRPC reports it.
+
+    reason     the server's word, empty if a gRPC library answered
+    push_back  the seconds that the server asks to wait before the next attempt; below 0, it wants
+               none
+    """
+
+    code: str
+    reason: str
+    text: str
+    push_back: float | None = None
+
+    @classmethod
+    def of(cls, error: grpc.RpcError) -> "FailedCall":
+        trailers = dict(cast(Iterable[tuple[str, str]], error.trailing_metadata() or ()))
+        advice = trailers.get("grpc-retry-pushback-ms")
+        return cls(
+            code=error.code().name,
+            reason=trailers.get("grace-reason", ""),
+            text=" ".join((error.details() or "").split()),
+            push_back=None if advice is None else _push_back(advice),
+        )
+
+
+def call_error(
+    address: str,
+    access: Access,
+    failed: FailedCall,
+    other: str = RETRIEVE_ELSEWHERE,
+    attempts: int = 1,
+) -> CallError:
+    """Return the error of a call. `other` names the service, and what may answer instead of it."""
+    code, reason, text = failed.code, failed.reason, failed.text
+    if code in REFUSED:
+        return InvalidCallError(code, reason, text, attempts)
+    if not reason and code == "UNAVAILABLE":
+        text = handshake_fault(address, text, access) or (
+            f"no server at {address}; start it (grace serve), or use another address"
+        )
+    elif not reason and code == "DEADLINE_EXCEEDED":
+        text = f"{address} did not answer in time; allow a longer timeout"
+    elif not reason and code in NO_SUCH_SERVICE:
+        text = f"what answers at {address} does not serve {other}"
+    return CallError(code, reason, text, attempts)
 
 
 def access_of(
@@ -138,3 +202,11 @@ def _closed(address: str, text: str, access: Access) -> str | None:
     else:
         why = "it may not trust the CA of this client's certificate, or the certificate has expired"
     return f"the server at {address} closed the connection: {why}"
+
+
+def _push_back(text: str) -> float:
+    """Return seconds. gRPC takes a text that is no number for a server that wants no retry."""
+    try:
+        return int(text) / 1e3
+    except ValueError:
+        return -1.0

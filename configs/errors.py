@@ -106,11 +106,12 @@ class DeviceError(GraceError):
 
 
 class CallError(GraceError):
-    def __init__(self, code: str, reason: str, text: str) -> None:
+    def __init__(self, code: str, reason: str, text: str, attempts: int = 1) -> None:
         super().__init__(f"{code} ({reason}): {text}" if reason else f"{code}: {text}")
         self.code = code  # the name of the gRPC status
         self.reason = reason  # from our server; empty if another server answered
         self.text = text
+        self.attempts = attempts
 
 
 class InvalidCallError(CallError):

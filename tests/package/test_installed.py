@@ -70,7 +70,7 @@ def product_files(repository: Path) -> set[str]:
         f"grace/{name}"
         for file in layout.tracked_files(repository)
         if (name := file.relative_to(repository).as_posix()).partition("/")[0] in layout.LAYERS
-        and file.suffix in kinds
+        and (file.suffix in kinds or name == "client/service_config.json")
         and not name.startswith("native/tests/")
     }
 

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from grace.client import Access, AsyncRetrievalClient, RetrievalClient, Tls
+from grace.client import Access, AsyncClient, Client, Tls
 from grace.configs.errors import CallError, InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.certificates import Authority, Files, certificate_of, client_tls, server_section
@@ -161,20 +161,20 @@ def test_the_python_clients_and_commands_answer_with_certificate_and_token(
     server = guarded.server
 
     async def ads() -> list[int]:
-        async with AsyncRetrievalClient(server.address, guarded.tls, TOKEN) as client:
-            return list((await client.retrieve(REQUEST, 30.0)).ad_ids)
+        async with AsyncClient(server.address, guarded.tls, TOKEN) as client:
+            return [ad.ad_id for ad in (await client.retrieve(REQUEST, timeout=30.0)).ads]
 
     before = Counters.of(server)
-    with RetrievalClient(server.address, tls=guarded.tls, token=TOKEN) as client:
+    with Client(server.address, tls=guarded.tls, token=TOKEN) as client:
         client.wait_ready(30.0)
-        assert list(client.retrieve(REQUEST, 30.0).ad_ids) == asyncio.run(ads())
+        assert client.retrieve(REQUEST, timeout=30.0).ads.ad_ids.tolist() == asyncio.run(ads())
     with (
-        RetrievalClient(server.address, tls=guarded.tls) as client,
+        Client(server.address, tls=guarded.tls) as client,
         pytest.raises(
             CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the call has no token"
         ),
     ):
-        client.retrieve(REQUEST, 30.0)
+        client.retrieve(REQUEST, timeout=30.0)
     done = invoke_grace("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
     assert (done.exit_code, done.stderr) == (0, "")
     load = ["--address", server.address, "--data", str(serving_files.warm_up), "--seconds", "1"]
@@ -199,13 +199,13 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
     done = [0] * 4
 
     def keep_calling(number: int) -> None:
-        kept = RetrievalClient(server.address, guarded.tls, TOKEN)
+        kept = Client(server.address, guarded.tls, TOKEN)
         while not stop.is_set():
             client = kept
             if number % 2:
-                client = RetrievalClient(server.address, guarded.tls, TOKEN)
+                client = Client(server.address, guarded.tls, TOKEN)
             try:
-                client.retrieve(REQUEST, 60.0)
+                client.retrieve(REQUEST, timeout=60.0)
             except CallError as error:
                 failed.append(error)
             done[number] += 1
@@ -248,22 +248,22 @@ def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
     assert len(relays) == 2
     for process in (pid, *map(int, relays)):
         os.kill(process, signal.SIGHUP)
-    with RetrievalClient(guarded.server.address, guarded.tls, TOKEN) as client:
+    with Client(guarded.server.address, guarded.tls, TOKEN) as client:
         for _ in range(5):
-            assert client.retrieve(REQUEST, 30.0).request_id == "r1"
+            assert client.retrieve(REQUEST, timeout=30.0).request_id == "r1"
     assert guarded.server.running
     assert all(Path(f"/proc/{relay}").exists() for relay in relays)
 
 
 def test_a_token_file_is_read_again_by_the_running_server(guarded: Guarded) -> None:
     server, token = guarded.server, "another-token-of-the-test"
-    with RetrievalClient(server.address, guarded.tls, token) as client:
+    with Client(server.address, guarded.tls, token) as client:
         with pytest.raises(CallError, match="unauthenticated"):
-            client.retrieve(REQUEST, 30.0)
+            client.retrieve(REQUEST, timeout=30.0)
         guarded.token_file.write_text(f"{TOKEN}\n{token}\n")
         loaded = len(server.log("credentials_loaded"))
         server.wait_log("credentials_loaded", loaded + 1)
-        assert client.retrieve(REQUEST, 30.0).request_id == "r1"
+        assert client.retrieve(REQUEST, timeout=30.0).request_id == "r1"
     assert not any(TOKEN in line or token in line for line in server.lines)
 
 
@@ -283,10 +283,11 @@ def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path:
         (name, guarded.tls, "is for another name; use an address that it names"),
         (plaintext, client_tls(guarded.ca), "does not speak TLS; connect without it"),
     ):
-        with RetrievalClient(address, tls) as client:
+        with Client(address, tls) as client:
             with pytest.raises(CallError, match=text) as failed:
-                client.retrieve(REQUEST, 30.0)
+                client.retrieve(REQUEST, timeout=30.0)
             assert failed.value.code == "UNAVAILABLE"
+            assert "it may" in text or failed.value.attempts == 1
             assert address in str(failed.value)
             if "it may" not in text:  # the fault lasts
                 with pytest.raises(CallError, match=text):
@@ -303,7 +304,7 @@ def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> Non
         (Tls(None, certificate, other.key), f"tls.key: {other.key}: another key than that of tls"),
     ):
         with pytest.raises(InputError) as refused:
-            RetrievalClient("127.0.0.1:1", tls)
+            Client("127.0.0.1:1", tls)
         assert str(refused.value).startswith(fault)
     for content, fault in (("\n", "is empty"), ("é", "not ASCII text"), (None, "no such file")):
         file = tmp_path / "token"
@@ -325,6 +326,6 @@ def test_a_server_uses_certificates_made_with_the_documented_commands(
     config = serving_files.write_config("openssl.yaml", listen={"tls": server_section(files)})
     with (
         ServerProcess(config) as server,
-        RetrievalClient(server.address, tls=Tls(tmp_path / "ca.pem")) as client,
+        Client(server.address, tls=Tls(tmp_path / "ca.pem")) as client,
     ):
         assert client.retrieve(REQUEST, timeout=60.0).request_id == "r1"

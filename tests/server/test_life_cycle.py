@@ -11,7 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from grace.client import RetrievalClient
+from grace.client import Client
 from grace.proto.retrieval_pb2 import GetStatusResponse, SetLogLevelRequest, SetLogLevelResponse
 from support.faults import Faults
 from support.health import HealthWatch, health, status
@@ -69,7 +69,7 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
             assert not status(server).HasField("snapshot")
             assert server.metric("grace_ready") == 0
             assert caller.call(request).reason == "not_ready"
-            client = stack.enter_context(RetrievalClient(server.address))
+            client = stack.enter_context(Client(server.address))
             assert not client.is_ready()
         client.wait_ready(PATIENCE_SECONDS)
         assert status(server).state == GetStatusResponse.STATE_SERVING

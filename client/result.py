@@ -1,0 +1,177 @@
+"""A reply as frozen Python values. Its ads, up to 10,000, stay in arrays until they are read."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.proto import retrieval_pb2 as wire
+
+
+class Ad(NamedTuple):
+    """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for."""
+
+    ad_id: int
+    score: float
+    sid: tuple[int, ...] | None = None
+
+    @property
+    def probability(self) -> float:
+        return math.exp(self.score)
+
+
+@dataclass(frozen=True, slots=True)
+class Sids:
+    """The SIDs that the model generated, best first; some may have no ad in the result.
+
+    tokens     uint32 [sids, length]
+    scores     float32 [sids]   their log-probabilities
+    of_ads     uint32 [ads]     for each ad of the result, the SID that it comes from
+    """
+
+    tokens: npt.NDArray[np.uint32]
+    scores: npt.NDArray[np.float32]
+    of_ads: npt.NDArray[np.uint32]
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+class Ads(Sequence[Ad]):
+    """The ads of a result, best first: a sequence that makes each `Ad` when you read it.
+
+    ad_ids     int64 [ads]     for NumPy users
+    scores     float32 [ads]
+    """
+
+    __slots__ = ("_sids", "ad_ids", "scores")
+
+    def __init__(
+        self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], sids: Sids | None
+    ) -> None:
+        self.ad_ids = ad_ids
+        self.scores = scores
+        self._sids = sids
+
+    def __len__(self) -> int:
+        return len(self.ad_ids)
+
+    @overload
+    def __getitem__(self, place: int) -> Ad: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Ad, ...]: ...
+    def __getitem__(self, place: int | slice) -> Ad | tuple[Ad, ...]:
+        if isinstance(place, slice):
+            return tuple(self._made(self.ad_ids[place], self.scores[place], place))
+        return Ad(int(self.ad_ids[place]), float(self.scores[place]), self._sid(place))
+
+    def __iter__(self) -> Iterator[Ad]:
+        return self._made(self.ad_ids, self.scores, slice(None))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:3]))
+        return f"<{len(self)} ads: {shown}{', ...' if len(self) > 3 else ''}>"
+
+    def _made(
+        self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], place: slice
+    ) -> Iterator[Ad]:
+        pairs = zip(ad_ids.tolist(), scores.tolist(), strict=True)
+        if self._sids is None:
+            return (Ad(ad_id, score) for ad_id, score in pairs)
+        sids = map(tuple, self._sids.tokens[self._sids.of_ads[place]].tolist())
+        return (Ad(*pair, sid) for pair, sid in zip(pairs, sids, strict=True))
+
+    def _sid(self, place: int) -> tuple[int, ...] | None:
+        if self._sids is None:
+            return None
+        return tuple(self._sids.tokens[self._sids.of_ads[place]].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What each step left; docs/api.md explains the fields."""
+
+    sids_generated: int
+    ads_generated: int
+    ads_matched: int
+    ads_returned: int
+    ads_stopped: int
+    ads_excluded: int
+    ads_limited: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Microseconds on the server: all waiting, and each stage for the whole batch."""
+
+    queue_us: int
+    input_us: int
+    features_us: int
+    generate_us: int
+    post_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieveResult:
+    """The answer to a request.
+
+        for ad in result.ads[:3]:
+            print(ad.ad_id, ad.score, ad.probability)
+
+    ads               best first
+    sids              None, unless the request had include_sids
+    ignored_names     names in the request that neither catalogue nor model knows: misspelt ones
+    truncated         max_ads cut the list
+    degraded          the server was overloaded and used a smaller beam profile: `profile`
+    attempts          attempts that the call took
+    message           the reply itself, a grace.v1.RetrieveResponse
+    """
+
+    ads: Ads
+    sids: Sids | None
+    counts: Counts
+    snapshot_version: int
+    checkpoint: str
+    profile: str
+    request_id: str
+    timings: Timings
+    ignored_names: tuple[str, ...]
+    truncated: bool
+    degraded: bool
+    attempts: int
+    message: wire.RetrieveResponse = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, reply: wire.RetrieveResponse, attempts: int = 1) -> "RetrieveResult":
+        sids = _sids(reply.sids) if reply.HasField("sids") else None
+        ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
+        counts, timings = reply.counts, reply.timings
+        return cls(
+            ads=Ads(_frozen(ad_ids), _frozen(scores), sids),
+            sids=sids,
+            counts=Counts(**{name: getattr(counts, name) for name in Counts.__slots__}),
+            snapshot_version=reply.snapshot_version,
+            checkpoint=reply.checkpoint,
+            profile=reply.profile,
+            request_id=reply.request_id,
+            timings=Timings(**{name: getattr(timings, name) for name in Timings.__slots__}),
+            ignored_names=tuple(reply.ignored_names),
+            truncated=reply.truncated,
+            degraded=reply.degraded,
+            attempts=attempts,
+            message=reply,
+        )
+
+
+def _sids(sids: wire.Sids) -> Sids:
+    tokens = np.array(sids.tokens, np.uint32).reshape(-1, max(sids.length, 1))
+    scores, of_ads = np.array(sids.scores, np.float32), np.array(sids.sid_of_ad, np.uint32)
+    return Sids(_frozen(tokens), _frozen(scores), _frozen(of_ads))
+
+
+def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:
+    values.flags.writeable = False
+    return values

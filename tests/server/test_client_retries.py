@@ -1,0 +1,348 @@
+"""The Python clients try again when it may help, as late as the server asks, and never too long."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from grace.client import AsyncClient, Client, Retry
+from grace.client.connection import FailedCall
+from grace.client.retry import Attempts, RetryBudget, is_worth_retrying
+from grace.configs.errors import CallError, InputError, InvalidCallError
+from support.faults import Faults
+from support.known_server import REPLY, known_server
+from support.occupied import FAULTY_PLACES, occupied_engine
+from support.retrieve_calls import Caller, Counters, assert_counters_conserve
+from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+STUBBORN = Retry(max_attempts=100_000, max_tokens=1e9)
+TIMEOUT = PATIENCE_SECONDS
+
+
+@contextmanager
+def refusing_server(
+    refusals: int, code: grpc.StatusCode, *trailers: tuple[str, str]
+) -> Iterator[tuple[str, list[float]]]:
+    """Refuse this many calls, then answer. Yield the address, and the times of all calls."""
+    times: list[float] = []
+
+    def answer(_request: bytes, context: Any) -> bytes:
+        times.append(time.monotonic())
+        if len(times) <= refusals:
+            context.set_trailing_metadata(trailers)
+            context.abort(code, "refused")
+        return REPLY
+
+    with known_server(answer, warm_up=0) as address:
+        yield address, times
+
+
+@contextmanager
+def occupied(server: ServerProcess, request: dict[str, Any]) -> Iterator[None]:
+    """Occupy the engine with two calls of another connection; they succeed after leaving."""
+    caller = Caller(server.address)
+    with occupied_engine(server, caller, request) as taken:
+        yield
+    assert [call.outcome().ok for call in taken] == [True] * OTHERS
+    caller.close()
+
+
+OTHERS = 2
+EXHAUSTED, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
+OVERLOADED = ("grace-reason", "overloaded")
+
+
+def test_64_threads_of_one_client_wait_out_an_overload(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, request = faulty_server, serving_files.requests[0]
+    before = Counters.of(server)
+    with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(64) as threads:
+        with occupied(server, request):
+            calls = [threads.submit(client.retrieve, request, timeout=TIMEOUT) for _ in range(64)]
+            server.wait_until(
+                lambda: (Counters.of(server) - before).ends["queue_full"] >= 64 - FAULTY_PLACES,
+                "all calls but those with a place are refused",
+            )
+        results = [call.result() for call in calls]
+    assert all(len(result.ads) > 0 for result in results)
+    attempts = sum(result.attempts for result in results)
+    assert attempts > 64
+    seen = assert_counters_conserve(server, attempts + OTHERS, before)
+    assert (seen.ok, set(seen.ends)) == (64 + OTHERS, {"OK", "queue_full"})
+
+
+def test_the_asyncio_client_waits_out_an_overload(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, request = faulty_server, serving_files.requests[0]
+    before = Counters.of(server)
+
+    async def call_all() -> int:
+        async with AsyncClient(server.address, retry=STUBBORN) as client:
+            with occupied(server, request):
+                calls = [
+                    asyncio.create_task(client.retrieve(request, timeout=TIMEOUT))
+                    for _ in range(FAULTY_PLACES + 5)
+                ]
+                while (Counters.of(server) - before).ends["queue_full"] < 5:
+                    await asyncio.sleep(0.001)
+            return sum(result.attempts for result in await asyncio.gather(*calls))
+
+    attempts = asyncio.run(call_all())
+    assert attempts >= FAULTY_PLACES + 5 + 5
+    assert_counters_conserve(server, attempts + OTHERS, before)
+
+
+def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
+    advice = (OVERLOADED, ("grpc-retry-pushback-ms", "300"))
+    with refusing_server(2, EXHAUSTED, *advice) as (address, times), Client(address) as client:
+        result = client.retrieve(timeout=TIMEOUT)
+    assert (result.attempts, len(times)) == (3, 3)
+    assert min(times[1] - times[0], times[2] - times[1]) >= 0.3
+    assert result.ads.ad_ids.tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "trailers"),
+    [
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))),  # beyond the deadline
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1"))),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),)),
+        (EXHAUSTED, ()),
+        (grpc.StatusCode.INVALID_ARGUMENT, (("grace-reason", "invalid_field"),)),
+        (grpc.StatusCode.FAILED_PRECONDITION, (("grace-reason", "wrong_model"),)),
+        (grpc.StatusCode.UNAUTHENTICATED, (("grace-reason", "unauthenticated"),)),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, (("grace-reason", "deadline_unmeetable"),)),
+        (grpc.StatusCode.INTERNAL, (("grace-reason", "internal"),)),
+        (grpc.StatusCode.INTERNAL, (("grace-reason", "not_finite"),)),
+        (grpc.StatusCode.UNIMPLEMENTED, ()),
+    ],
+)
+def test_a_refusal_that_another_attempt_cannot_cure_is_reported_at_once(
+    code: grpc.StatusCode, trailers: tuple[tuple[str, str], ...]
+) -> None:
+    with refusing_server(1, code, *trailers) as (address, times):
+        with Client(address) as client, pytest.raises(CallError) as refused:
+            client.retrieve(timeout=8.0)
+        assert (refused.value.code, refused.value.attempts, len(times)) == (code.name, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (UNAVAILABLE, "not_ready"),
+        (UNAVAILABLE, "draining"),
+        (UNAVAILABLE, ""),
+        (grpc.StatusCode.CANCELLED, ""),
+        (grpc.StatusCode.INTERNAL, "stage_died"),
+    ],
+)
+def test_what_may_pass_is_tried_again_unless_retries_are_off(
+    code: grpc.StatusCode, reason: str
+) -> None:
+    trailers = (("grace-reason", reason),) if reason else ()
+    with refusing_server(1, code, *trailers) as (address, times):
+        with Client(address) as client:
+            assert client.retrieve(timeout=TIMEOUT).attempts == 2
+        times.clear()
+        with Client(address, retry=None) as client, pytest.raises(CallError) as refused:
+            client.retrieve(timeout=TIMEOUT)
+        assert (refused.value.code, refused.value.reason) == (code.name, reason)
+        assert (refused.value.attempts, len(times)) == (1, 1)
+
+
+def test_an_invalid_request_is_one_call(healthy_server: ServerProcess) -> None:
+    before = Counters.of(healthy_server)
+    with (
+        Client(healthy_server.address, retry=STUBBORN) as client,
+        pytest.raises(InvalidCallError, match="profile: 'huge' is not a") as refused,
+    ):
+        client.retrieve(profile="huge", timeout=TIMEOUT)
+    assert refused.value.attempts == 1
+    assert_counters_conserve(healthy_server, 1, before)
+
+
+def test_many_refusals_end_the_retries_of_a_client() -> None:
+    """Four attempts take tokens 10 to 6; with 5 left, each further call is one attempt."""
+    with refusing_server(10**6, UNAVAILABLE) as (address, times):
+        with Client(address, retry=Retry(initial_backoff=0.001, max_tokens=10)) as client:
+            for _ in range(7):
+                with pytest.raises(CallError):
+                    client.retrieve(timeout=TIMEOUT)
+        assert len(times) == 4 + 6
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0])
+def test_attempts_end_with_the_deadline_of_the_call(
+    faulty_server: ServerProcess, serving_files: ServingFiles, seconds: float
+) -> None:
+    """Without its deadline, each of these calls would go on until the test's time is out."""
+    request = serving_files.requests[0]
+    begun = time.monotonic()
+    with (
+        Client("127.0.0.1:1", retry=STUBBORN) as client,
+        pytest.raises(CallError, match=r"no server at 127\.0\.0\.1:1") as failed,
+    ):
+        client.retrieve(request, timeout=seconds)
+    assert failed.value.attempts > 1
+    with (
+        occupied(faulty_server, request),
+        Client(faulty_server.address, retry=STUBBORN) as client,
+        pytest.raises(CallError, match="DEADLINE_EXCEEDED"),
+    ):
+        client.retrieve(request, timeout=seconds)
+    assert time.monotonic() - begun < PATIENCE_SECONDS
+
+
+def test_a_restarted_server_loses_no_call_of_a_patient_client(
+    serving_files: ServingFiles,
+) -> None:
+    """The first server is asked to stop, the second is killed; calls go on all the time."""
+    request, stop = serving_files.requests[0], threading.Event()
+    attempts: list[int] = []
+
+    def keep_calling(client: Client) -> None:
+        while not stop.is_set():
+            attempts.append(client.retrieve(request, timeout=3 * TIMEOUT).attempts)
+
+    config = serving_files.write_config("first.yaml", listen={"linger_seconds": 0})
+    with ServerProcess(config) as server:
+        port = int(server.address.rpartition(":")[2])
+        listen = {"linger_seconds": 0, "port": port}
+        again = serving_files.write_config("again.yaml", listen=listen)
+        with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(3) as threads:
+            calls = [threads.submit(keep_calling, client) for _ in range(3)]
+            try:
+                server.wait_until(lambda: len(attempts) > 10, "there is load")
+                server.terminate()
+                assert server.wait() == 0
+                for _ in range(2):
+                    with ServerProcess(again) as server:
+                        served = len(attempts)
+                        server.wait_until(lambda: len(attempts) > served + 10, "calls go on")  # noqa: B023
+                with ServerProcess(again):
+                    stop.set()
+                    for call in calls:
+                        call.result()
+            finally:
+                stop.set()
+    assert max(attempts) > 1
+
+
+def test_a_server_that_starts_is_waited_for(serving_files: ServingFiles, faults: Faults) -> None:
+    config = serving_files.write_config("starting.yaml")
+    with faults.closed("input"), ServerProcess(config, faults=faults, ready=False) as server:
+        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
+        with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(1) as thread:
+            call = thread.submit(client.retrieve, timeout=TIMEOUT)
+            server.wait_until(
+                lambda: server.metric("grace_request_failures_total", reason="not_ready") > 1,
+                "the call has been refused twice",
+            )
+            (faults.folder / "input.closed").rename(faults.folder / "opened")
+            assert call.result().attempts > 2
+            (faults.folder / "opened").rename(faults.folder / "input.closed")
+
+
+def test_cancelling_a_task_cancels_its_call_and_its_retries(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, request = faulty_server, serving_files.requests[0]
+    before = Counters.of(server)
+
+    async def cancelled(task: "asyncio.Task[Any]") -> None:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def cancel_both(refusing: str, times: list[float]) -> None:
+        async with AsyncClient(server.address) as client, AsyncClient(refusing) as refused:
+            waiting = asyncio.create_task(client.retrieve(request, timeout=TIMEOUT))
+            while server.metric("grace_queue_depth") < 1:
+                await asyncio.sleep(0.001)
+            await cancelled(waiting)
+            retrying = asyncio.create_task(refused.retrieve(request, timeout=TIMEOUT))
+            while not times:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            await cancelled(retrying)
+
+    advice = (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))
+    with refusing_server(1, EXHAUSTED, *advice) as (refusing, times):
+        with occupied(server, request):
+            asyncio.run(cancel_both(refusing, times))
+        assert len(times) == 1
+    seen = assert_counters_conserve(server, 1 + OTHERS, before)
+    assert seen.ends["cancelled"] == 1
+
+
+def test_closing_a_client_ends_its_calls_and_retries(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    advice = (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))
+    with (
+        refusing_server(10, EXHAUSTED, *advice) as (address, times),
+        occupied(faulty_server, serving_files.requests[0]),
+        ThreadPoolExecutor(2) as threads,
+    ):
+        refused, held = Client(address), Client(faulty_server.address)
+        calls = [threads.submit(each.retrieve, timeout=TIMEOUT) for each in (refused, held)]
+        faulty_server.wait_until(
+            lambda: bool(times) and faulty_server.metric("grace_queue_depth") == 1, "both are out"
+        )
+        for client, call, code in zip(
+            (refused, held), calls, ("RESOURCE_EXHAUSTED", "CANCELLED"), strict=True
+        ):
+            client.close()
+            with pytest.raises(CallError, match=code):
+                call.result()
+            with pytest.raises(CallError, match="this client is closed; create another one"):
+                client.retrieve(timeout=TIMEOUT)
+
+
+def test_waits_grow_to_their_limit_and_differ_between_clients() -> None:
+    retry = Retry(max_attempts=9, initial_backoff=0.1, max_backoff=0.5, backoff_multiplier=2.0)
+    failed = FailedCall("UNAVAILABLE", "draining", "")
+    waits = []
+    for _ in range(100):
+        attempts = Attempts(retry, RetryBudget(retry), 60.0)
+        for number in range(1, 9):
+            attempts.number = number
+            wait = attempts.wait_after(failed)
+            assert wait is not None
+            longest = min(0.1 * 2 ** (number - 1), 0.5)
+            assert longest / 2 <= wait <= longest
+            waits.append(wait)
+        attempts.number = 9
+        assert attempts.wait_after(failed) is None
+    assert len(set(waits)) > len(waits) / 2
+
+
+def test_a_certificate_that_is_not_trusted_stays_so() -> None:
+    assert is_worth_retrying(FailedCall("UNAVAILABLE", "", "connection refused"))
+    fault = FailedCall("UNAVAILABLE", "", "handshake failed: CERTIFICATE_VERIFY_FAILED")
+    assert not is_worth_retrying(fault)
+
+
+@pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(InputError, match=r"^timeout: "):
+        client.retrieve(timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_attempts": 0}, {"initial_backoff": 0.0}, {"max_tokens": -1.0}]
+)
+def test_settings_of_retries_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=f"^{next(iter(settings))}: "):
+        Retry(**settings)

@@ -1,0 +1,215 @@
+"""The Python client's plain values: requests become the API's messages, replies typed results."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any, assert_type
+
+import numpy as np
+import pytest
+from google.protobuf.json_format import ParseDict
+
+from grace.client import (
+    Ad,
+    Ads,
+    Client,
+    Events,
+    InputError,
+    RequestError,
+    RequestFields,
+    RetrieveResult,
+    request_of,
+)
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids
+from support.known_server import known_server
+from support.server_process import ServerProcess
+
+THREE: Any = 3
+CLICKS = [(37, 53, 12, 43), (37, 44, 7, 40)]
+WHOLE: RequestFields = {
+    "request_id": "r1",
+    "model": "m",
+    "sid_space": "s",
+    "user": {"country": "US", "location": ["us", "us/co"], "gender": None, "age": []},
+    "dense": {"hour": 17.5, "vector": [1, 2.5]},
+    "categorical": {"device": 4},
+    "bags": {"pages": [90071992547409931, 7]},
+    "sequences": {"clicks": Events(CLICKS, [5, 6], {"action": [1, 2]}), "views": [(1, 2, 3, 4)]},
+    "max_ads": 3,
+    "profile": "full",
+    "priority": "LOW",
+    "exclude_ads": [123, 124],
+    "exclude": {"campaign": [9, 12], "advertiser": 7},
+    "at_most": {"advertiser": 3},
+    "include_sids": True,
+}
+AS_JSON = {
+    "request_id": "r1",
+    "model": "m",
+    "sid_space": "s",
+    "user": {
+        "country": {"values": ["US"]},
+        "location": {"values": ["us", "us/co"]},
+        "gender": {"values": []},
+        "age": {"values": []},
+    },
+    "features": {
+        "dense": {"hour": {"values": [17.5]}, "vector": {"values": [1, 2.5]}},
+        "categorical": {"device": {"ids": [4]}},
+        "bags": {"pages": {"ids": [90071992547409931, 7]}},
+        "sequences": {
+            "clicks": {
+                "sids": [37, 53, 12, 43, 37, 44, 7, 40],
+                "timestamps_ms": [5, 6],
+                "side": {"action": {"ids": [1, 2]}},
+            },
+            "views": {"sids": [1, 2, 3, 4]},
+        },
+    },
+    "max_ads": 3,
+    "profile": "full",
+    "priority": "LOW",
+    "exclude_ads": [123, 124],
+    "include_sids": True,
+    "exclude": {"campaign": {"ids": [9, 12]}, "advertiser": {"ids": [7]}},
+    "at_most": {"advertiser": 3},
+}
+
+
+def test_plain_values_are_the_documented_json() -> None:
+    assert request_of(WHOLE) == ParseDict(AS_JSON, RetrieveRequest())
+    assert request_of({}) == RetrieveRequest()
+
+
+def test_every_field_of_a_request_has_a_plain_value() -> None:
+    fields = {field.name for field in RetrieveRequest.DESCRIPTOR.fields}
+    kinds = {"dense", "categorical", "bags", "sequences"}
+    assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == set(WHOLE)
+
+
+def test_values_of_numpy_are_as_good_as_python_s() -> None:
+    given: Any = {
+        "user": {"country": np.str_("US"), "location": np.array(["us", "us/co"])},
+        "dense": {"hour": np.float64(17.5), "vector": np.array([1, 2.5])},
+        "categorical": {"device": np.int32(4)},
+        "bags": {"pages": np.array([5, 7], np.uint16)},
+        "sequences": {"clicks": np.array(CLICKS, np.uint16), "views": np.array(CLICKS).ravel()},
+        "max_ads": np.int64(3),
+        "exclude_ads": np.arange(2),
+        "exclude": {"campaign": {9}},
+        "at_most": {"advertiser": np.int8(3)},
+    }
+    sids = [token for sid in CLICKS for token in sid]
+    expected: RequestFields = {
+        "user": {"country": "US", "location": ["us", "us/co"]},
+        "dense": {"hour": 17.5, "vector": [1.0, 2.5]},
+        "categorical": {"device": 4},
+        "bags": {"pages": [5, 7]},
+        "sequences": {"clicks": CLICKS, "views": [sids]},
+        "max_ads": 3,
+        "exclude_ads": [0, 1],
+        "exclude": {"campaign": 9},
+        "at_most": {"advertiser": 3},
+    }
+    assert request_of(given) == request_of(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"usr": 1}, r"request: unknown field 'usr'; known: request_id, model, sid_space, user, "),
+        ({"user": ["US"]}, r"user: expected an object, got a list$"),
+        ({"user": {"country": ["US", 3]}}, r"user\.country\.values\[1\]: expected text, got 3$"),
+        ({"dense": {"hour": "late"}}, r"features\.dense\.hour\.values\[0\]: expected a number"),
+        ({"categorical": {"device": 1.5}}, r"features\.categorical\.device\.ids\[0\]: expected an"),
+        ({"sequences": {"clicks": [(1, 2), (3,)]}}, r"sequences: SIDs of 1, 2 tokens; all have"),
+        (
+            {"sequences": {"clicks": Events([], side=THREE)}},
+            r"features\.sequences\.clicks\.side: expec",
+        ),
+        ({"max_ads": -1}, r"max_ads: -1 is not one of 0 to 4294967295$"),
+        ({"priority": 3}, r"priority: expected text, got 3$"),
+        ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
+    ],
+)
+def test_a_fault_has_its_path_before_any_call(fields: Any, fault: str) -> None:
+    with Client("127.0.0.1:1") as client, pytest.raises(RequestError, match=f"^{fault}"):
+        client.retrieve(**fields, timeout=60.0)
+
+
+def test_a_request_is_a_message_json_or_fields_but_not_two_of_them() -> None:
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(InputError, match=r"^a request and fields \(max_ads\); put these into the"),
+    ):
+        client.retrieve(RetrieveRequest(), max_ads=3, timeout=60.0)
+
+
+def result_of(reply: RetrieveResponse) -> RetrieveResult:
+    """Return the result of a real call that gets this reply."""
+    answer = reply.SerializeToString()
+    with (
+        known_server(lambda _request, _context: answer, warm_up=0) as address,
+        Client(address) as client,
+    ):
+        return client.retrieve(timeout=60.0)
+
+
+def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> None:
+    number = 10_000
+    ad_ids = [(place * 7919 - 5000) << 30 for place in range(number)]
+    scores = [float(np.float32(-place / 7)) for place in range(number)]
+    tokens, of_ads = list(range(400, 400 + 4 * 501)), [place % 501 for place in range(number)]
+    sids = Sids(length=4, tokens=tokens, scores=scores[:501], sid_of_ad=of_ads)
+    for asked in None, sids:
+        result = result_of(RetrieveResponse(ad_ids=ad_ids, scores=scores, sids=asked))
+        expected = [
+            Ad(ad_id, score, tuple(tokens[4 * sid : 4 * sid + 4]) if asked else None)
+            for ad_id, score, sid in zip(ad_ids, scores, of_ads, strict=True)
+        ]
+        assert len(result.ads) == number
+        assert list(result.ads) == expected
+        assert list(result.ads[:7]) == expected[:7]
+        assert list(result.ads[-2:1:-3]) == expected[-2:1:-3]
+        assert [result.ads[place] for place in (0, 7, -1)] == [expected[x] for x in (0, 7, -1)]
+        assert expected[9] in result.ads
+        assert repr(result.ads).startswith(f"<10000 ads: Ad(ad_id={ad_ids[0]}, ")
+        for array in result.ads.ad_ids, result.ads.scores:
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+        with pytest.raises(IndexError):
+            result.ads[number]
+        assert (result.sids is None) == (asked is None)
+    assert result.sids is not None
+    assert result.sids.tokens.tolist() == np.reshape(tokens, (501, 4)).tolist()
+    assert result.sids.scores.tolist() == scores[:501]
+    assert len(result.sids) == 501
+
+
+@pytest.mark.subprocess
+def test_a_result_has_every_field_of_the_reply(
+    healthy_server: ServerProcess, repository: Path
+) -> None:
+    """The request is the page's; a SID of the result is a click of the next request."""
+    page = (repository / "docs" / "api.md").read_text()
+    request = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    with Client(healthy_server.address) as client:
+        result = assert_type(client.retrieve(request, timeout=60.0), RetrieveResult)
+        again = client.retrieve(sequences={"clicks": [result.ads[0].sid or ()]}, timeout=60.0)
+    reply = result.message
+    assert_type(result.ads, Ads)
+    assert (result.request_id, result.snapshot_version, result.profile) == ("r1", 1, "full")
+    assert result.ads.ad_ids.tolist() == list(reply.ad_ids) != []
+    assert (result.truncated, result.degraded, result.attempts) == (True, False, 1)
+    assert result.counts.ads_returned == 3 <= result.counts.ads_matched
+    assert result.timings.generate_us > 0
+    assert result.checkpoint == again.checkpoint != ""
+    assert (again.sids, again.ads[0].sid, again.ignored_names) == (None, None, ())
+    for ad in result.ads:
+        assert_type(ad.ad_id, int)
+        assert ad.probability == math.exp(ad.score)
+    for part, message in ((result.counts, reply.counts), (result.timings, reply.timings)):
+        names = [field.name for field in message.DESCRIPTOR.fields]
+        assert {name: getattr(part, name) for name in part.__slots__} == {
+            name: getattr(message, name) for name in names
+        }
