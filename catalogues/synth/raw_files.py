@@ -25,7 +25,7 @@ from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.spec import CatalogueSpec, Stream
 
 RAW_FILES = ("ads.csv", "items.parquet", "clicks.csv")
-LOG_USERS = 20_000  # of a preset without a log
+LOG_USERS = 6_000  # of a preset without a log
 LIST_SEPARATOR = "|"
 _COLUMNS = {
     "sku": "ad_id",

@@ -26,9 +26,12 @@ from support.t5_folders import T5Shape, write_t5
 
 pytestmark = pytest.mark.subprocess
 
-WITH_PYTHON = ("README.md", "api.md")
+WITH_PYTHON = ("README.md", "quickstart.md", "api.md")
 PROGRAMS = {
     "grace": """\
+case "$1 $*" in
+  synth*--raw*) set -- "$@" --sids 333 ;;
+esac
 case "$1" in
   serve) set -- "$@" --port {retrieve} --admin-port {admin} --metrics-port {metrics} ;;
   retrieve) set -- "$@" --address 127.0.0.1:{retrieve} ;;
@@ -66,6 +69,13 @@ SAID = {
         '"snapshot_version": "1"',
         '"applied": true',
         '"outcome": "OUTCOME_OUT_OF_BEAM"',
+    ),
+    "quickstart.md": (
+        "exclude list country_code_exclude",
+        "nothing: for everybody",
+        "The newest event of ",
+        "3 returned",
+        "(ad SKU-",
     ),
     "operations.md": ("5 returned", '"applied": true', '"previous": "info"'),
 }

@@ -13,8 +13,10 @@ from textwrap import dedent
 
 NOT_RUN = (
     "installs the project",
+    "is in quickstart.md",
     "measures the machine",
     "needs a GPU",
+    "needs compilers of other languages",
     "needs a server with TLS",
     "needs several machines",
     "takes an hour",
