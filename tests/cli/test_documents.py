@@ -84,7 +84,7 @@ NEEDED = ("bash", "curl", "grpcurl", "jq", "openssl")
 
 def free_ports(count: int) -> list[int]:
     """Return ports below those that the system gives to other tests."""
-    found = []
+    found: list[int] = []
     while len(found) < count:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as tried:
