@@ -58,7 +58,6 @@ SAID = {
         "snapshots: 2 -> 1 (back)",
         "5 returned",
         'grace_requests_total{code="OK"} 1.0',
-        "95.4 M",
     ),
     "api.md": (
         '"request_id": "r1"',
