@@ -10,6 +10,7 @@ RATES ?= 100 200 300 400 600
 LOAD_SECONDS ?= 10
 LOAD_OUT ?= build/load
 ADDRESS ?=
+ADMIN ?=
 CUDA ?=
 DATA ?=
 BENCH_RESULTS ?= bench/results/cpu-$(shell getconf _NPROCESSORS_ONLN)core
@@ -149,10 +150,10 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 
 load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
 	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
-	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(DATA),--data $(DATA))
+	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(ADMIN),--admin $(ADMIN)) $(if $(DATA),--data $(DATA))
 
-demo: native  ## make a catalogue, serve it, retrieve ads for users and explain them
-	@$(BIN)/grace demo
+demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
+	@$(BIN)/grace demo --out build/demo-files --force
 
 demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
 	rm -rf build/demo build/demo-model

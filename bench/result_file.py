@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -155,6 +156,8 @@ def _processor() -> str:
 
 def commit() -> str:
     """Return the current commit, marked as dirty if files on disk differ from it."""
+    if shutil.which("git") is None:
+        return "none"
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
         cwd=_ROOT,

@@ -1,7 +1,8 @@
-"""The explanations of `grace demo`: why a reply holds these ads, and what targeting adds.
+"""What `grace demo` shows: one SID, token by token, and what targeting while decoding finds.
 
-The server decodes with targeting. Here the same request is also decoded with the catalogue alone,
-as plain constrained decoding does, to show the difference.
+The server decodes with targeting. Here the same requests are also decoded with the catalogue alone,
+as plain constrained decoding does, and the model scores every SID of the catalogue. So each token
+that the server admits or prunes can be shown with an ad that it leads to.
 """
 
 import math
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from grace import model
@@ -20,56 +22,88 @@ from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
 from grace.index.matching.explain import Reason, explain
 from grace.index.snapshot import Snapshot
-from grace.index.trie import NO_NODE
+from grace.index.trie import NO_NODE, ROOT
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
+from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.feature_reader import read_inputs
 from grace.proto.retrieval_pb2 import RetrieveResponse
 
 CHECKPOINT = Path(model.__file__).parent / "demo"
 CPU = torch.device("cpu")
+ROWS = 256
+"""SIDs that the model scores at once."""
+
+Request = Mapping[str, Any]
+"""A request, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class DemonstratedAd:
-    """`reasons` are all rules of a returned ad, or the failed rules of a refused one."""
+class Branch:
+    """A token that continues a prefix in the catalogue, and where it leads.
 
-    place: int  # in the reply, from 1; 0 for an ad that is not in it
+    `title` is an ad of the most probable SID below. If the server admits the branch, the user may
+    see that ad; if it prunes the branch, `failed` are the rules of the ad that do not allow it.
+    """
+
+    token: int
+    probability: float  # the model's, given the prefix
+    title: str
+    failed: tuple[Reason, ...]
+    sids: int  # below the branch
+    eligible_sids: int  # those with an ad that the user may see
+
+    @property
+    def admitted(self) -> bool:
+        return self.eligible_sids > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The branches of one prefix of a SID, the most probable first."""
+
+    chosen: int  # the token of the SID
+    branches: tuple[Branch, ...]
+
+    @property
+    def pruned(self) -> tuple[Branch, ...]:
+        return tuple(branch for branch in self.branches if not branch.admitted)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedAd:
+    """An ad of a reply, with all its rules."""
+
     ad_id: int
+    title: str
     probability: float  # the model's, of the ad's SID
     reasons: tuple[Reason, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The counts of one way of decoding: SIDs generated, their ads, and ads the user may see.
+    """The ads below the generated SIDs, and those of them that the user may see."""
 
-    `grace demo` prints matched / ads, the share of these ads that the user may see.
-    """
-
-    sids: int
-    ads: int
-    matched: int
+    ads: float
+    eligible_ads: float
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    user: UserAttributes
-    clicks: tuple[int, ...]  # an ad of each clicked SID, newest first
-    admitted_sids: int
-    ads: tuple[DemonstratedAd, ...]  # all of the reply, best first
-    refused: DemonstratedAd | None
-    with_targeting: Outcome
-    catalogue_alone: Outcome
+class Comparison:
+    """The same searches, with and without targeting while decoding."""
+
+    name: str
+    without: Outcome
+    targeted: Outcome
 
 
-def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[str, Any]:
-    """Return a request from San Francisco, after four clicks on ads with `wanted` in the title."""
+def patient(snapshot: Snapshot, titles: Mapping[int, str]) -> dict[str, Any]:
+    """Return a request from Minneapolis, after clicks on four dental clinics anywhere."""
     ads, trie = snapshot.ads, snapshot.trie
-    found = [ad_id for ad_id in sorted(titles) if wanted in titles[ad_id]]
+    found = [ad_id for ad_id in sorted(titles) if "dental clinic" in titles[ad_id]]
     leaves = np.searchsorted(ads.ad_offsets, ads.ordinals(found), side="right") - 1
     clicked = list(dict.fromkeys(leaves.tolist()))[:4]
     user = {
@@ -78,86 +112,161 @@ def shopper(snapshot: Snapshot, titles: Mapping[int, str], wanted: str) -> dict[
         "gender": ["female"],
         "device": ["phone"],
         "language": ["en"],
-        "location": ["us", "us/ca", "us/ca/san-francisco"],
+        "location": ["us", "us/mn", "us/mn/minneapolis"],
     }
     sids = trie.sids(np.array(clicked, np.int64)).flatten().tolist()
     return {
-        "request_id": f"{wanted.replace(' ', '-')}-san-francisco",
+        "request_id": "dentist-minneapolis",
         "user": {name: {"values": values} for name, values in user.items()},
         "features": {"sequences": {"clicks": {"sids": sids}}},
     }
 
 
 class Demonstration:
-    def __init__(self, snapshot: Snapshot, profile: BeamProfile) -> None:
+    def __init__(self, snapshot: Snapshot, titles: Mapping[int, str], profile: BeamProfile) -> None:
         self._snapshot = snapshot
+        self._titles = titles
         self._profile = profile
         self._model: Model = load_checkpoint(CHECKPOINT)
         require_match(self._model.spec, snapshot, CHECKPOINT)
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
-        self._matcher = ExactMatcher(snapshot, threads=1)
 
-    def explain(self, request: Mapping[str, Any], reply: RetrieveResponse) -> Explanation:
-        """Explain the reply to a request (as JSON) that asked for SIDs."""
-        user = {name: tuple(value["values"]) for name, value in request["user"].items()}
-        rows = self._encoder.encode([user])
-        admitted = admitted_entries(self._snapshot, rows, 0)
-        counts = reply.counts
-        return Explanation(
-            user=user,
-            clicks=self._clicks(request),
-            admitted_sids=int(admitted[self._snapshot.trie.first_leaf - 1 :].sum()),
-            ads=self._ads(reply, user),
-            refused=self._refused(reply, user),
-            with_targeting=Outcome(counts.sids_generated, counts.ads_generated, counts.ads_matched),
-            catalogue_alone=self._catalogue_alone(request, rows),
-        )
+    def clicked(self, request: Request) -> list[str]:
+        """Return the title of an ad of each clicked SID, newest first."""
+        offsets, ads = self._snapshot.ads.ad_offsets, self._snapshot.ads.ad_ids
+        tokens = request["features"]["sequences"]["clicks"]["sids"]
+        leaves = reversed(self._leaves(tokens))
+        return [self._titles[int(ads[offsets[leaf]])] for leaf in leaves]
 
-    def _catalogue_alone(self, request: Mapping[str, Any], rows: UserRows) -> Outcome:
-        message = request_of_json(request).SerializeToString()
-        context = self._model.user_context(read_inputs(self._model.spec, [message], 1))
-        index = DecodeIndex.of(self._snapshot, CPU).without_matchers()
-        users, ops = UserTensors.of(rows, CPU), load_ops(CPU)
-        found = beam_search(self._model.decoder, context, users, index, self._profile, ops)
-        found.require_finite()
-        live = found.leaves[0] != NO_NODE
-        leaves, scores = found.leaves[0][live].numpy(), found.scores[0][live].numpy()
-        offsets = np.array([0, len(leaves)])
-        counts = self._matcher.match(rows, offsets, leaves, scores, max_ads=0).counts
-        return Outcome(len(leaves), int(counts.generated[0]), int(counts.matched[0]))
-
-    def _ads(self, reply: RetrieveResponse, user: UserAttributes) -> tuple[DemonstratedAd, ...]:
+    def returned(self, request: Request, reply: RetrieveResponse) -> tuple[ReturnedAd, ...]:
+        """Return the ads of a reply, best first."""
+        user = user_of(request)
         ads = tuple(
-            DemonstratedAd(place, ad_id, math.exp(score), self._reasons(ad_id, user))
-            for place, (ad_id, score) in enumerate(
-                zip(reply.ad_ids, reply.scores, strict=True), start=1
-            )
+            ReturnedAd(ad_id, self._titles[ad_id], math.exp(score), self._reasons(ad_id, user))
+            for ad_id, score in zip(reply.ad_ids, reply.scores, strict=True)
         )
         assert all(reason.passes for ad in ads for reason in ad.reasons), "an ineligible ad"
         return ads
 
-    def _refused(self, reply: RetrieveResponse, user: UserAttributes) -> DemonstratedAd | None:
-        """The best ad under a generated SID that is not for this user."""
+    def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
+        """Return what the server decides at each token of a SID that it generates."""
+        trie, user = self._snapshot.trie, user_of(request)
+        admitted = admitted_entries(self._snapshot, self._rows([request]), 0)
+        eligible = admitted[trie.first_leaf - 1 :]
+        scores = self._scores(request)
+        steps, node = [], ROOT
+        for position, chosen in enumerate(sid):
+            tokens, children = trie.children(node)
+            branches = [
+                self._branch(int(token), position, self._below(child), scores, eligible, user)
+                for token, child in zip(tokens, children, strict=True)
+            ]
+            branches.sort(key=lambda branch: -branch.probability)
+            assert [branch.admitted for branch in branches].count(True) == admitted[
+                children.start - 1 : children.stop - 1
+            ].sum(), "a branch is admitted if and only if it leads to an eligible ad"
+            steps.append(Step(int(chosen), tuple(branches)))
+            node = children[tokens.tolist().index(chosen)]
+        return tuple(steps)
+
+    def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
+        """Decode with the catalogue alone, then count the ads that each user may see."""
+        index = DecodeIndex.of(self._snapshot, CPU).without_matchers()
+        rows = self._rows(requests)
+        context, users, ops = self._context(requests), UserTensors.of(rows, CPU), load_ops(CPU)
+        found = beam_search(self._model.decoder, context, users, index, self._profile, ops)
+        found.require_finite()
+        live = found.leaves != NO_NODE
+        offsets = np.concatenate([[0], live.sum(dim=1).cumsum(dim=0).numpy()])
+        leaves, scores = found.leaves[live].numpy(), found.scores[live].numpy()
+        matcher = ExactMatcher(self._snapshot, threads=1)
+        counts = matcher.match(rows, offsets, leaves, scores, max_ads=0).counts
+        return [
+            Outcome(int(ads), int(matched))
+            for ads, matched in zip(counts.generated, counts.matched, strict=True)
+        ]
+
+    def _branch(
+        self,
+        token: int,
+        position: int,
+        leaves: range,
+        scores: npt.NDArray[np.float32],
+        eligible: npt.NDArray[np.bool_],
+        user: UserAttributes,
+    ) -> Branch:
+        below = np.arange(leaves.start, leaves.stop)
+        may_see = below[eligible[below]]
+        candidates = may_see if len(may_see) else below
+        leaf = int(candidates[np.argmax(scores[:, candidates].sum(axis=0))])
+        ad_id, failed = self._shown_ad(leaf, user)
+        return Branch(
+            token=token,
+            probability=math.exp(scores[position, leaves.start]),
+            title=self._titles[ad_id],
+            failed=failed,
+            sids=len(below),
+            eligible_sids=len(may_see),
+        )
+
+    def _shown_ad(self, leaf: int, user: UserAttributes) -> tuple[int, tuple[Reason, ...]]:
+        """Return the SID's first ad that the user may see; if there is none, its first ad."""
         ads = self._snapshot.ads
-        leaves = self._leaves(reply.sids.tokens)
-        for leaf, score in zip(leaves, reply.sids.scores, strict=True):
-            for ad_id in ads.ad_ids[ads.ad_offsets[leaf] : ads.ad_offsets[leaf + 1]].tolist():
-                failed = tuple(r for r in self._reasons(ad_id, user) if not r.passes)
-                if failed:
-                    return DemonstratedAd(0, ad_id, math.exp(score), failed)
-        return None
+        below = ads.ad_ids[ads.ad_offsets[leaf] : ads.ad_offsets[leaf + 1]].tolist()
+        failed = [
+            tuple(reason for reason in self._reasons(ad_id, user) if not reason.passes)
+            for ad_id in below
+        ]
+        place = failed.index(()) if () in failed else 0
+        return below[place], failed[place]
+
+    def _scores(self, request: Request) -> npt.NDArray[np.float32]:
+        """Return the log-probability of each token of each SID.   [tokens, SIDs]"""
+        trie, context = self._snapshot.trie, self._context([request])
+        sids = torch.from_numpy(trie.sids(np.arange(trie.num_leaves)).astype(np.int64))
+        parts = []
+        with torch.inference_mode():
+            for start in range(0, len(sids), ROWS):
+                some = sids[start : start + ROWS]
+                same = UserContext(
+                    context.states.expand(len(some), -1, -1), context.mask.expand(len(some), -1)
+                )
+                logits = self._model.decoder.sequence_logits(same, some)
+                parts.append(
+                    torch.stack(
+                        [
+                            step.log_softmax(dim=-1).gather(1, some[:, t : t + 1])[:, 0]
+                            for t, step in enumerate(logits)
+                        ]
+                    )
+                )
+        scores: npt.NDArray[np.float32] = torch.cat(parts, dim=1).numpy()
+        return scores
+
+    def _context(self, requests: Sequence[Request]) -> UserContext:
+        messages = [request_of_json(request).SerializeToString() for request in requests]
+        return self._model.user_context(read_inputs(self._model.spec, messages, len(messages)))
+
+    def _rows(self, requests: Sequence[Request]) -> UserRows:
+        return self._encoder.encode([user_of(request) for request in requests])
 
     def _reasons(self, ad_id: int, user: UserAttributes) -> tuple[Reason, ...]:
         return explain(self._snapshot, int(self._snapshot.ads.ordinals([ad_id])[0]), user)
 
-    def _clicks(self, request: Mapping[str, Any]) -> tuple[int, ...]:
-        """An ad of each clicked SID, newest first."""
-        ads = self._snapshot.ads
-        leaves = self._leaves(request["features"]["sequences"]["clicks"]["sids"])
-        return tuple(int(ads.ad_ids[ads.ad_offsets[leaf]]) for leaf in reversed(leaves))
+    def _below(self, node: int) -> range:
+        """Return the leaves below a node."""
+        trie = self._snapshot.trie
+        first, end = node, node + 1
+        while first < trie.first_leaf:
+            first, end = int(trie.node_offsets[first]) + 1, int(trie.node_offsets[end]) + 1
+        return range(first - trie.first_leaf, end - trie.first_leaf)
 
     def _leaves(self, tokens: Sequence[int]) -> list[int]:
         """The leaves of SIDs whose tokens follow one another."""
         trie, length = self._snapshot.trie, self._snapshot.trie.sid_length
         sids = (tuple(tokens[i : i + length]) for i in range(0, len(tokens), length))
         return [trie.walk(sid) - trie.first_leaf for sid in sids]
+
+
+def user_of(request: Request) -> UserAttributes:
+    return {name: tuple(value["values"]) for name, value in request["user"].items()}

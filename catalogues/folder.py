@@ -22,11 +22,11 @@ Progress = Callable[[int, int], None]  # (ads written, ads in all)
 WriteFile = Callable[[Path], None]
 
 
-def require_room(out: Path, *, force: bool) -> None:
-    """Refuse, before anything is made, a folder that `write_files` would refuse."""
+def require_room(out: Path, names: Sequence[str] = _FILES, *, force: bool) -> None:
+    """Refuse a folder with files of these names, before anything is made."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
-    taken = [name for name in _FILES if (out / name).exists()]
+    taken = [name for name in names if (out / name).exists()]
     if taken and not force:
         raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force to replace")
 
@@ -38,24 +38,29 @@ def write_files(
     write_ads: WriteFile,
     write_log: WriteFile | None = None,
 ) -> int:
-    """Write the files, each whole or not at all, and return their bytes.
-
-    All are complete before the first one appears. The log of an earlier catalogue is removed.
-    """
+    """Write the files of a catalogue. The log of an earlier catalogue is removed."""
     writers: dict[str, WriteFile] = {
         TARGETING_FILE: lambda path: _write_lines(path, [targeting]),
         REQUESTS_FILE: lambda path: _write_lines(path, _json_lines(requests)),
         **({} if write_log is None else {LOG_FILE: write_log}),
         ADS_FILE: write_ads,
     }
+    return write_tables(out, writers, () if write_log is not None else (LOG_FILE,))
+
+
+def write_tables(out: Path, writers: Mapping[str, WriteFile], removed: Sequence[str] = ()) -> int:
+    """Write files by name, and return their bytes. All are complete before the first appears.
+
+    removed  files of an earlier catalogue that this one does not have
+    """
     partial = {name: out / f".{name}.partial" for name in writers}
     try:
         out.mkdir(parents=True, exist_ok=True)
         try:
             for name, write in writers.items():
                 write(partial[name])
-            if write_log is None:
-                (out / LOG_FILE).unlink(missing_ok=True)
+            for name in removed:
+                (out / name).unlink(missing_ok=True)
             for name, path in partial.items():
                 path.replace(out / name)
         finally:

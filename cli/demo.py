@@ -1,11 +1,13 @@
-"""`grace demo`: build a catalogue, serve it, retrieve ads for users over gRPC, and explain them."""
+"""`grace demo`: follow one user's request through a real server, and one SID token by token."""
 
 import json
+import shlex
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,14 +19,18 @@ from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.retrieve import stage_times
 from grace.configs.errors import GraceError, InputError
+from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
-    from grace.catalogues.demonstration import DemonstratedAd, Explanation, Outcome
+    from grace.catalogues.demonstration import Branch, Comparison, Outcome, ReturnedAd, Step
     from grace.index.snapshot import Snapshot
 
 ASKED_ADS = 100
 SHOWN_ADS = 5
+ADMITTED, PRUNED = 2, 2  # branches of a step that are shown, besides the chosen one
+LEAST_LOST = 0.01  # probability of pruned branches that is worth a word
+BAR_WIDTH = 48
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")
 FOLDER = "demo-files"
@@ -35,24 +41,23 @@ whose targeting rules allow this user."""
 BY_HAND = """
 The same by hand{where}. In one terminal:
 
-  grace serve --config {config} --snapshots {out}/snapshots --checkpoint {checkpoint} \\
-    --state-dir {out}/state
+  {grace} serve --snapshots {out}/snapshots --checkpoint {checkpoint} --state-dir {out}/state
 
 and in another:
 
-  grace retrieve --wait 60 --request {out}/request.json --max-ads 5 --sids
-  grpcurl -plaintext -d @ 127.0.0.1:50051 grace.v1.AdsRetrieval/Retrieve < {out}/request.json
-  ghz --insecure --call grace.v1.AdsRetrieval.Retrieve -D {out}/request.json -c 8 127.0.0.1:50051"""
+  {grace} retrieve --wait 60 --request {out}/request.json --ads {out}/ads.parquet --max-ads 5
+  {grace} admin status
+  {grace} inspect {out}/snapshots"""
 
 
 def demo(
     out: Annotated[
-        Path | None, typer.Option(help="Keep the files here. Without it, the command removes them.")
+        Path | None,
+        typer.Option(help="Keep the files here, with a picture. Without it, they are removed."),
     ] = None,
-    users: Annotated[int, typer.Option(min=1, max=64, help="Number of users to serve.")] = 3,
     force: Force = False,
 ) -> None:
-    """Build a small catalogue, serve it with a trained model, and explain the ads users get.
+    """Serve a small catalogue, and show for one user what targeting does at every token.
 
     Example: `grace demo --out demo-files`
     """
@@ -66,28 +71,24 @@ def demo(
         # These imports take seconds, so a refusal comes before them.
         from grace import configs
         from grace.bench.running_server import RunningServer, write_server_config
-        from grace.catalogues.demonstration import CHECKPOINT, shopper
+        from grace.catalogues.demonstration import CHECKPOINT
 
-        titles = _titles(folder / "ads.parquet")
-        requests = [shopper(snapshot, titles, "running shoes")]
-        requests += _requests_with_clicks(folder / "requests.jsonl")
-        (folder / "request.json").write_text(json.dumps(requests[0], indent=2), encoding="utf-8")
         profiles = Path(configs.__file__).parent / "serve.yaml"
         config = write_server_config(
             folder / "serve.yaml", folder / "snapshots", CHECKPOINT, profiles
         )
-        _headline("3. A server")
         server = RunningServer(config, folder / "server.log")
         try:
-            _serve(server, config, snapshot, titles, requests[:users])
+            comparisons, searched = _serve(server, config, snapshot, folder)
         except GraceError:
             print("\nThe end of the server's log:", *server.last_lines, sep="\n  ", file=sys.stderr)
             raise
     if out is not None:
-        print(f"\nThe files are in {out}.")
-    where = "" if out is not None else f", after grace demo --out {FOLDER}"
-    paths = {"config": _short(profiles), "checkpoint": _short(CHECKPOINT)}
-    print(BY_HAND.format(out=out or FOLDER, where=where, **paths))
+        _draw(comparisons, searched, out / "targeting.png")
+        print(f"  All files are in {out}.")
+    where = "" if out is not None else f", after {_command()} demo --out {FOLDER}"
+    paths = {"checkpoint": _short(CHECKPOINT), "out": _quoted(out or Path(FOLDER))}
+    print(BY_HAND.format(where=where, grace=_command(), **paths))
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
@@ -95,14 +96,12 @@ def _built(folder: Path, force: bool) -> "Snapshot":
     from grace.catalogues.synth import preset_spec, write_folder
     from grace.index.builder import BuildSpec, build
     from grace.index.storage import load_snapshot, verify_snapshot
-    from grace.index.summary import summarize
 
     require_room(folder, force=force)
     print(INTRODUCTION)
-    _headline("1. A catalogue of ads")
+    _headline("1. A catalogue and a server")
     written = write_folder(preset_spec("demo"), folder, force=force)
-    print(f"{written.ads:,} ads under {written.sids:,} SIDs, {written.requests} users' requests")
-    _headline("2. Its snapshot: the index that a server loads")
+    print(f"  grace synth: {written.ads:,} ads under {written.sids:,} SIDs of 4 tokens")
     ads, targeting, root = (
         folder / name for name in ("ads.parquet", "targeting.yaml", "snapshots")
     )
@@ -110,79 +109,102 @@ def _built(folder: Path, force: bool) -> "Snapshot":
         build(BuildSpec(ads=(ads,), targeting=targeting, root=root), progress)
     verify_snapshot(root)
     snapshot = load_snapshot(root)
-    summary = summarize(snapshot)
-    entries = " -> ".join(f"{level.entries:,}" for level in summary.levels)
-    per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
-    print(f"SIDs have {len(summary.levels)} tokens; the prefixes of 1, 2, .. tokens are {entries}")
-    print(f"ads per SID, p50/p90/p99/max: {per_sid}; {summary.rejects} ads refused")
-    print(f"{summary.rules:,} different targeting rules")
-    print(f"{sum(summary.bytes.values()) / 1e6:.2f} MB in memory; `grace inspect` prints the rest")
+    rules = snapshot.rules.num_rules
+    print(
+        f"  grace build: a snapshot, the index that a server loads, with {rules:,} targeting rules"
+    )
     return snapshot
 
 
 def _serve(
-    server: "RunningServer",
-    config: Path,
-    snapshot: "Snapshot",
-    titles: Mapping[int, str],
-    requests: Sequence[Mapping[str, Any]],
-) -> None:
-    from grace.catalogues.demonstration import Demonstration
+    server: "RunningServer", config: Path, snapshot: "Snapshot", folder: Path
+) -> "tuple[Sequence[Comparison], str]":
+    from grace.catalogues.demonstration import Comparison, Demonstration, Outcome, patient
     from grace.client import Client
     from grace.configs.serving import load_serving_config
 
+    titles = _titles(folder / "ads.parquet")
+    request = patient(snapshot, titles)
+    (folder / "request.json").write_text(json.dumps(request, indent=2), encoding="utf-8")
     generation = load_serving_config(config).generation
-    demonstration = Demonstration(snapshot, generation.profiles[generation.default_profile])
+    profile = generation.profiles[generation.default_profile]
+    demonstration = Demonstration(snapshot, titles, profile)
     started = time.perf_counter()
     with server, Client(server.address) as client:
         seconds = time.perf_counter() - started
         where = f"process {server.pid} on {server.address}"
-        print(f"grace serve is {where}, ready after {seconds:.1f} s", flush=True)
-        for place, request in enumerate(requests, start=4):
-            _headline(f"{place}. User {request['request_id']}")
-            asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
-            reply = client.retrieve(asked, timeout=CALL_SECONDS).message
-            explanation = demonstration.explain(request, reply)
-            _show(explanation, snapshot.trie.num_leaves, titles)
-            print(f"  The server's times: {stage_times(reply)}")
-        _headline(f"{len(requests) + 4}. The end")
-        server.stop()
-        print(f"SIGTERM to process {server.pid}: it finished its work and ended with exit code 0")
+        print(f"  grace serve: {where}, ready after {seconds:.1f} s", flush=True)
+        asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
+        reply = client.retrieve(asked, timeout=CALL_SECONDS).message
+        _headline(f"2. One user, {request['request_id']}")
+        for name, value in request["user"].items():
+            print(f"  {name:9} {', '.join(value['values'])}")
+        print(f"  {'clicked':9} {'; '.join(demonstration.clicked(request))}")
+        best = reply.sids.tokens[: reply.sids.length]
+        _headline(f"3. The server's best SID for this user, {' '.join(map(str, best))}")
+        _show_steps(demonstration.steps(request, best))
+        _headline(f"4. The best of {reply.counts.ads_matched} ads for this user")
+        _show_ads(demonstration.returned(request, reply))
+        print(f"  The server's times: {stage_times(reply)}")
+        requests = [request, *_requests_with_clicks(folder / "requests.jsonl")]
+        counts = [client.retrieve(r, timeout=CALL_SECONDS).message.counts for r in requests]
+    targeted = [Outcome(each.ads_generated, each.ads_matched) for each in counts]
+    without = demonstration.without_targeting(requests)
+    comparisons = [
+        Comparison("this user", without[0], targeted[0]),
+        Comparison(f"mean of {len(requests) - 1} users", _mean(without[1:]), _mean(targeted[1:])),
+    ]
+    searched = f"{max(profile.beams)} beams, {profile.num_sids} SIDs"
+    _show_bars(comparisons, searched)
+    return comparisons, searched
 
 
-def _show(answer: "Explanation", num_sids: int, titles: Mapping[int, str]) -> None:
-    short = {name: values for name, values in answer.user.items() if len(values) <= 2}
-    print(f"  user: {', '.join(f'{name} {_some(values)}' for name, values in short.items())}")
-    for name, values in answer.user.items():
-        if name not in short:
-            print(f"  {name}: {_some(values)}")
-    clicks = [titles[ad_id] for ad_id in answer.clicks]
-    print(f"  clicked, newest first: {_some(clicks, 3, '; ')}")
-    print(f"\n  {answer.admitted_sids:,} of {num_sids:,} SIDs lead to an eligible ad.")
-    print(f"  Without targeting, decoding gives: {_counts(answer.catalogue_alone)}")
-    print(f"  With targeting, the server gave:   {_counts(answer.with_targeting)}")
-    print("\n  Returned, best first; p is the model's probability of the SID:")
-    for ad in _shown(answer.ads):
-        facts = f"p = {ad.probability:.3f}"
-        print(*ad_lines(ad.place, titles[ad.ad_id], ad.ad_id, facts, ad.reasons), sep="\n")
-    if answer.refused is not None:
-        print("  Not returned, although under a generated SID:")
-        print(f"    {titles[answer.refused.ad_id]} (ad {answer.refused.ad_id})")
-        print(f"       {'; '.join(map(str, answer.refused.reasons))}")
+def _show_steps(steps: "Sequence[Step]") -> None:
+    print("  Each line: a token, the model's probability of it, and an ad that it leads to.")
+    print("  ▸ the token of this SID    ✗ pruned, since no ad below is for this user")
+    for number, step in enumerate(steps, start=1):
+        lost = sum(branch.probability for branch in step.pruned)
+        admitted = len(step.branches) - len(step.pruned)
+        shown = f"{admitted} of {len(step.branches)} tokens lead to an ad for this user"
+        cut = f"; the others had {lost:.0%} of the probability" if lost >= LEAST_LOST else ""
+        print(f"  token {number}: {shown}{cut}")
+        for branch in _some_branches(step):
+            mark = "✗" if not branch.admitted else "▸" if branch.token == step.chosen else " "
+            facts = f"{branch.eligible_sids} of {branch.sids} SIDs"
+            if not branch.admitted:
+                facts = str(branch.failed[0])
+            print(f"  {mark} {branch.token:3} {branch.probability:6.1%}  {branch.title:42} {facts}")
 
 
-def _shown(ads: Sequence["DemonstratedAd"]) -> Sequence["DemonstratedAd"]:
-    """The best ads; if all of them are for everyone, also the best one that is not."""
-    best = ads[:SHOWN_ADS]
-    if any(ad.reasons for ad in best):
-        return best
-    return [*best, *[ad for ad in ads if ad.reasons][:1]]
+def _some_branches(step: "Step") -> "list[Branch]":
+    """The chosen branch, and the most probable of the others."""
+    others = [each for each in step.branches if each.admitted and each.token != step.chosen]
+    shown = {each.token for each in (*others[:ADMITTED], *step.pruned[:PRUNED])} | {step.chosen}
+    return [each for each in step.branches if each.token in shown]
 
 
-def _counts(outcome: "Outcome") -> str:
-    share = outcome.matched / outcome.ads if outcome.ads else 0.0
-    generated = f"{outcome.sids} SIDs with {outcome.ads} ads"
-    return f"{generated}; this user may see {outcome.matched} of these ads ({share:.0%})"
+def _show_ads(ads: "Sequence[ReturnedAd]") -> None:
+    for place, ad in enumerate(ads[:SHOWN_ADS], start=1):
+        facts = f"its SID has probability {ad.probability:.3f}"
+        print(*ad_lines(place, ad.title, ad.ad_id, facts, ad.reasons), sep="\n")
+
+
+def _show_bars(comparisons: "Sequence[Comparison]", searched: str) -> None:
+    _headline(f"5. The same compute ({searched}) with and without targeting")
+    most = max(max(each.without.ads, each.targeted.ads) for each in comparisons)
+    print(f"  ads below the generated SIDs: {'█'} for the user, {'░'} for others only")
+    for each in comparisons:
+        print(f"  {each.name}")
+        for way, outcome in (("without", each.without), ("with", each.targeted)):
+            own = round(BAR_WIDTH * outcome.eligible_ads / most)
+            bar = "█" * own + "░" * (round(BAR_WIDTH * outcome.ads / most) - own)
+            print(f"    {way:8}{bar:{BAR_WIDTH}} {outcome.eligible_ads:.0f} of {outcome.ads:.0f}")
+    user, users = comparisons
+    print(
+        f"\nWith the same compute, targeting while decoding finds {user.targeted.eligible_ads:.0f} "
+        f"ads that this user may see instead of\n{user.without.eligible_ads:.0f}. The {users.name} "
+        f"is {users.targeted.eligible_ads:.0f} instead of {users.without.eligible_ads:.0f}."
+    )
 
 
 def _headline(text: str) -> None:
@@ -201,12 +223,6 @@ def _requests_with_clicks(path: Path) -> list[dict[str, Any]]:
     return [request for request in requests if "clicks" in request["features"].get("sequences", {})]
 
 
-def _some(values: Sequence[str], most: int = 5, separator: str = ", ") -> str:
-    left = len(values) - most
-    listed = separator.join(values[:most]) or "not given"
-    return listed + (f" and {left} more" if left > 0 else "")
-
-
 def _short(path: Path) -> str:
     """The path as a user in the current folder would type it."""
     path = path.resolve()
@@ -223,3 +239,35 @@ def _ending_in_order() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
+
+
+def _mean(outcomes: "Sequence[Outcome]") -> "Outcome":
+    from grace.catalogues.demonstration import Outcome
+
+    count = len(outcomes)
+    return Outcome(
+        sum(each.ads for each in outcomes) / count,
+        sum(each.eligible_ads for each in outcomes) / count,
+    )
+
+
+def _draw(comparisons: "Sequence[Comparison]", searched: str, file: Path) -> None:
+    try:
+        from grace.catalogues.demonstration_picture import draw
+    except ModuleNotFoundError as error:
+        print(f"  no picture, since {error.name} is missing: {install_command('plots')}")
+        return
+    draw(comparisons, searched, file)
+    print(f"  the same as a picture: {file}")
+
+
+def _command() -> str:
+    """Return what this command is called here: `grace`, or its path if no PATH leads to it."""
+    script, found = Path(sys.argv[0]), shutil.which("grace")
+    if script.name != "grace" or (found is not None and script.samefile(found)):
+        return "grace"
+    return shlex.quote(sys.argv[0])
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -63,7 +63,9 @@ def retrieve(
     token_file: TokenFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Retrieve ads for a user from a running server: ad, score, p = exp(score), and stage times.
+    """Retrieve ads for a user from a running server: ads and stage times.
+
+    `p(SID)`, which is exp(score), is the probability that the model gives to the ad's SID.
 
     Without `max_ads`, or with 0, it asks for 10 ads.
 
@@ -160,7 +162,7 @@ def _print(reply: "RetrieveResponse", total_ms: float, known: Mapping[int, Known
 
 def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Iterator[str]:
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
-        facts = f"p = {math.exp(score):.3g}"
+        facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
         ad = known.get(ad_id)
         if ad is None:
@@ -176,7 +178,7 @@ def _table(reply: "RetrieveResponse") -> "Table":
 
     table = Table(box=box.SIMPLE_HEAD)
     with_sids = len(reply.sids.sid_of_ad) > 0
-    for heading in ("ad", "score", "p", *(("SID",) if with_sids else ())):
+    for heading in ("ad", "score", "p(SID)", *(("SID",) if with_sids else ())):
         table.add_column(heading, justify="right")
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         row = [str(ad_id), f"{score:.3f}", f"{math.exp(score):.3g}"]

@@ -12,14 +12,15 @@ def _port_of(section: str) -> Any:
 
 
 def serve(
-    config: Annotated[
-        Path, typer.Option(help="The server's YAML; docs/operations.md lists every setting.")
-    ],
     snapshots: Annotated[
         Path | None, typer.Option(help="Folder of snapshot versions, instead of the YAML's.")
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="YAML of other settings than the defaults; docs/operations.md has all."),
     ] = None,
     state_dir: Annotated[
         Path | None,
@@ -38,9 +39,9 @@ def serve(
 ) -> None:
     """Serve Retrieve, health, reflection, Admin and metrics until SIGTERM or Ctrl-C.
 
-    Give `--snapshots` and `--checkpoint` unless the YAML names them.
+    Give `--snapshots` and `--checkpoint` unless the YAML of `--config` names them.
 
-    Example: `grace serve --config serve.yaml --snapshots demo/snapshots --checkpoint model/demo`
+    Example: `grace serve --snapshots demo/snapshots --checkpoint model/demo --state-dir demo/state`
     """
     import signal
     from dataclasses import replace
@@ -67,5 +68,6 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.server.life_cycle import serve as run_server
 
-    source = f"{config} with {' '.join(given)}" if given else str(config)
+    source = "the defaults" if config is None else str(config)
+    source = f"{source} with {' '.join(given)}" if given else source
     raise typer.Exit(run_server(settings, timeline=timeline, source=source))

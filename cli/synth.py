@@ -22,6 +22,10 @@ def synth(
         typer.Option(help="Number of SIDs instead of the preset's; millions with small or paper."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Write tables as a shop has them instead: docs/quickstart.md."),
+    ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,6 +36,9 @@ def synth(
     is not for reading: it has the statistics of the paper's index, and 30 million SIDs take
     minutes.
 
+    With `--raw`, the ads are in `ads.csv` without SIDs, their embeddings in `items.parquet`, and
+    the log in `clicks.csv`.
+
     The printed rules are those of all campaigns. `grace build` prints fewer: it counts only rules
     of ads, and counts rules that allow the same users once.
 
@@ -39,7 +46,8 @@ def synth(
     """
     from grace.catalogues.paper.files import write_paper_folder
     from grace.catalogues.paper.spec import paper_spec
-    from grace.catalogues.synth import preset_spec, write_folder
+    from grace.catalogues.synth import preset_spec, write_folder, write_raw_folder
+    from grace.configs.errors import InputError
     from grace.configs.machine import available_cores
 
     started = time.perf_counter()
@@ -48,7 +56,13 @@ def synth(
         def progress(done: int, total: int) -> None:
             bars("write", done, total)
 
-        if preset == "paper":
+        if raw and preset == "paper":
+            raise InputError("--raw: preset paper has neither titles nor a log; choose another")
+        if raw:
+            made = write_raw_folder(preset_spec(preset, sids, seed), out, force=force)
+            numbers = asdict(made)
+            details = f", {made.interactions:,} interactions"
+        elif preset == "paper":
             spec, threads = paper_spec(sids, seed), available_cores()
             paper = write_paper_folder(spec, out, threads=threads, force=force, progress=progress)
             numbers, details = asdict(paper), f", {paper.requests:,} requests"
@@ -62,10 +76,12 @@ def synth(
                 f", {written.requests:,} requests, {written.interactions:,} interactions"
             )
     seconds = time.perf_counter() - started
+    kind = "items" if raw else "SIDs"
     if as_json:
         print(json.dumps({"out": str(out), **numbers, "seconds": round(seconds, 3)}))
         return
     print(
-        f"{out}: {numbers['ads']:,} ads of {numbers['sids']:,} SIDs{details} "
-        f"({numbers['bytes'] / 1e6:.1f} MB, {seconds:.1f} s), SID space {numbers['sid_space']}"
+        f"{out}: {numbers['ads']:,} ads of {numbers['sids']:,} {kind}{details} "
+        f"({numbers['bytes'] / 1e6:.1f} MB, {seconds:.1f} s)"
+        + (f", SID space {numbers['sid_space']}" if numbers["sid_space"] else "")
     )

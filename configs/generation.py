@@ -8,6 +8,9 @@ from grace.configs.errors import ConfigError
 
 MAX_BATCH = 1024
 MAX_BEAMS = 65_536
+DEFAULT_BATCH = 16
+DEFAULT_BEAMS = {"full": 64, "reduced": 16}
+"""Beams after the first step, and SIDs, of the profiles of a server without others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,12 @@ class GenerationConfig:
             self._require_smaller(f"profiles.{name}.degrades_to", profile)
         for name in self.profiles:
             self._require_end(name)
+
+    @classmethod
+    def fitting(cls, vocab_sizes: tuple[int, ...]) -> "GenerationConfig":
+        """Return what a server uses without a section `generation`, as in configs/serve.yaml."""
+        profiles = {name: _profile(width, vocab_sizes) for name, width in DEFAULT_BEAMS.items()}
+        return cls(max_batch=DEFAULT_BATCH, profiles=profiles)
 
     @property
     def ladders(self) -> Mapping[str, tuple[str, ...]]:
@@ -130,3 +139,11 @@ class GenerationConfig:
                     f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
                 )
             seen.append(following)
+
+
+def _profile(width: int, vocab_sizes: tuple[int, ...]) -> BeamProfile:
+    """Return a profile of `width` beams, or at the first steps of as many as there can be."""
+    live = [1]
+    for size in vocab_sizes:
+        live.append(min(width, live[-1] * size))
+    return BeamProfile(beams=tuple(live[:-1]), num_sids=live[-1])

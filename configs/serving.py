@@ -3,7 +3,7 @@
 The text in each `Annotated` is the meaning that docs/operations.md prints: `make fix` copies it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -20,6 +20,7 @@ MAX_FRONT_ENDS = 32
 MAX_SECONDS = 86_400.0
 MAX_MESSAGE_BYTES = 256 << 20
 MAX_MEMO_BYTES = 1 << 50
+DEFAULT_VOCAB = 64  # stands for a checkpoint that cannot be read, until its load reports the fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,9 @@ class ServingConfig:
 
     snapshots: Annotated[Path, "folder that holds snapshot versions and CURRENT"]
     checkpoint: Annotated[Path, "folder of model.yaml and model.safetensors"]
-    generation: Annotated[GenerationConfig, "beam profiles and the largest batch"]
+    generation: Annotated[GenerationConfig, "beam profiles and the largest batch"] = field(
+        metadata={"default": "64 beams, fitted to the checkpoint"}
+    )
     device: Annotated[str, "the device that torch computes on: cpu, or cuda:0"] = "cpu"
     precision: Annotated[
         PrecisionSetting,
@@ -253,20 +256,38 @@ class ServingConfig:
 
 
 def load_serving_config(
-    path: Path,
+    path: Path | None,
     snapshots: Path | None = None,
     checkpoint: Path | None = None,
     state_dir: Path | None = None,
 ) -> ServingConfig:
-    """Read the file; a folder given here replaces the one that it names."""
-    values = dict(read_yaml(path))
+    """Read the file; a folder given here replaces the one that it names.
+
+    Without a file, every setting has its default. Without `generation`, beams fit the checkpoint.
+    """
+    values = {} if path is None else dict(read_yaml(path))
+    source = "the defaults" if path is None else str(path)
     folders = {"snapshots": snapshots, "checkpoint": checkpoint, "state_dir": state_dir}
     for name, folder in folders.items():
         if folder is not None:
             values[name] = str(folder)
         elif name != "state_dir" and name not in values:
-            raise ConfigError(f"{path}: missing key {name!r}; add it, or give --{name}")
-    return load_section(ServingConfig, values, str(path))
+            remedy = "" if path is None else "add it, or "
+            raise ConfigError(f"{source}: missing key {name!r}; {remedy}give --{name}")
+    if "generation" not in values and isinstance(values["checkpoint"], str):
+        fitting = GenerationConfig.fitting(_vocab_sizes(Path(values["checkpoint"])))
+        values["generation"] = asdict(fitting)
+    return load_section(ServingConfig, values, source)
+
+
+def _vocab_sizes(checkpoint: Path) -> tuple[int, ...]:
+    """Read only what beams depend on; the load of the checkpoint reports every fault of it."""
+    try:
+        sizes = read_yaml(checkpoint / "model.yaml").get("vocab_sizes")
+    except ConfigError:
+        sizes = None
+    found = [n for n in sizes if isinstance(n, int) and n > 0] if isinstance(sizes, list) else []
+    return tuple(found) or (DEFAULT_VOCAB,)
 
 
 def _require_port(port: int) -> None:

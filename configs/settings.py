@@ -80,7 +80,8 @@ def _default(field: Field[Any]) -> str:
         value = field.default
         text = str(value).lower() if isinstance(value, bool) else str(value)
         return "none" if value is None else f"`{text}`"
-    return "required" if field.default_factory is MISSING else ""
+    required: str = field.metadata.get("default", "required")
+    return required if field.default_factory is MISSING else ""
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ def performance_document(results: Path) -> str:
         command = re.sub(r" --(?:commit|cache)(?:=| +)\S+", "", result["command"])
         commands = command.replace(" && ", "\n")
         source = f"From `{_shown(file)}`, commit `{result['commit']}`, {result['machine']}"
-        parts.append(f"{source}:\n\n```sh\n{commands}\n```\n")
+        parts.append(f"{source}:\n\n```sh not run: needs a GPU\n{commands}\n```\n")
     return "\n".join(parts)
 
 

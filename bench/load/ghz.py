@@ -231,12 +231,14 @@ class RunSummary:
     """The part of one result, of our client or of ghz, that a report shows.
 
     latency_ms   of OK calls by percentage; empty if there are none
+    date         when it began, as the file has it
     reasons      failures by the server's reason, or by status if the file has no reasons
     stages_ms    P50 of queue, each stage and overhead; empty if the file has none
     late_ms      P99 of the client's lateness, if the file has it
     """
 
     client: str
+    date: str
     offered: float
     seconds: float
     count: int
@@ -282,6 +284,7 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
     parts = ("queue", *STAGES, "overhead")
     return RunSummary(
         client="ours" if own else "ghz",
+        date=result["date"],
         offered=round(float(offered), 1),
         seconds=result["total"] / 1e9,
         count=count,

@@ -22,7 +22,8 @@ from grace.bench.load.ghz import (
     read_summary,
 )
 from grace.bench.load.options import out_file, parser_of, run_command
-from grace.bench.result_file import machine
+from grace.bench.result_file import commit, machine
+from grace.proto.retrieval_pb2 import GetStatusResponse
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 75em; padding: 0 1em }
@@ -74,21 +75,43 @@ def main(arguments: Sequence[str]) -> None:
     print(f"{options.out}: {count} load{'' if count == 1 else 's'}")
 
 
-def write_report(results: Sequence[Path], out: Path) -> Sequence[RunSummary]:
-    """Write the page to `out` and its picture under the same name with .png; return the runs."""
+def write_report(results: Sequence[Path], out: Path, server: str = "") -> Sequence[RunSummary]:
+    """Write the page to `out` and its picture under the same name with .png; return the runs.
+
+    server  what is known of it: `server_facts`
+    """
     runs = sorted(map(read_summary, results), key=lambda run: run.offered)
     picture = draw_loads(runs)
-    out.write_text(_page(runs, picture), encoding="utf-8")
+    out.write_text(_page(runs, picture, server), encoding="utf-8")
     out.with_suffix(".png").write_bytes(picture)
     return runs
 
 
-def _page(runs: Sequence[RunSummary], picture: bytes) -> str:
+def server_facts(status: GetStatusResponse) -> str:
+    """Describe what a server serves, and how."""
+    snapshot, model = status.snapshot, status.model
+    profile = next(each for each in status.profiles if each.name == status.default_profile)
+    precision = f" in {status.engine.precision}" if status.engine.precision else ""
+    return (
+        f"grace {status.server_version} on {status.device}{precision}; snapshot "
+        f"{snapshot.version} of {snapshot.sid_space}, mode {snapshot.mode}, {snapshot.sids:,} SIDs,"
+        f" {snapshot.ads:,} ads; checkpoint {model.checkpoint} ({model.encoder}); profile "
+        f"{profile.name}: beams {', '.join(map(str, profile.beams))} and {profile.num_sids} SIDs; "
+        f"batches of at most {status.max_batch}"
+    )
+
+
+def _page(runs: Sequence[RunSummary], picture: bytes, server: str) -> str:
     data = base64.b64encode(picture).decode()
+    dates = sorted(run.date for run in runs)
+    when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
+    known = server or "not known: name its admin address with --admin"
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Load</title>",
         f"<style>{_STYLE}</style></head><body><h1>Load</h1>",
-        f"<p>Client on {escape(machine())}. {_LATENCIES}</p>",
+        f"<p>{escape(when)}, commit {escape(commit())}. Client on {escape(machine())}.</p>",
+        f"<p>Server: {escape(known)}.</p>",
+        f"<p>{_LATENCIES}</p>",
         _table(_HEADINGS, [_cells(run) for run in runs]),
         _legend(_LEGEND),
         *(

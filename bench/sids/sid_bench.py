@@ -28,10 +28,11 @@ import pyarrow.parquet as pq
 from grace import configs
 from grace.bench.result_file import facts_of, record
 from grace.bench.sids.vectors import mixed_items, mutual_information, prefix_numbers, tree_items
-from grace.catalogues.folder import ADS_FILE, LOG_FILE, TARGETING_FILE, sid_column, sid_metadata
+from grace.catalogues.folder import sid_column, sid_metadata
 from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.learned_tokens import item_vectors, number_duplicates
 from grace.catalogues.synth.spec import Stream
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.codebook.folder import Tokens
 from grace.model.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
 from grace.model.codebook.report import Counts

@@ -11,6 +11,7 @@ the hierarchy: ads below one three-token prefix mostly share a campaign, and so 
 
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.files import Written, write_folder
+from grace.catalogues.synth.raw_files import write_raw_folder
 from grace.catalogues.synth.spec import CatalogueSpec, Preset, TargetingKnobs, preset_spec
 from grace.catalogues.synth.users import make_requests, make_users
 
@@ -25,4 +26,5 @@ __all__ = [
     "make_users",
     "preset_spec",
     "write_folder",
+    "write_raw_folder",
 ]

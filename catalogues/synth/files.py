@@ -5,6 +5,7 @@ An advertiser is a brand. The ads without any rule belong to no campaign.
 A title reads `Hokari trail running shoes, waterproof` or `Tanesen pizzeria, Lisbon`.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
@@ -93,6 +94,26 @@ def write_ads(
     rows_per_group: int = ROWS_PER_GROUP,
 ) -> None:
     """Write the ads by ascending id, row group by row group: memory does not grow with the file."""
+    done = 0
+    with pq.ParquetWriter(path, _schema(catalogue.spec)) as writer:
+        for rows in ad_rows(catalogue, rows_per_group):
+            writer.write_table(rows)
+            done += len(rows)
+            if progress is not None:
+                progress(done, catalogue.num_ads)
+
+
+def ad_rows(catalogue: Catalogue, rows: int = ROWS_PER_GROUP) -> Iterator[pa.Table]:
+    """Yield the ads by ascending id, in tables of a number of rows."""
+    schema, titles = _schema(catalogue.spec), Titles(catalogue)
+    lists = [_arrow_lists(column.lists) for column in catalogue.campaigns.columns]
+    by_id, ad_sids = np.argsort(catalogue.ad_ids), catalogue.ad_sids
+    for start in range(0, len(by_id), rows):
+        ads = by_id[start : start + rows]
+        yield _rows(catalogue, ads, ad_sids[ads], titles, lists, schema)
+
+
+def _schema(spec: CatalogueSpec) -> pa.Schema:
     strings = pa.list_(pa.string())
     columns = [
         ("ad_id", pa.int64()),
@@ -102,17 +123,7 @@ def write_ads(
         *((name, strings) for name in RULE_COLUMNS),
         *((name, pa.int64()) for name in SCHEMA.entities),
     ]
-    spec = catalogue.spec
-    schema = pa.schema(columns, metadata=sid_metadata(spec.sid_space, spec.vocab_sizes))
-    titles = Titles(catalogue)
-    lists = [_arrow_lists(column.lists) for column in catalogue.campaigns.columns]
-    by_id, ad_sids = np.argsort(catalogue.ad_ids), catalogue.ad_sids
-    with pq.ParquetWriter(path, schema) as writer:
-        for start in range(0, len(by_id), rows_per_group):
-            ads = by_id[start : start + rows_per_group]
-            writer.write_table(_rows(catalogue, ads, ad_sids[ads], titles, lists, schema))
-            if progress is not None:
-                progress(start + len(ads), len(by_id))
+    return pa.schema(columns, metadata=sid_metadata(spec.sid_space, spec.vocab_sizes))
 
 
 def _rows(

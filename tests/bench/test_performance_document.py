@@ -64,7 +64,7 @@ def test_every_table_has_a_section_and_its_command(results: Path, tmp_path: Path
     made = performance_document(results)
     assert "Not measured yet" not in made
     for table in OWN:
-        assert f"```sh\ngrace bench {table} " in made
+        assert f"```sh not run: needs a GPU\ngrace bench {table} " in made
 
 
 def test_our_numbers_are_next_to_the_papers_with_their_ratio(results: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_command_is_shown_without_the_options_of_its_machine(results: Path) ->
     measured = "grace bench gtm --commit abc --out a/gtm.json --cache /dev/shm/x --only decoder"
     file.write_text(json.dumps({**result, "command": f"{measured} && {measured} --add"}))
     kept = "grace bench gtm --out a/gtm.json --only decoder"
-    assert f"```sh\n{kept}\n{kept} --add\n```" in performance_document(results)
+    assert f"\n{kept}\n{kept} --add\n```" in performance_document(results)
 
 
 def test_every_part_of_a_table_is_documented(repository: Path) -> None:

@@ -1,7 +1,6 @@
-"""The commands of docs/building.md do what it says."""
+"""The script, the metadata and the sizes of docs/building.md are what it says."""
 
 import fcntl
-import json
 import re
 import subprocess
 import time
@@ -17,6 +16,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
+from support.documents import the_block
 from support.in_process import invoke_grace
 from support.raw_tables import write_codebook, write_table
 
@@ -29,10 +29,9 @@ def document(repository: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def hourly(document: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    (script,) = re.findall(r"```sh\n(#!/bin/sh.*?)```", document, re.DOTALL)
+def hourly(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("script") / "hourly.sh"
-    file.write_text(script)
+    file.write_text(the_block(repository / "docs" / "building.md", "sh", "#!/bin/sh"))
     return file
 
 
@@ -195,26 +194,6 @@ def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -
     data = read_data_folder(tmp_path)
     assert (data.ads.theirs("country"), data.ads.list_separator) == ("Country Code", "|")
     assert data.log is not None
-
-
-def test_every_import_of_the_document_runs(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
-    (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
-    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
-    (tmp_path / "ids.txt").write_text("7\n8\n")
-    (tmp_path / "items.jsonl").write_text('{"item_id": "B01", "token_ids": [12, 3]}\n')
-    team = {"ad_id": pa.array([5, 6]), "asin": pa.array(["B01", "B01"])}
-    pq.write_table(pa.table(team), tmp_path / "team.parquet")
-    commands = re.findall(r"^grace (import-sids .*)$", document, re.MULTILINE)
-    ads = []
-    for command in commands:
-        done = invoke_grace(*command.split())
-        assert (done.exit_code, done.stderr) == (0, "")
-        ads.append(pq.read_table(tmp_path / "ads.parquet")["ad_id"].to_pylist())
-    assert ads == [[7, 8], [7, 8], [0], [5, 6]]
 
 
 def test_the_data_folder_of_the_document_is_proposed_and_built(

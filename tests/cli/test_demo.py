@@ -1,9 +1,11 @@
 """`grace demo` shows the whole path through a real server, and its claims hold."""
 
-import fcntl
 import os
 import re
+import shlex
 import signal
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,17 +16,18 @@ from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
-WAYS = ("Without targeting, decoding gives", "With targeting, the server gave")
+PORTS = ("--port", "0", "--admin-port", "0", "--metrics-port", "0")
 
 
-def shares_after(heading: str, text: str) -> list[int]:
-    """Return the percentages of generated ads that may be shown to the user."""
-    return [int(share) for share in re.findall(rf"{heading}:.*\((\d+)%\)", text)]
+def found_ads(shown: str) -> list[tuple[int, int]]:
+    """Return the ads for the user and all ads of each bar."""
+    bars = re.findall(r"^ +with(?:out)? [█░ ]* (\d+) of (\d+)$", shown, re.MULTILINE)
+    return [(int(own), int(ads)) for own, ads in bars]
 
 
 def server_in(text: str) -> int | None:
     """The server's process id, in the demo's output."""
-    found = re.search(r"grace serve is process (\d+) on ", text)
+    found = re.search(r"grace serve: process (\d+) on ", text)
     return int(found[1]) if found else None
 
 
@@ -36,31 +39,72 @@ def is_running(process: int) -> bool:
     return True
 
 
-def test_the_demo_explains_which_ads_its_users_get_and_which_not(tmp_path: Path) -> None:
-    done = run_grace("demo", "--out", tmp_path, "--users", "3")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.fixture(scope="module")
+def shown(folder: Path) -> str:
+    done = run_grace("demo", "--out", "demo files", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert re.findall(r"^(\d)\. User ", done.stdout, re.MULTILINE) == ["4", "5", "6"]
-    assert "SIDs lead to an eligible ad" in done.stdout
-    assert "Not returned, although" in done.stdout
-    shoes = done.stdout.partition("4. User running-shoes")[2].partition("\n5. User")[0]
-    returned = re.findall(r"^    \d\. (.*)", shoes, re.MULTILINE)
-    assert sum("running shoes" in title for title in returned) >= 3, (
-        "the ads resemble what the user clicked"
-    )
-    assert re.search(r"1\. .+ \(ad \d+, p = 0\.\d+\)\n +\S", done.stdout)
-    ruled = re.findall(r"^    \d+\. .+\n +\w+: .+ \(user: .+\)", done.stdout, re.MULTILINE)
-    assert len(ruled) >= 3, "each user sees an ad with a targeting rule"
-    alone, targeted = (shares_after(way, done.stdout) for way in WAYS)
-    assert len(alone) == len(targeted) == 3
-    assert sum(targeted) > 1.2 * sum(alone), "targeting while decoding finds more for the user"
-    assert len(re.findall(r"The server's times: queue [\d.]+, input", done.stdout)) == 3
-    assert (tmp_path / "snapshots" / "CURRENT").exists()
-    assert "finished its work and ended with exit code 0" in done.stdout
-    server = server_in(done.stdout)
+    return done.stdout
+
+
+def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
+    """A chosen token leads to the best ad, and a pruned one to an ad that the user may not see."""
+    tokens = re.findall(r"^  token \d: (\d+) of (\d+) tokens lead", shown, re.MULTILINE)
+    assert len(tokens) == 4
+    assert any(int(admitted) < int(every) for admitted, every in tokens)
+    chosen = re.findall(r"^  ▸ +(\d+) +[\d.]+%  (.*?)  ", shown, re.MULTILINE)
+    (sid,) = re.findall(r"best SID for this user, ([\d ]+)$", shown, re.MULTILINE)
+    assert " ".join(token for token, _ in chosen) == sid
+    (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, its SID has", shown, re.MULTILINE)
+    assert {title for _, title in chosen} == {best}
+    assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* location: one of ", shown, re.MULTILINE)
+    assert re.search(r"^ +location: one of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
+
+
+def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
+    own, own_targeted, mean, mean_targeted = found_ads(shown)
+    assert own_targeted[0] > 1.2 * own[0]
+    assert mean_targeted[0] > 1.2 * mean[0]
+    last = f"finds {own_targeted[0]} ads that this user may see instead of\n{own[0]}. "
+    assert last in shown
+    assert f" users is {mean_targeted[0]} instead of {mean[0]}.\n" in shown
+
+
+def test_the_demo_ends_its_server_and_leaves_a_picture(shown: str, folder: Path) -> None:
+    server = server_in(shown)
     assert server is not None
     assert not is_running(server)
-    assert f"grace retrieve --wait 60 --request {tmp_path}/request.json" in done.stdout
-    assert f"--state-dir {tmp_path}/state" in done.stdout, "so that stops and rollbacks work"
+    assert (folder / "demo files" / "targeting.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_commands_at_the_end_work_where_the_demo_ran(shown: str, folder: Path) -> None:
+    commands = [shlex.split(line) for line in re.findall(rf"^  ({GRACE} .*)$", shown, re.MULTILINE)]
+    serve, retrieve, status, inspect = commands
+    with subprocess.Popen(
+        [*serve, *PORTS], cwd=folder, stderr=subprocess.PIPE, text=True, env=plain_environment()
+    ) as server:
+        assert server.stderr is not None
+        try:
+            line = next(line for line in server.stderr if "listening" in line)
+            client, admin = re.findall(r"127\.0\.0\.1:\d+", line)[:2]
+            answers = [
+                subprocess.check_output([*command, *more], cwd=folder, text=True)
+                for command, more in (
+                    (retrieve, ("--address", client)),
+                    (status, ("--address", admin)),
+                    (inspect, ()),
+                )
+            ]
+        finally:
+            server.terminate()
+            server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert "dental clinic" in answers[0]
+    assert "synth-demo-1" in answers[1]
 
 
 @pytest.mark.parametrize("name", ["ads.parquet", "serve.yaml"])
@@ -76,21 +120,24 @@ def test_without_a_folder_a_terminated_demo_leaves_neither_files_nor_its_server(
     tmp_path: Path,
 ) -> None:
     """The signal comes when the demo's server is ready."""
-    output, theirs = os.pipe()
+    ours, theirs = socket.socketpair()
     # Much less than it has to say: unread, it cannot end before the signal.
-    fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 4096)
-    command = [str(GRACE), "demo", "--users", "64"]
-    process = forked(command, plain_environment(TMPDIR=str(tmp_path)), stdout=theirs)
-    os.close(theirs)
-    try:
-        with os.fdopen(output) as shown, process.stderr as errors:
-            server = next(filter(None, map(server_in, shown)))
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    command = [str(GRACE), "demo"]
+    with ours, theirs:
+        process = forked(command, plain_environment(TMPDIR=str(tmp_path)), stdout=theirs.fileno())
+        theirs.close()
+        try:
+            shown = b""
+            while (server := server_in(shown.decode(errors="ignore"))) is None:
+                shown += ours.recv(1)
             assert list(tmp_path.iterdir()), "its files are here"
             process.send_signal(signal.SIGTERM)
-            error = errors.read()
-        assert process.wait(60) == 130
-    finally:
-        process.kill()
+            error = process.stderr.read()
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            process.stderr.close()
     assert error == "interrupted\n"
     assert not is_running(server)
     assert list(tmp_path.iterdir()) == []

@@ -39,6 +39,29 @@ def test_a_missing_folder_is_an_error_that_names_the_option(tmp_path: Path) -> N
         load(tmp_path, values, snapshots=Path("mine"))
 
 
+def with_vocabulary(tmp_path: Path, *sizes: int) -> Path:
+    (tmp_path / "model.yaml").write_text(yaml.safe_dump({"vocab_sizes": list(sizes)}))
+    return tmp_path
+
+
+def test_two_folders_are_enough_and_mean_the_shipped_file(tmp_path: Path, repository: Path) -> None:
+    folders = Path("s"), with_vocabulary(tmp_path, 64, 64, 64, 64)
+    shipped = load_serving_config(repository / "configs" / "serve.yaml", *folders)
+    assert load_serving_config(None, *folders) == shipped
+
+
+def test_the_default_beams_fit_the_checkpoint(tmp_path: Path) -> None:
+    config = load_serving_config(None, Path("s"), with_vocabulary(tmp_path, 7, 3, 512))
+    beams = {name: (x.beams, x.num_sids) for name, x in config.generation.profiles.items()}
+    assert beams == {"full": ((1, 7, 21), 64), "reduced": ((1, 7, 16), 16)}
+    config.generation.require_vocabulary((7, 3, 512))
+
+
+def test_without_a_file_a_missing_folder_is_an_error_that_names_the_option() -> None:
+    with pytest.raises(ConfigError, match=r"^the defaults: missing key .*; give --checkpoint$"):
+        load_serving_config(None, Path("s"))
+
+
 @pytest.mark.parametrize(
     ("name", "device", "precision"),
     [("serve.yaml", "cpu", "auto"), ("serve-h200.yaml", "cuda:0", "bf16")],

@@ -14,6 +14,7 @@ from grace.client import request_of_json
 from grace.configs.serving import LimitsConfig
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import STATUS_OF
+from support.documents import blocks_of
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,9 @@ def test_the_table_of_errors_has_every_reason(page: str) -> None:
     assert sorted(documented) == sorted(STATUS_OF)
 
 
-def test_its_examples_are_messages_of_the_api(page: str) -> None:
-    request, reply, explained = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+def test_its_examples_are_messages_of_the_api(repository: Path) -> None:
+    blocks = blocks_of(repository / "docs" / "api.md")
+    request, reply, explained = (block.text for block in blocks if block.language == "json")
     parsed = request_of_json(json.loads(request))
     assert set(json.loads(request)) == {field.name for field in parsed.DESCRIPTOR.fields}
     values = json.loads(reply)

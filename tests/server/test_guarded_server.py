@@ -23,6 +23,7 @@ from grace.client import Access, AsyncClient, Client, Tls
 from grace.configs.errors import CallError, InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.certificates import Authority, Files, certificate_of, client_tls, server_section
+from support.documents import the_block
 from support.in_process import invoke_grace
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
@@ -91,9 +92,8 @@ def grpcurl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_documented_commands_reach_it(
     guarded: Guarded, repository: Path, tmp_path: Path
 ) -> None:
-    page = (repository / "docs" / "api.md").read_text()
-    _, _, text = page.partition("\n## Over TLS, with a token\n")
-    commands = text.partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ").splitlines()
+    block = the_block(repository / "docs" / "api.md", "sh", "--tls-ca")
+    commands = block.replace("\\\n", " ").splitlines()
     for name, file in (
         ("ca.pem", guarded.ca.file),
         ("client.pem", guarded.client.certificate),

@@ -72,7 +72,13 @@ def test_make_load_starts_a_server_and_writes_the_page(
     assert code == (1 if "error: 63 calls/s: the client was" in capsys.readouterr().err else 0)
     run = read_summary(out / "rate-63.json")
     assert (run.client, run.offered, run.failed) == ("ours", 63, 0)
-    assert "<td>63</td>" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<td>63</td>" in page
+    assert re.search(r"<p>\d{4}-\d\d-\d\dT\S+Z, commit \S+\. Client on ", page)
+    assert re.search(r"Server: grace \S+ on cpu.*; snapshot 1 of synth-tiny-1, mode exact, ", page)
+    assert re.search(
+        r"; checkpoint \w{16} \(\w+\); profile full: beams 1, .* SIDs; batches of", page
+    )
     assert '"event": "stopped", "exit_code": 0' in (out / "server.log").read_text()
 
 
@@ -96,7 +102,9 @@ def test_ghz_makes_the_calls_if_it_is_installed(
     assert run.reasons == {"FailedPrecondition": 3, "InvalidArgument": 3}
     seen = assert_counters_conserve(healthy_server, 33, before)
     assert (seen.ok, seen.failures) == (run.ok, run.failed)
-    assert "<td>33</td>" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<td>33</td>" in page
+    assert "Server: not known: name its admin address with --admin." in page
 
 
 @pytest.mark.usefixtures("ghz")

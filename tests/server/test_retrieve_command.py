@@ -115,7 +115,8 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     known = (*asked, "--targeting", schema)
     done = invoke_grace(*known, "--ads", table)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert len(re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p = ", done.stdout, re.M)) == 9
+    absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", done.stdout, re.M)
+    assert len(absent) == 9
     for content, error in (
         (None, "no such file or folder"),
         (b"text", f"{table}: not a readable Parquet file: "),

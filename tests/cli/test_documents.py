@@ -1,0 +1,177 @@
+"""Every command of README and docs runs as it is written: in their order, and in one folder.
+
+The commands of a document run in one shell, which at its end stops the servers that it has started.
+Only `PROGRAMS` differ from a reader's: servers listen on free ports, and long work is cut short.
+Other tests run the Python of the documents that `WITH_PYTHON` does not name.
+"""
+
+import json
+import os
+import random
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from support.command import GRACE, plain_environment
+from support.documents import NOT_RUN, blocks_of, pages_in_order
+from support.ghz_stand_in import installed_ghz
+from support.t5_folders import T5Shape, write_t5
+
+pytestmark = pytest.mark.subprocess
+
+WITH_PYTHON = ("README.md", "quickstart.md", "api.md")
+PROGRAMS = {
+    "grace": """\
+case "$1 $*" in
+  synth*--raw*) set -- "$@" --sids 333 ;;
+esac
+case "$1" in
+  serve) set -- "$@" --port {retrieve} --admin-port {admin} --metrics-port {metrics} ;;
+  retrieve) set -- "$@" --address 127.0.0.1:{retrieve} ;;
+  admin | explain) set -- "$@" --address 127.0.0.1:{admin} ;;
+  train) set -- "$@" --steps 7 ;;
+esac
+exec {grace} "$@"
+""",
+    "ghz": """\
+case "$*" in
+  *--config*) set -- "$@" --duration 0.5s ;;
+  *) set -- "$@" -n 7 ;;
+esac
+exec {folder}/ghz-stand-in/ghz "$@"
+""",
+}
+BEGINNING = """
+stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
+trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
+"""
+SAID = {
+    "README.md": (
+        "version 2 (published)",
+        "snapshots: 2 -> 1 (back)",
+        "5 returned",
+        'grace_requests_total{code="OK"} 1.0',
+    ),
+    "api.md": (
+        '"request_id": "r1"',
+        '"status": "SERVING"',
+        '"state": "STATE_SERVING"',
+        "state: STATE_SERVING",
+        '"snapshot_version": "1"',
+        '"applied": true',
+        '"outcome": "OUTCOME_OUT_OF_BEAM"',
+    ),
+    "quickstart.md": (
+        "exclude list country_code_exclude",
+        "nothing: for everybody",
+        "The newest event of ",
+        "3 returned",
+        "(ad SKU-",
+    ),
+    "operations.md": ("5 returned", '"applied": true', '"previous": "info"'),
+}
+NEEDED = ("bash", "curl", "grpcurl", "jq", "openssl")
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports below those that the system gives to other tests."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as tried:
+            if tried.connect_ex(("127.0.0.1", port)) and port not in found:
+                found.append(port)
+    return found
+
+
+@pytest.fixture
+def folder(repository: Path, tmp_path: Path) -> Path:
+    """A folder with the files of a checkout, and those that readers bring."""
+    for name in ("bench", "configs", "model", "proto"):
+        (tmp_path / name).symlink_to(repository / name)
+    write_t5(T5Shape(vocab_sizes=(256, 256, 256, 256)), tmp_path / "hf-t5", seed=3)
+    ads = {"ad_id": pa.array([5, 6]), "sid": pa.array([[1, 2, 3, 4], [1, 2, 3, 511]])}
+    pq.write_table(pa.table(ads), tmp_path / "ads.parquet")
+    (tmp_path / "targeting.yaml").write_text("{}\n")
+    items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
+    (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
+    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
+    (tmp_path / "ids.txt").write_text("7\n8\n")
+    (tmp_path / "items.jsonl").write_text('{"item_id": "B01", "token_ids": [12, 3]}\n')
+    team = {"ad_id": pa.array([5, 6]), "asin": pa.array(["B01", "B01"])}
+    pq.write_table(pa.table(team), tmp_path / "team.parquet")
+    return tmp_path
+
+
+def put_programs(folder: Path, ports: Sequence[int]) -> Path:
+    programs = folder / "programs"
+    programs.mkdir()
+    installed_ghz(folder / "ghz-stand-in")
+    addresses = dict(zip(("retrieve", "admin", "metrics"), ports, strict=True))
+    for name, text in PROGRAMS.items():
+        filled = text.format(grace=GRACE, folder=folder, **addresses)
+        (programs / name).write_text(f"#!/bin/sh\n{filled}")
+        (programs / name).chmod(0o755)
+    return programs
+
+
+def commands_of(page: Path, folder: Path) -> str:
+    """Return a script of the document's commands, and write the files that it shows."""
+    parts = []
+    for block in blocks_of(page):
+        if block.file is not None:
+            (folder / block.file).write_text(block.text)
+        elif block.not_run is not None:
+            assert block.not_run in NOT_RUN, f"{page.name}: {block.not_run}"
+        elif block.language == "sh":
+            parts.append(block.text)
+        elif block.language == "python" and page.name in WITH_PYTHON:
+            parts.append(f"python <<'END'\n{block.text}END\n")
+    return "".join(parts)
+
+
+def answers_in(page: Path) -> list[str]:
+    """The answers that the document prints, in blocks of `text`."""
+    return [block.text for block in blocks_of(page) if block.language == "text"]
+
+
+@pytest.mark.timeout(900)
+def test_every_command_of_readme_and_docs_runs_in_one_folder(
+    repository: Path, folder: Path
+) -> None:
+    path = os.pathsep.join((str(GRACE.parent), os.environ["PATH"]))
+    missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    ports = free_ports(3)
+    programs = put_programs(folder, ports)
+    environment = plain_environment(PATH=f"{programs}{os.pathsep}{path}")
+    for page in pages_in_order(repository):
+        script = commands_of(page, folder)
+        for documented, port in zip((50051, 50052, 9464), ports, strict=True):
+            script = script.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{port}")
+            script = script.replace(f"localhost:{documented}", f"localhost:{port}")
+        with subprocess.Popen(
+            ["bash", "-eo", "pipefail", "-c", f"{BEGINNING}{script}\nstop"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as shell:
+            try:
+                said, _ = shell.communicate(timeout=300)
+            finally:
+                if shell.poll() is None:
+                    os.killpg(shell.pid, 9)
+        assert shell.returncode == 0, f"{page.name}\n{script}\n{said[-4000:]}"
+        for text in (*SAID.get(page.name, ()), *answers_in(page)):
+            assert text in said, f"{page.name} does not say {text!r}:\n{said}"

@@ -1,0 +1,62 @@
+"""The fenced blocks of README and docs, as a reader takes them.
+
+```sh                     is run
+```sh not run: REASON     cannot be run here, for one of the reasons in NOT_RUN
+```sh hourly.sh           is the content of a file, as is ```json request.json
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import dedent
+
+NOT_RUN = (
+    "installs the project",
+    "is in quickstart.md",
+    "measures the machine",
+    "needs a GPU",
+    "needs compilers of other languages",
+    "needs a server with TLS",
+    "needs several machines",
+    "takes an hour",
+    "takes minutes",
+)
+
+_BLOCK = re.compile(r"^( *)```(\w+) *([^\n`]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    note: str  # what follows the language
+    text: str
+
+    @property
+    def not_run(self) -> str | None:
+        before, found, reason = self.note.partition("not run: ")
+        return reason if found and not before else None
+
+    @property
+    def file(self) -> str | None:
+        return self.note if self.note and self.not_run is None else None
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    """Yield the blocks that name a language, those in lists included."""
+    for _, language, note, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
+        yield Block(language, note.strip(), dedent(text))
+
+
+def the_block(page: Path, language: str, holds: str = "") -> str:
+    """Return the only block of this language that has a text in it."""
+    (found,) = (x.text for x in blocks_of(page) if x.language == language and holds in x.text)
+    return found
+
+
+def pages_in_order(repository: Path) -> list[Path]:
+    """Return the README, then the documents in the order of its table, then all others."""
+    readme = repository / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    listed = [repository / name for name in re.findall(r"^\| \[(docs/[^]]+)\]", text, re.MULTILINE)]
+    return list(dict.fromkeys([readme, *listed, *sorted((repository / "docs").glob("*.md"))]))
