@@ -58,7 +58,7 @@ def compared(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Comp
     for command in commands:
         words = shlex.split(command)
         if "bench" in words:
-            requests = folder / "demo" / "requests.jsonl"
+            requests = folder / "modes" / "requests.jsonl"
             lines = requests.read_text(encoding="utf-8").splitlines()
             requests.write_text("\n".join(lines[:REQUESTS]), encoding="utf-8")
             words += ["--out", str(folder / "own.json")]
@@ -72,7 +72,7 @@ def compared(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Comp
 def test_the_counts_of_every_mode_are_those_of_raw_sets(
     compared: Compared, repository: Path
 ) -> None:
-    demo = compared.folder / "demo"
+    demo = compared.folder / "modes"
     lines = (demo / "requests.jsonl").read_text(encoding="utf-8").splitlines()
     requests = [json.loads(line) for line in lines]
     users = [{name: v["values"] for name, v in each["user"].items()} for each in requests]
@@ -164,7 +164,7 @@ import grace.bench.eligibility.own_catalogue, grace.bench.result_tables
 def test_snapshots_of_other_ads_are_refused(
     compared: Compared, repository: Path, tmp_path: Path
 ) -> None:
-    demo = compared.folder / "demo"
+    demo = compared.folder / "modes"
     table = pq.read_table(demo / "ads.parquet")
     pq.write_table(table.slice(1), tmp_path / "ads.parquet")
     built = ("--ads", tmp_path / "ads.parquet", "--targeting", demo / "targeting.yaml")
@@ -191,7 +191,7 @@ def test_options_that_do_not_belong_together_are_refused(
 
 
 def test_a_request_that_cannot_be_read_is_named(compared: Compared, repository: Path) -> None:
-    demo = compared.folder / "demo"
+    demo = compared.folder / "modes"
     wrong = demo / "wrong.jsonl"
     many = {"user": {"location": {"values": [f"p{number}" for number in range(999)]}}}
     wrong.write_text("{}\n" + json.dumps(many), encoding="utf-8")

@@ -192,7 +192,7 @@ def test_a_result_has_every_field_of_the_reply(
 ) -> None:
     """The request is the page's; a SID of the result is a click of the next request."""
     page = (repository / "docs" / "api.md").read_text()
-    request = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    request = json.loads(page.partition("```json request.json\n")[2].partition("```")[0])
     with Client(healthy_server.address) as client:
         result = assert_type(client.retrieve(request, timeout=60.0), RetrieveResult)
         again = client.retrieve(sequences={"clicks": [result.ads[0].sid or ()]}, timeout=60.0)
