@@ -25,7 +25,7 @@ SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
 OTHER_COLUMNS = ("title",)
-"""Columns that a build does not read, but which may be renamed for those who do."""
+"""Columns that a build does not read, but other commands do, so tables.yaml may rename them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AdsSource:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """What a build expects of an ads table."""
+    """The columns that a build expects of an ads table."""
 
     schema: TargetingSchema
     without: tuple[str, ...] = ()  # attributes, sets and entities that it may lack
@@ -160,8 +160,8 @@ def _columns(
             )
         if their in theirs.values():
             raise InputError(
-                f"{table.address}: column {their!r} is to be ignored, and is one that a build "
-                "reads; take it out of ads.ignore, or of targeting.yaml"
+                f"{table.address}: column {their!r} is in ads.ignore, but a build reads it; "
+                "take it out of ads.ignore, or of targeting.yaml"
             )
     for name, their in list(theirs.items()):
         fault = _type_fault(name, table, table.schema.field(their).type, expected)
@@ -235,7 +235,7 @@ def both_names(ours: str, theirs: str) -> str:
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
-    """True for anything that holds several values: a rule that no code would read or enforce."""
+    """Return whether a type holds several values: a rule that no code would read or enforce."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
