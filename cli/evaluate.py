@@ -41,7 +41,7 @@ def evaluate(
     without: Without = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a checkpoint's recall and NDCG next to simple rules, with and without targeting.
+    """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """

@@ -37,7 +37,9 @@ ComputeDevice: TypeAlias = Annotated[
 ]
 MaxUnknown: TypeAlias = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Most events to leave out for lack of their ads, as a share."),
+    typer.Option(
+        min=0, max=1, help="Largest share of events of unknown ads; above it, the command ends."
+    ),
 ]
 SidSpace: TypeAlias = Annotated[
     str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
@@ -46,7 +48,7 @@ Without: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Build without this attribute, set or entity, which no ad has; repeatable.",
+        help="Leave out this attribute, set or entity, which no ad has; repeatable.",
     ),
 ]
 VocabSizes: TypeAlias = Annotated[

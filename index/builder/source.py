@@ -127,7 +127,7 @@ def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
 
 
 def _left_out(source: TableSource, expected: ExpectedColumns) -> set[str]:
-    """Return the table's names of columns that the build goes without."""
+    """Return the table's names of columns that `without` leaves out."""
     names = (column for name in expected.without for column in (name, name + EXCLUDE_SUFFIX))
     return {source.theirs(name) for name in names}
 
@@ -245,7 +245,7 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
 def _type_fault(
     name: str, table: TableFile, kind: pa.DataType, expected: ExpectedColumns
 ) -> str | None:
-    """Return what is wrong with the type of one of our columns."""
+    """Return the fault in the type of one of our columns, or None."""
     if table.format is Format.CSV:  # texts, which are converted row by row
         return None
     integer = bool(pa.types.is_integer(kind))
@@ -284,7 +284,7 @@ Stated = TypeVar("Stated")
 
 
 def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
-    """Return what the files say, if some do."""
+    """Return the value that the files state, or None if none does."""
     said = [(value, address) for value, address in found.items() if value is not None]
     if len(said) > 1:
         (one, first), (two, second) = said[:2]

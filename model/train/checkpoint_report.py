@@ -1,9 +1,9 @@
-"""`grace evaluate`: measure a checkpoint on a log, next to simple rules.
+"""`grace evaluate`: measure a checkpoint on a log, next to simple baselines.
 
-Without targeting, the model and the rules list SIDs of the whole catalogue. With targeting, people
-get only SIDs that lead to an ad that they may see. The report leaves out people whose true SID has
-no such ad, and measures the others without targeting, too. Fidelity is the share of the search's
-best SIDs that bfloat16 finds as well.
+Without targeting, the model and the baselines list SIDs of the whole catalogue. With targeting,
+people get only SIDs that lead to an ad that they may see. The report leaves out people whose true
+SID has no such ad, and measures the others without targeting, too. Fidelity is the share of the
+search's best SIDs that bfloat16 finds as well.
 """
 
 from collections.abc import Sequence

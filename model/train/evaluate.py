@@ -1,4 +1,4 @@
-"""Measure how well a model predicts held-out users' newest events, next to simple rules.
+"""Measure how well a model predicts held-out users' newest events, next to baselines.
 
 A recommender ranks the true SID of each user, from 0. recall@k is the share of users whose rank is
 below k; NDCG@k is the mean of 1 / log2(rank + 2) over the users, 0 for a rank of k or more. A true
@@ -188,7 +188,7 @@ def compare(
     cutoffs: Sequence[int],
     progress: Progress,
 ) -> dict[str, Quality]:
-    """Return the quality of the model and of three rules, without targeting.
+    """Return the quality of the model and of three baselines, without targeting.
 
     The model lists `num_sids` SIDs, so it has no numbers for cut-offs above that.
     """
