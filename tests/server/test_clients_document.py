@@ -43,7 +43,7 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the programs read."""
-    request = (REPOSITORY / "docs" / "api.md").read_text().partition("```json\n")[2]
+    request = (REPOSITORY / "docs" / "api.md").read_text().partition("```json request.json\n")[2]
     (tmp_path / "request.json").write_text(request.partition("```")[0])
     shutil.copy(SERVICE_CONFIG, tmp_path)
     (tmp_path / "proto").symlink_to(REPOSITORY / "proto")
