@@ -1,4 +1,4 @@
-"""What `grace demo` shows: one SID, token by token, and what targeting while decoding finds.
+"""Compute what `grace demo` shows: one SID, token by token, and the effect of targeting.
 
 The server decodes with targeting. Here the same requests are also decoded with the catalogue alone,
 as plain constrained decoding does, and the model scores every SID of the catalogue. So each token

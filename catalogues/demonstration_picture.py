@@ -1,4 +1,4 @@
-"""The picture of `grace demo`: what the same compute finds with and without targeting.
+"""Draw the picture of `grace demo`: ads found with the same compute, with or without targeting.
 
 Only this module of the package needs matplotlib, from the extra `plots`.
 """

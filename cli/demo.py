@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ASKED_ADS = 100
 SHOWN_ADS = 5
 ADMITTED, PRUNED = 2, 2  # branches of a step that are shown, besides the chosen one
-LEAST_LOST = 0.01  # probability of pruned branches that is worth a word
+LEAST_LOST = 0.01  # the least probability of pruned branches that a line mentions
 BAR_WIDTH = 48
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")

@@ -1,4 +1,4 @@
-"""`grace evaluate`: what a checkpoint is worth on a log of interactions."""
+"""`grace evaluate`: measure a checkpoint on a log of interactions."""
 
 import json
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def evaluate(
     without: Without = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a checkpoint's recall and NDCG next to simple rules, with and without targeting.
+    """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
@@ -90,8 +90,8 @@ def _print(report: "CheckpointReport") -> None:
         print(f"\nWith targeting: {UNKNOWN_PEOPLE}")
     else:
         print(
-            f"\nWith targeting, by {targeted.source}: {targeted.people:,} people, of whom one may "
-            f"see {targeted.eligible_share:.1%} of the SIDs"
+            f"\nWith targeting, by {targeted.source}: {targeted.people:,} people, who may "
+            f"see {targeted.eligible_share:.1%} of the SIDs on average"
         )
         print(f"{targeted.measured:,} of them may see an ad of their true SID.")
         if targeted.measured:

@@ -14,12 +14,12 @@ from typer.models import ArgumentInfo, OptionInfo
 
 VALUES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _TYPE = re.compile(r" ?<[^>]*>$")
-"""What Typer adds to the name of an argument."""
+"""The type that Typer adds to the name of an argument."""
 
 
 class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write what each argument and option means, in two columns."""
+        """Write each argument and option with its meaning, in two columns."""
         for heading, kind in (("Arguments", "argument"), ("Options", "option")):
             params = [each for each in self.get_params(ctx) if each.param_type_name == kind]
             records = [record for each in params if (record := each.get_help_record(ctx))]
@@ -39,7 +39,7 @@ class Group(TyperGroup):
 
 
 def name_values(command: Callable[..., None]) -> Callable[..., None]:
-    """Name the values of a command's arguments and options that have no name of their own."""
+    """Name the values of arguments and options whose declaration gives no name."""
     for name, hint in get_type_hints(command, include_extras=True).items():
         for option in getattr(hint, "__metadata__", ()):
             if isinstance(option, ArgumentInfo):

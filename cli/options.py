@@ -37,7 +37,9 @@ ComputeDevice: TypeAlias = Annotated[
 ]
 MaxUnknown: TypeAlias = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Share of events to leave out if the ads lack their ads."),
+    typer.Option(
+        min=0, max=1, help="Largest share of events of unknown ads; above it, the command ends."
+    ),
 ]
 SidSpace: TypeAlias = Annotated[
     str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
@@ -46,7 +48,7 @@ Without: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="Build without this attribute, set or entity, which the ads do not have; repeatable.",
+        help="Leave out this attribute, set or entity, which no ad has; repeatable.",
     ),
 ]
 VocabSizes: TypeAlias = Annotated[
@@ -54,7 +56,7 @@ VocabSizes: TypeAlias = Annotated[
 ]
 
 MOST_SECONDS = 86_400
-"""A day. gRPC counts a wait of many years as one that has ended."""
+"""A day. gRPC takes a wait of many years for one that has already ended."""
 
 
 def spread(
@@ -62,7 +64,7 @@ def spread(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a command that takes a dataclass first: its fields become options of the command.
 
-    They follow the command's own that have no default. `defaults` replace those of the fields.
+    The command's required options come first. `defaults` replace those of the fields.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

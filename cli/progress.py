@@ -1,6 +1,6 @@
-"""Progress on standard error: bars on a terminal, otherwise a line now and then.
+"""Progress on standard error: bars on a terminal, otherwise occasional lines.
 
-So a log shows that long work goes on, and how long it will; short work stays silent.
+So a log shows that long work continues, and how much time is left. Short work prints nothing.
 """
 
 import time

@@ -131,7 +131,7 @@ class RayTasks:
 
 
 def _end(waiting: Sequence[Any]) -> None:
-    """Cancel the tasks that still run, and wait until they have ended.
+    """Cancel the tasks that still run, and wait for their end.
 
     Ray aborts this process if a task is cancelled while its result arrives ("Tried to complete task
     that was not pending"), so only tasks without a result are cancelled.

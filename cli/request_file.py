@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
-    """The fields are the options of every command that sends a request. They replace FILE's."""
+    """The options of every command that sends a request. They replace values of FILE."""
 
     request: Annotated[
         str | None,
@@ -35,7 +35,7 @@ class GivenRequest:
         list[str] | None,
         typer.Option(
             metavar="NAME=ID,ID",
-            help="Entities whose ads not to return: campaign=9,12; repeatable.",
+            help="Leave out the ads of these entities: campaign=9,12; repeatable.",
         ),
     ] = None
     at_most: Annotated[
@@ -52,7 +52,7 @@ class GivenRequest:
     ] = None
 
     def message(self) -> "RetrieveRequest":
-        """Read the file, and replace what the options give."""
+        """Return the file's request, with the values of the options."""
         message = _request_message(self.request, self.line)
         try:
             for name, given in _user_values(self.user or ()).items():

@@ -67,7 +67,7 @@ def retrieve(
 
     `p(SID)`, which is exp(score), is the probability that the model gives to the ad's SID.
 
-    Without `max_ads`, or with 0, it asks for 10 ads.
+    Without `max_ads`, or with 0, the command asks for 10 ads.
 
     Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
     """

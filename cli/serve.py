@@ -20,7 +20,7 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="YAML of other settings than the defaults; docs/operations.md has all."),
+        typer.Option(help="YAML of settings that replace defaults; docs/operations.md has all."),
     ] = None,
     state_dir: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ import typer
 from grace.cli.options import AsJson, Force, numbers
 from grace.cli.progress import progress_bars
 from grace.configs.errors import DeviceError, InputError
+from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ def sids(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the codebook; with --codebook, a table of its own instead."),
+        typer.Option(help="Folder of the codebook; with --codebook, a separate table of SIDs."),
     ] = None,
     codebook: Annotated[
         Path | None,
@@ -33,10 +34,11 @@ def sids(
     ] = None,
     levels: Annotated[int, typer.Option(min=1, max=16, help="Tokens of a SID.")] = 4,
     codes: Annotated[
-        str, typer.Option(help="Codes of a level, or of each as 512,256,256.")
+        str, typer.Option(help="Codes of every level, or of each: 512,256,256.")
     ] = "512",
     balance: Annotated[
-        float, typer.Option(help="Most items of a code, in even shares of a level; 0: no cap.")
+        float,
+        typer.Option(help="Cap on the items of a code, as a multiple of an even share; 0: none."),
     ] = 2.0,
     seed: Annotated[
         int, typer.Option(min=0, help="Equal seeds give equal SIDs on one device.")
@@ -59,8 +61,8 @@ def sids(
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
 
-    Writes a codebook and `sids.parquet`, the SID of each item. The codebook gives the same vector
-    the same SID for ever, so new items join with `--codebook`.
+    The command writes a codebook, and the SID of each item in `sids.parquet`. A codebook always
+    gives the same vector the same SID, so `--codebook` adds new items.
 
     Example: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
     """
@@ -136,14 +138,14 @@ def _device(name: str | None) -> "torch.device":
 
 
 def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
-    """Return what draws the report, or None without matplotlib."""
+    """Return a function that draws the report, or None without matplotlib."""
     from grace.model.codebook.folder import PICTURE
 
     try:
         from grace.model.codebook.picture import draw_report
     except ModuleNotFoundError as error:
         if not quiet:
-            print(f"no {PICTURE}: it needs {error.name}: pip install 'grace-serving[plots]'")
+            print(f"no {PICTURE}: it needs {error.name}: {install_command('plots')}")
         return None
     return lambda made, out: draw_report(made, out / PICTURE)
 

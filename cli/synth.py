@@ -24,7 +24,7 @@ def synth(
     seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Write tables as a shop has them instead: docs/quickstart.md."),
+        typer.Option("--raw", help="Write a shop's raw tables instead: docs/quickstart.md."),
     ] = False,
     force: Force = False,
     as_json: AsJson = False,

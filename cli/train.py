@@ -43,7 +43,7 @@ def train(
     device: ComputeDevice = None,
     resume: Annotated[
         bool,
-        typer.Option(help="Go on where a run that was interrupted left OUT.partial next to OUT."),
+        typer.Option(help="Continue an interrupted run from its state, OUT.partial next to OUT."),
     ] = True,
     max_unknown: MaxUnknown = 0.1,
     sid_space: SidSpace = None,
@@ -54,7 +54,7 @@ def train(
 ) -> None:
     """Train a model to predict what users click next, and measure its recall.
 
-    Catalogue and log give the model its size and its vocabulary. Writes a checkpoint,
+    Catalogue and log decide the model's size and vocabulary. The command writes a checkpoint,
     `recipe.yaml`, `metrics.json` with recall@k on held-out users, and `loss.png`.
 
     Example: `grace train --data catalogue --out checkpoint`

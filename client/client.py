@@ -38,7 +38,7 @@ REMEDY = "see its log, or start it (grace serve)"
 
 
 class _Connected(ABC):
-    """What both clients have: the servers, the access to them, and the retries."""
+    """The parts that both clients share: the servers, the access to them, and the retries."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class _Connected(ABC):
         token: str | None = None,
         retry: Retry | None = DEFAULT_RETRY,
     ) -> None:
-        """Connect with the first call, and again after a lost connection.
+        """Connect at the first call, and again after a lost connection.
 
         address  HOST:PORT, or a list of IP:PORT; anything else is an InputError. The client calls
-                 the addresses of a name or of a list in turn, but for those that are not ready
+                 the addresses of a name or of a list in turn, except those that are not ready
         tls      None: plaintext
-        token    for servers that require one; without TLS, it crosses the network in plaintext
+        token    for servers that require one; without TLS, the client sends it in plaintext
         retry    None: each call is one attempt
         """
         target = target_of(address, over_tls=tls is not None)
@@ -86,7 +86,7 @@ class _Connected(ABC):
         return call_error(self.address, self._access, failed, attempts=attempts.number)
 
     def _remedy(self, error: grpc.RpcError) -> str:
-        """Return what to do after a failed check of health. Raise an error that would stay."""
+        """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
         if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
             return handshake_fault(self.address, failed.text, self._access) or REMEDY
@@ -128,7 +128,7 @@ class Client(_Connected):
     ) -> RetrieveResult:
         """Return the ads for a user; raise a CallError if there is no answer.
 
-        request  a ready message, or the API's JSON; instead of it, give `fields`
+        request  a message, or the API's JSON; or else give `fields`
         timeout  seconds for the whole call, retries included. The server sees the deadline, too
 
         client.retrieve(user={"country": "US"}, sequences={"clicks": [ad.sid]}, timeout=1.0)
@@ -153,7 +153,7 @@ class Client(_Connected):
     def is_ready(self, timeout: float = CHECK_SECONDS) -> bool:
         """Return whether the server's health is SERVING; False without a server.
 
-        Raise a CallError if another service answers, or if the TLS of client and server differs.
+        Raise a CallError if another service answers, or if the TLS settings of the two differ.
         """
         return self._why_not_ready(timeout) is None
 
@@ -178,7 +178,7 @@ class Client(_Connected):
 
 
 class AsyncClient(_Connected):
-    """The same for asyncio. Create it inside the event loop that uses it.
+    """A client for asyncio. Create it inside the event loop that uses it.
 
     async with AsyncClient("127.0.0.1:50051") as client:
         result = await client.retrieve(user={"country": "US"}, max_ads=5, timeout=1.0)

@@ -1,4 +1,4 @@
-"""How a client connects, over TLS and with a token or without them, and why its calls failed."""
+"""Connect to a server, with or without TLS and a token, and explain why calls failed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client connects to an address. Without `tls`, the `token` is sent in plaintext."""
+    """The TLS files and the token for an address. Without `tls`, the token goes in plaintext."""
 
     tls: Tls | None = None
     token: str | None = field(default=None, repr=False)
@@ -77,9 +77,9 @@ PLAINTEXT = Access()
 
 @dataclass(frozen=True, slots=True)
 class FailedCall:
-    """How one attempt of a call ended, as gRPC reports it.
+    """The end of one attempt of a call, as gRPC reports it.
 
-    reason     the server's word, empty if a gRPC library answered
+    reason     the server's one-word reason, empty if a gRPC library answered
     push_back  the seconds that the server asks to wait before the next attempt; below 0, it wants
                none
     """
@@ -205,7 +205,7 @@ def _closed(address: str, text: str, access: Access) -> str | None:
 
 
 def _push_back(text: str) -> float:
-    """Return seconds. gRPC takes a text that is no number for a server that wants no retry."""
+    """Return seconds. To gRPC, a text that is not a number means that the server wants no retry."""
     try:
         return int(text) / 1e3
     except ValueError:

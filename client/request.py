@@ -32,11 +32,11 @@ class Events:
 
 
 class RequestFields(TypedDict, total=False):
-    """The fields of a request; docs/api.md explains them. NumPy arrays are lists, too.
+    """The fields of a request; docs/api.md explains them. NumPy arrays count as lists.
 
     user         value or values of each attribute and set: {"country": "US", "location": [...]}
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
-    exclude      id or ids of each kind of entity whose ads not to return: {"campaign": [9, 12]}
+    exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
     """
 
     request_id: str
@@ -67,7 +67,7 @@ def request_of(fields: RequestFields) -> RetrieveRequest:
 
 
 def _entries(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what converts each value of a mapping, and leaves others to `request_of_json`."""
+    """Return a function that converts a mapping's values. `request_of_json` checks the rest."""
 
     def converted(values: Any) -> Any:
         if not isinstance(values, Mapping):
@@ -117,4 +117,4 @@ _JSON: Mapping[str, Callable[[Any], Any]] = {
     "exclude_ads": _list,
     "at_most": _entries(_plain),
 }
-"""How a field becomes the API's JSON."""
+"""The conversion of each field to the API's JSON."""

@@ -26,7 +26,7 @@ class Ad(NamedTuple):
 
 
 _new_ad = cast(Callable[[tuple[int, float, Any]], Ad], partial(tuple.__new__, Ad))
-"""`Ad(*values)` without a call of Python code, which counts for 10,000 ads."""
+"""Makes an `Ad` without running Python code, which matters for 10,000 ads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Ads(Sequence[Ad]):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What each step left; docs/api.md explains the fields."""
+    """The number of ads after each step; docs/api.md explains the fields."""
 
     sids_generated: int
     ads_generated: int
@@ -128,10 +128,10 @@ class RetrieveResult:
 
     ads               best first
     sids              None, unless the request had include_sids
-    ignored_names     names in the request that neither catalogue nor model knows: misspelt ones
+    ignored_names     names in the request that neither catalogue nor model knows, such as misspelt
     truncated         max_ads cut the list
     degraded          the server was overloaded and used a smaller beam profile: `profile`
-    attempts          attempts that the call took
+    attempts          the number of attempts
     message           the reply itself, a grace.v1.RetrieveResponse
     """
 

@@ -1,7 +1,7 @@
-"""When a client tries a call again, and how long it waits before.
+"""Decide when a client retries a call, and how long it waits before.
 
 `Retrieve` only reads, so a second attempt is always safe. It is useful only if the server says when
-to come back, or if another server, or this one a moment later, may take the call. A client that
+to retry, or if another server, or this one a moment later, may accept the call. A client that
 gets many refusals stops its retries: they would add to the load that made the server refuse.
 """
 
@@ -23,7 +23,7 @@ class Retry:
     max_backoff         the longest wait before a later one
     backoff_multiplier  how much longer each wait is than the one before
     max_tokens          a failed attempt takes a token, and below half of them there are no retries
-    token_ratio         the tokens that an answer gives back
+    token_ratio         the tokens that each answer gives back
     """
 
     max_attempts: int = 4

@@ -1,4 +1,4 @@
-"""Which servers a client calls: an address, a name with several addresses, or a list of addresses.
+"""The servers that a client calls: an address, a name with several, or a list of addresses.
 
 "127.0.0.1:50051"                              one server
 "ads.example.com:50051"                        every address that DNS lists, in turn
@@ -19,7 +19,7 @@ from grace.configs.errors import InputError
 Addresses: TypeAlias = str | Sequence[str]
 
 SERVICE_CONFIG = Path(__file__).with_name("service_config.json")
-"""How a client of any language takes turns and retries: docs/clients.md shows it."""
+"""The turns and retries of a client in any language: docs/clients.md shows its use."""
 
 MAX_PORT = 65535
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
@@ -27,7 +27,7 @@ _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<p
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What gRPC calls, and how errors name it."""
+    """The target that gRPC calls, and its name in errors."""
 
     uri: str
     shown: str
@@ -45,12 +45,12 @@ def target_of(addresses: Addresses, *, over_tls: bool = False) -> Target:
         return Target(shown, shown, _in_turn() if kinds == {"name"} else ())
     if len(kinds) > 1 or kinds == {"name"}:
         raise InputError(
-            f"addresses {shown}: several must be IP addresses of one kind; give the servers one "
-            "name in DNS to call them by name"
+            f"addresses {shown}: a list must have IP addresses of one kind; to call the servers "
+            "by name, give them one name in DNS"
         )
     if over_tls:  # gRPC looks for the whole list in each certificate
         raise InputError(
-            f"addresses {shown}: one name only over TLS; give the servers a name in DNS that their "
+            f"addresses {shown}: TLS needs one name; give the servers a name in DNS that their "
             "certificates have"
         )
     return Target(f"{kinds.pop()}:{','.join(listed)}", shown, _in_turn())

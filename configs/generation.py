@@ -10,7 +10,7 @@ MAX_BATCH = 1024
 MAX_BEAMS = 65_536
 DEFAULT_BATCH = 16
 DEFAULT_BEAMS = {"full": 64, "reduced": 16}
-"""Beams after the first step, and SIDs, of the profiles of a server without others."""
+"""The default beam profiles: their beams after the first step, and their SIDs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class GenerationConfig:
 
     @classmethod
     def fitting(cls, vocab_sizes: tuple[int, ...]) -> "GenerationConfig":
-        """Return what a server uses without a section `generation`, as in configs/serve.yaml."""
+        """Return the default for a server whose settings have no section `generation`."""
         profiles = {name: _profile(width, vocab_sizes) for name, width in DEFAULT_BEAMS.items()}
         return cls(max_batch=DEFAULT_BATCH, profiles=profiles)
 
@@ -142,7 +142,7 @@ class GenerationConfig:
 
 
 def _profile(width: int, vocab_sizes: tuple[int, ...]) -> BeamProfile:
-    """Return a profile of `width` beams, or at the first steps of as many as there can be."""
+    """Return a profile of `width` beams, or of fewer where there are fewer prefixes."""
     live = [1]
     for size in vocab_sizes:
         live.append(min(width, live[-1] * size))

@@ -1,6 +1,6 @@
 """Coverage: what share of a snapshot's ads has targeting rules.
 
-A renamed or emptied column shows in it: the ads are still there, but everybody may see them.
+It reveals a renamed or emptied column: the ads are still there, but everybody may see them.
 """
 
 from dataclasses import asdict, dataclass
@@ -105,7 +105,7 @@ def coverage_of_version(root: Path, version: int) -> Coverage:
 
 
 def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.int64]:
-    """Count in blocks of at least as many ads as there are rules, so that it takes linear time."""
+    """Count in blocks of at least as many ads as there are rules, so that the time is linear."""
     counts = np.zeros(rules, np.int64)
     step = max(_BLOCK_ADS, rules)
     for begin in range(0, len(ad_rule), step):

@@ -1,4 +1,4 @@
-"""Compare modes on snapshots of one's own, with the model and the requests that they serve.
+"""Compare modes on your own snapshots, with the model and the requests that they serve.
 
 All snapshots must be built from the same ads. The definition of generation searches each of them,
 and also the catalogue without targeting, as mode `cd` does. No ad is stopped, and a request's
@@ -76,7 +76,7 @@ def measure(own: OwnCatalogue, device: torch.device) -> Iterator[Row]:
 
 
 class _Search:
-    """Searches of one catalogue. `exact` tells which beams are useful, in every mode."""
+    """Searches of one catalogue. `exact` says which beams are useful, in every mode."""
 
     def __init__(
         self, snapshot: Snapshot, model: Model, profile: BeamProfile, device: torch.device

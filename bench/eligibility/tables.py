@@ -121,7 +121,7 @@ def _ways(rows: Rows) -> str:
 
 
 def _own_ways(rows: Rows) -> str:
-    """Return the study's columns for snapshots of one's own."""
+    """Return the study's columns for your own snapshots."""
     first = rows[0]
     size = f"{first['sids_of_catalogue']:,} SIDs, {first['ads_of_catalogue']:,} ads. "
     return f"{size}Means of {first['users']} requests.\n\n" + table_of(

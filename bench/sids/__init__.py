@@ -1,1 +1,1 @@
-"""Measurements of `grace sids`: the hierarchy it finds, speed, and what a model learns from it."""
+"""Measurements of `grace sids`: the hierarchy that it finds, its speed, and a model's recall."""

@@ -1,4 +1,4 @@
-"""Measure `grace sids`: the hierarchy that it finds, its speed, and what a model learns from it.
+"""Measure `grace sids`: the hierarchy that it finds, its speed, and a model's recall on its SIDs.
 
 python -m grace.bench.sids.sid_bench --out bench/results/cpu-2core/sids.json
 

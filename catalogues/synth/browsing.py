@@ -1,4 +1,4 @@
-"""How people move through a catalogue: tastes, favourites, sessions, and items seen before.
+"""Simulate people in a catalogue: tastes, favourites, sessions, and items seen before.
 
 A session opens with one of the person's tastes: a topic, often a favourite brand in it. A further
 step starts from one of the items just seen, mostly the last one, and goes to the same product line,

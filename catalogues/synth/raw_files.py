@@ -1,4 +1,4 @@
-"""The same catalogue as a shop might keep it: tables with other names, texts as ids, and no SIDs.
+"""Write the catalogue like a shop's tables: other names, texts as ids, and no SIDs.
 
     ads.csv         a row for each ad; a cell lists several values with |, and an empty one is null
     items.parquet   an embedding for each ad

@@ -46,7 +46,7 @@ class AdsBatch:
 
 @dataclass(frozen=True, slots=True)
 class AdsReading:
-    """What turns the rows of an ads table into ads."""
+    """The parts that turn the rows of an ads table into ads."""
 
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]

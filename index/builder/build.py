@@ -126,7 +126,7 @@ class BuildPlan:
     sids: TableFile | None  # to join
 
     def reading(self) -> AdsReading:
-        """Number the ads and read their SIDs, where the table does not have these itself."""
+        """Number the ads and read their SIDs, if the table does not have these itself."""
         names, sids = None, None
         if self.spec.id_map is not None:
             with self.steps.run("number ads", self.source.rows) as advance:
@@ -137,7 +137,7 @@ class BuildPlan:
         return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
 
     def require_stated(self, stated: Set[str]) -> None:
-        """Refuse a column without any rule, and a rule that the build was to go without."""
+        """Refuse a column without any rule, and a rule on a name that `without` lists."""
         for name in (*self.schema.names, *self.schema.entities):
             files = " and ".join(file.address for file in self.source.files[:2])
             if name in self.spec.without and name in stated:

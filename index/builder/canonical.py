@@ -1,4 +1,4 @@
-"""Batches as people have them, as the canonical ones that the build reads.
+"""Convert batches of any table to the canonical form that the build reads.
 
 Canonical are our names, int64 ids, and rules as lists of texts. A cell that has no such form is a
 fault of its row, with the cell as it was.
@@ -87,21 +87,23 @@ def _read_texts(
         if name == "ad_id":
             remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
         parsed, bad = cells.integers(columns[name])
-        faults.extend(_bad_cells(name, columns[name], bad, f"is no integer; {remedy}"))
+        faults.extend(_bad_cells(name, columns[name], bad, f"is not an integer; {remedy}"))
         columns[name] = parsed
     if "ad_weight" in columns:
         parsed, bad = cells.numbers(columns["ad_weight"])
-        faults.extend(_bad_cells("ad_weight", columns["ad_weight"], bad, "is no number"))
+        faults.extend(_bad_cells("ad_weight", columns["ad_weight"], bad, "is not a number"))
         columns["ad_weight"] = parsed
     if "sid" in columns:
         lists, bad = cells.integer_lists(cells.split_cells(columns["sid"], separator))
-        reason = "is no list of integers; list_separator of tables.yaml says how it lists several"
+        reason = (
+            "is not a list of integers; list_separator of tables.yaml says how it lists several"
+        )
         faults.extend(_bad_cells("sid", columns["sid"], bad, reason))
         columns["sid"] = lists
 
 
 def _line_breaks(name: str, column: pa.Array) -> Iterator[RowFault]:
-    """A cell in unclosed quotes goes on in the next lines, whose rows would be lost."""
+    """Find texts with a line break: an unclosed cell would swallow the rows of the next lines."""
     found = pc.match_substring_regex(column, _LINE_BREAK).fill_null(False)
     reason = "holds a line break; close its quotation mark, or remove the break"
     return _bad_cells(name, column, found.to_numpy(zero_copy_only=False), reason)

@@ -1,4 +1,4 @@
-"""SIDs that are not in the ads table: joined from a table of items, such as a codebook's.
+"""Join SIDs to the ads from a table of items, such as a codebook's.
 
 Memory holds 8 + 2 L bytes per item, in order of the ads' numbers, and twice that while they are put
 in order. An item that the ads' id map does not know belongs to no ad.
@@ -25,7 +25,7 @@ _COLUMNS = ("item_id", "sid")
 
 @dataclass(frozen=True, slots=True)
 class ItemSids:
-    """numbers int64 [items], ascending; tokens uint16 [items, L]"""
+    """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]"""
 
     address: str
     numbers: npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""What a build reports: its progress while it runs, and its result."""
+"""The reports of a build: its progress while it runs, and its result."""
 
 import resource
 import sys
@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the step's name, how much of it is done, and how much there is."""
 
 Notify = Callable[[str], None]
-"""Called with a sentence about something that the person who builds may not expect."""
+"""A function that a build calls with a sentence about something unexpected."""
 
 
 def silent(_sentence: str) -> None:

@@ -25,7 +25,7 @@ SID_SPACE_KEY = b"grace.sid_space"
 VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
 OTHER_COLUMNS = ("title",)
-"""Columns that a build does not read, but which may be renamed for those who do."""
+"""Columns that a build does not read, but other commands do, so tables.yaml may rename them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class AdsSource:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """What a build expects of an ads table."""
+    """The columns that a build expects of an ads table."""
 
     schema: TargetingSchema
     without: tuple[str, ...] = ()  # attributes, sets and entities that it may lack
@@ -127,7 +127,7 @@ def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
 
 
 def _left_out(source: TableSource, expected: ExpectedColumns) -> set[str]:
-    """Return the table's names of columns that the build goes without."""
+    """Return the table's names of columns that `without` leaves out."""
     names = (column for name in expected.without for column in (name, name + EXCLUDE_SUFFIX))
     return {source.theirs(name) for name in names}
 
@@ -160,8 +160,8 @@ def _columns(
             )
         if their in theirs.values():
             raise InputError(
-                f"{table.address}: column {their!r} is to be ignored, and is one that a build "
-                "reads; take it out of ads.ignore, or of targeting.yaml"
+                f"{table.address}: column {their!r} is in ads.ignore, but a build reads it; "
+                "take it out of ads.ignore, or of targeting.yaml"
             )
     for name, their in list(theirs.items()):
         fault = _type_fault(name, table, table.schema.field(their).type, expected)
@@ -235,7 +235,7 @@ def both_names(ours: str, theirs: str) -> str:
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
-    """True for anything that holds several values: a rule that no code would read or enforce."""
+    """Return whether a type holds several values: a rule that no code would read or enforce."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -245,7 +245,7 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
 def _type_fault(
     name: str, table: TableFile, kind: pa.DataType, expected: ExpectedColumns
 ) -> str | None:
-    """Return what is wrong with the type of one of our columns."""
+    """Return the fault in the type of one of our columns, or None."""
     if table.format is Format.CSV:  # texts, which are converted row by row
         return None
     integer = bool(pa.types.is_integer(kind))
@@ -284,7 +284,7 @@ Stated = TypeVar("Stated")
 
 
 def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
-    """Return what the files say, if some do."""
+    """Return the value that the files state, or None if none does."""
     said = [(value, address) for value, address in found.items() if value is not None]
     if len(said) > 1:
         (one, first), (two, second) = said[:2]

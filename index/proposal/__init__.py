@@ -1,10 +1,10 @@
-"""What `grace init` proposes for a table: the roles of its columns, as two YAML files.
+"""Propose the roles of a table's columns, as two YAML files (`grace init`).
 
-names.py       what the names of columns suggest
+names.py       the roles that the names of columns suggest
 separators.py  how the cells of a CSV list values
-facts.py       what all rows say about a column
-roles.py       what each column becomes, and why
+facts.py       facts about a column, from all rows
+roles.py       the role of each column, with a reason
 log.py         the same for a log of interactions
-propose.py     all of it for one table
+propose.py     the proposal for one table
 yaml_text.py   tables.yaml and targeting.yaml
 """

@@ -1,8 +1,8 @@
-"""What all rows of a table say about each of its columns.
+"""Collect facts about each column of a table, from all rows.
 
-Every row is read, batch by batch: a value that a sample misses would be missing in the schema, and
-the build would refuse its ads. Memory holds the distinct values of a column up to a limit, and
-eight bytes per row of a column that may be the ids.
+A sample would miss values: the schema would not list them, and the build would refuse their ads.
+So this reads every row, batch by batch. Memory holds the distinct values of a column up to a limit,
+and eight bytes per row of a column that may be the ids.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from grace.index.tables.cells import (
 from grace.index.tables.table_file import TableFile
 
 MOST_VALUES = 1 << 16
-"""Distinct values that are kept; of a column with more, only that there are more."""
+"""The most distinct values to keep of a column. Of more, only the fact that there are more."""
 
 BATCH_ROWS = 1 << 16
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
@@ -40,7 +40,7 @@ Int64 = npt.NDArray[np.int64]
 
 
 class Kind(StrEnum):
-    """What a column holds, in the words of a reason."""
+    """The kind of a column's values, in words for a reason."""
 
     EMPTY = "no value in any row"
     TEXT = "texts"
@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
 @dataclass
 class ColumnFacts:
-    """Facts about one column of all files, complete when all rows were added."""
+    """Facts about one column of all files, complete once all rows are added."""
 
     name: str
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses

@@ -1,4 +1,4 @@
-"""What the columns of a log of interactions are: by name, and the ad by its values too."""
+"""Find the columns of a log of interactions: by name, and the ad's column also by its values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

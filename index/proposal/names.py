@@ -1,4 +1,4 @@
-"""What the names of columns suggest, and valid names for them.
+"""Guess the roles of columns from their names, and give them valid names.
 
 A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` are the same.
 """
@@ -43,14 +43,14 @@ SEVERAL_WORDS = frozenset(
     "audience audiences segment segments interest interests tag tags keyword keywords topic topics "
     "affinity affinities cohort cohorts".split()
 )
-"""Words for what a user has several values of. So the column is a set, however few values it has:
-several values of an attribute must all be allowed, and one in common is enough for a set."""
+"""Words for things that a user has several of. Such a column is a set, even with few values: one
+value in common is enough for a set, but an attribute must allow all values of a user."""
 
 USER_WORDS = frozenset(
     "country countries city cities state province county district language lang locale gender sex "
     "age device os platform browser carrier income".split()
 )
-"""Words for what users are. A column with them is a rule even if nearly every row has its own."""
+"""Words for facts about users. Such a column is a rule even if nearly all values differ."""
 
 CODE_WORDS = frozenset(
     "zip zipcode postcode postal plz dma region geo location segment audience interest hour "
@@ -110,7 +110,7 @@ def singular(name: str) -> str:
 
 
 class NewNames:
-    """Gives each column a valid name of its own."""
+    """Gives each column a valid name that no other column has."""
 
     def __init__(self) -> None:
         self._taken = {"ad_id", "sid", "ad_weight", "title", AD_LEVEL}

@@ -25,7 +25,7 @@ class Proposal:
     rows: int
     list_separator: str | None
     decisions: tuple[Decision, ...]  # in the table's order
-    ids_are_integers: bool  # from 0, so that no id map need number them
+    ids_are_integers: bool  # from 0: they need no id map
     vocab_sizes: tuple[int, ...] | None  # at least these, where a column of SIDs does not say
     log: LogProposal | None
 
@@ -98,7 +98,7 @@ def _columns(names: Sequence[str]) -> str:
 def _ids(
     files: Sequence[TableFile], facts: dict[str, ColumnFacts], id_column: str | None
 ) -> tuple[str, IdValues]:
-    """Return the first column, by its name, whose values are all there and differ."""
+    """Return the first column, in the order of names, with a different value in every row."""
     order = {name: at for at, name in enumerate(ID_NAMES)}
     found = [each for each in facts.values() if each.ids is not None]
     found.sort(key=lambda each: order.get(plain_name(each.name), len(order)))

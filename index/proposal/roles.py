@@ -1,4 +1,4 @@
-"""What each column of an ads table becomes, and why.
+"""Decide on the role of each column of an ads table, with a reason.
 
 The id, the SID, the weight and the title are found by name and by what their values are. Every
 other column is an entity, a rule (an attribute or a set) or ignored.
@@ -69,7 +69,7 @@ class Decision:
 
     @property
     def looks_like_rule(self) -> bool:
-        """Return whether a build takes the column for a rule that is not declared."""
+        """Return whether a build would take the column for an undeclared rule."""
         return self.facts.nested or self.column.endswith(EXCLUDE_SUFFIX)
 
 

@@ -101,7 +101,7 @@ def map_snapshot(
 ) -> Snapshot:
     """Return a version whose arrays are maps of its files.
 
-    The digests of the files that `to_check` chooses are checked, and no structure.
+    Check the digests of the files that `to_check` chooses, but not the structure.
     """
     with open_snapshot(path, version) as opened:
         arrays = {}

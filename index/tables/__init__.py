@@ -1,8 +1,8 @@
-"""Tables as people have them: Parquet, JSON lines or CSV, on disk or at a URL; and data folders.
+"""Read tables of Parquet, JSON lines or CSV, on disk or at a URL; and data folders.
 
 table_file.py    a table file of any format: its columns, and its rows in batches
 addresses.py     paths and URLs: which files they name, and how they are opened
 data_folder.py   the folder that says where the tables are and what their columns are called
 cells.py         texts of a CSV as numbers and lists; scalars as lists of one value
-item_numbers.py  ids that are not integers, numbered for ever
+item_numbers.py  permanent numbers for ids that are not integers
 """

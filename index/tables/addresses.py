@@ -87,7 +87,7 @@ def _ending(address: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the message without what Arrow adds: places in its sources."""
+    """Return the message without the lines that Arrow adds about its sources."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -116,7 +116,7 @@ def files_at(addresses: Sequence[str]) -> list[str]:
 
 
 def _in_folder(address: str, system: fs.FileSystem, path: str) -> list[str]:
-    """Return its tables; refuse what looks like more of the table elsewhere in it."""
+    """Return the tables directly in a folder. Refuse other files that seem to belong to it."""
     inside: dict[str, Format] = {}
     below: list[str] = []
     for found in system.get_file_info(fs.FileSelector(path, recursive=True)):
@@ -125,7 +125,7 @@ def _in_folder(address: str, system: fs.FileSystem, path: str) -> list[str]:
             continue
         name = found.path[len(path) :].strip("/")
         if form is not Format.PARQUET and name.rpartition("/")[2].startswith(("_", ".")):
-            continue  # notes of the program that wrote the table
+            continue  # notes by the program that wrote the table
         shown = _joined(address, name)
         if "/" in name or _ending(name) != _ending(name).lower():
             below.append(shown)

@@ -1,4 +1,4 @@
-"""Cells as people write them, as the values that they mean.
+"""Convert cells as people write them to the values that they mean.
 
 Arrow's kernels do the work, so a column of a million texts takes a fraction of a second.
 """
@@ -32,7 +32,7 @@ class ListParts:
 
 
 def list_parts(column: pa.Array) -> ListParts:
-    """Takes a list array apart; a slice's offsets are moved to begin at 0."""
+    """Take a list array apart. The offsets of a slice then begin at 0."""
     rows = len(column)
     if pa.types.is_fixed_size_list(column.type):
         size = column.type.list_size
@@ -127,9 +127,9 @@ def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
 
 
 def integers(column: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return texts as int64, and which of them are no integer; those are null.
+    """Return texts as int64, and which of them are not integers; those are null.
 
-    Each number has one spelling: 007 is none, since it may be another id than 7.
+    Each number has one spelling: 007 is not an integer, since it may be another id than 7.
     """
     column = pc.utf8_trim(column, _BLANKS)
     good = pc.or_(
@@ -140,13 +140,13 @@ def integers(column: pa.Array) -> tuple[pa.Array, Mask]:
 
 
 def numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return texts as float64, and which of them are no number; those are null."""
+    """Return texts as float64, and which of them are not numbers; those are null."""
     column = pc.utf8_trim(column, _BLANKS)
     return _parsed(column, pc.match_substring_regex(column, _NUMBER), pa.float64())
 
 
 def integer_lists(lists: pa.Array) -> tuple[pa.Array, Mask]:
-    """Return lists of texts as lists of int64, and which lists hold what is no integer."""
+    """Return lists of texts as lists of int64, and which lists hold anything else."""
     parts = list_parts(lists)
     values, bad = integers(parts.flat)
     bad |= parts.flat.is_null().to_numpy(zero_copy_only=False)

@@ -13,7 +13,7 @@ _PARSING = csv.ParseOptions(newlines_in_values=True)
 
 
 class _CountedQuotes:
-    """A stream that counts its quotation marks: an unclosed cell swallows all rows after it."""
+    """A stream that counts quotation marks: a cell that is not closed swallows later rows."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -32,7 +32,7 @@ SIDS_FILE = "sids.parquet"
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Where a table is, and what its columns are called: `columns` maps our names to theirs.
+    """The address of a table and the names of its columns: `columns` maps our names to theirs.
 
     `ignore` names columns of the table that hold several values and are no rules.
     """
@@ -78,7 +78,9 @@ class _TablesSection:
 
     def __post_init__(self) -> None:
         if self.id_map is not None and is_url(self.id_map):
-            raise ConfigError(f"id_map: {self.id_map} is a URL; a map is locked, so name a file")
+            raise ConfigError(
+                f"id_map: {self.id_map} is a URL, but a build locks the map; name a local file"
+            )
 
 
 def read_data_folder(folder: Path) -> DataFolder:

@@ -58,7 +58,7 @@ class IntegerIds:
 
 
 class IdMap:
-    """Items of any name, numbered in order of arrival after the known ones."""
+    """Items of any name. New ones get the next numbers, in order of arrival."""
 
     def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}

@@ -120,7 +120,7 @@ def _stream(address: str) -> BinaryIO:
 
 
 def _format(address: str) -> Format:
-    """Return the file's format, which its ending states and its first bytes must not deny."""
+    """Return the format that the file's ending states. Its first bytes must fit that format."""
     system, path = file_system(address)
     with system.open_input_stream(path, compression=None) as raw:
         begin: bytes = raw.read(64)

@@ -1,6 +1,6 @@
 """The codebook: how vectors become Semantic IDs, and how it is learned.
 
-Level 0 gives a vector its first token. What its centre leaves over, the residual, gets the next
+Level 0 gives a vector its first token. The difference from its centre, the residual, gets the next
 token from level 1, and so on. So items that share a prefix lie close to one another.
 """
 
@@ -27,7 +27,7 @@ class Codebook:
         return self.levels[0].centres.shape[1]
 
     def encode(self, vectors: Tensor) -> "Encoded":
-        """float32 [n, dims]. A vector has the same tokens in any batch, on any device."""
+        """Encode float32 [n, dims]. A vector has the same tokens in any batch, on any device."""
         residual, tokens, errors = vectors, [], []
         for level in self.levels:
             tokens.append(codes_of(residual, level))
@@ -57,10 +57,10 @@ def learn_codebook(
     seed: int,
     learned: Callable[[int], None] = lambda _: None,
 ) -> Codebook:
-    """Learn a level from what the levels before it leave over.
+    """Learn a level from the residuals of the levels before it.
 
     sample   float32 [n, dims], in random order
-    balance  the cap of a code, in even shares of a level's items; 0 for no cap
+    balance  the cap on a code's items, as a multiple of an even share; 0 for no cap
     learned  is called with the number of levels that are done
     """
     rng = np.random.default_rng(seed)

@@ -48,10 +48,10 @@ Tokens = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class CodebookFacts:
-    """What codebook.yaml says.
+    """The content of codebook.yaml.
 
-    items    from which the codebook was learned
-    sample   of these, those that k-means saw
+    items    the number from which the codebook was learned
+    sample   the number of these that k-means saw
     errors   by level: see LevelReport
     digest   XXH3-128 of codebook.safetensors
     """
@@ -100,7 +100,7 @@ def default_space(out: Path, codebook: Codebook) -> str:
 
 
 def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> CodebookFacts:
-    """Write the first two files. Returns the facts with the digest."""
+    """Write the first two files. Return the facts with the digest."""
     tensors = {}
     for number, level in enumerate(codebook.levels):
         tensors[f"centres.{number}"], tensors[f"prices.{number}"] = level.centres, level.prices
@@ -180,8 +180,7 @@ def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
         raise InputError(f"{path}: its columns must be item_id and sid, list<uint16>")
     if space != facts.sid_space:
         raise InputError(
-            f"{path}: is of SID space {space!r}, the codebook of {facts.sid_space!r}; name "
-            "another --out"
+            f"{path}: has SID space {space!r}, the codebook {facts.sid_space!r}; name another --out"
         )
     ids, sids = table.column("item_id"), table.column("sid")
     levels = len(facts.vocab_sizes)

@@ -1,6 +1,6 @@
 """Items with their vectors, from a table or from .npy files, checked row by row.
 
-A table may be read twice, and is never in memory whole.
+A reader may read a table twice, and never holds all of it in memory.
 """
 
 import re

@@ -1,14 +1,14 @@
 """k-means that makes one level of a codebook, balanced as far as its clusters allow.
 
 1. Greedy k-means++ draws the first centres.
-2. Lloyd's algorithm moves each centre to the mean of its points. Now and then the centres that are
-   needed least jump to the points that are served worst, which frees it from poor first centres.
-3. Prices balance the codes. A code that has more points than its cap gets a higher price, just so
-   high that the surplus leaves for the next best codes (an auction, which solves the transport
-   problem with these caps). No price is above the mean squared error. So a cluster that is far from
-   all others keeps its points, however many, and codes keep their meaning.
+2. Lloyd's algorithm moves each centre to the mean of its points. Now and then, the least useful
+   centres jump to the points with the largest errors, which corrects poor first centres.
+3. Prices balance the codes. A code with more points than its cap gets a higher price, just high
+   enough that the surplus moves to the next best codes (an auction, which solves the transport
+   problem with these caps). No price is above the mean squared error. So a cluster far from all
+   others keeps its points, however many, and codes keep their meaning.
 
-Sums are in float64 and in the order of the points, so that threads do not change the result.
+Sums are in float64 and in the order of the points, so threads do not change the result.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _SEED_POINTS = 32  # per code
 _TRIALS = 4  # points drawn for each first centre, of which the best stays
 _ROUNDS = 20
 _JUMPS = (3, 6, 9, 12)  # the rounds after which centres jump
-_JUMPERS = 8  # at most one in so many centres
+_JUMPERS = 8  # at most one in this many centres
 _PRICE_ROUNDS = 12
 _MOVING_PRICE_ROUNDS = 8  # the first of these, after which centres still move
 _BLOCK = 1 << 20
@@ -52,8 +52,8 @@ class Served:
 def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Generator) -> Level:
     """Return a level of at most `codes` centres: fewer if fewer points differ.
 
-    points   float32 [n, dims], in an order that means nothing: the first ones are a sample
-    balance  a code's cap, in even shares of the points; 0 for no cap
+    points   float32 [n, dims], in random order: the first ones are a sample
+    balance  a code's cap, as a multiple of an even share of the points; 0 for no cap
     """
     centres = seed_centres(points[: max(_SEED_POINTS * codes, 1 << 12)], codes, rng)
     level = Level(centres, torch.zeros(len(centres), device=points.device))
@@ -70,9 +70,9 @@ def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Gener
 
 
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
-    """Draw points in proportion to their squared distance from those before, the best of several.
+    """Draw points in proportion to their squared distance from the earlier ones.
 
-    Fewer than `codes` are returned if fewer points differ.
+    Each is the best of several draws. Return fewer than `codes` if fewer points differ.
     """
     wide = points.double()
     squares = wide.square().sum(dim=1)
@@ -101,7 +101,7 @@ def _squared_distances(points: Tensor, squares: Tensor, which: Tensor | list[int
 
 
 def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:
-    """Return the means of the codes' points. A centre without points moves to one served worst."""
+    """Return the means of the codes' points. A centre without points moves to the worst point."""
     order = served.codes.argsort(stable=True)
     sums = torch.segment_reduce(points[order].double(), "sum", lengths=served.counts)
     means = (sums / served.counts.clamp(min=1)[:, None]).float()
@@ -116,7 +116,7 @@ def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:
 def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
     """Move centres that cost little to remove into the codes with the largest errors.
 
-    A centre jumps to the worst served point if that helps more than the jump costs.
+    A centre jumps to the point with the largest error if that helps more than the jump costs.
     """
     wide = centres.double()
     squares = wide.square().sum(dim=1)
@@ -158,9 +158,8 @@ def _balanced(points: Tensor, level: Level, balance: float) -> Level:
 def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Tensor:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
 
-    No price is above `highest`.
-
-    A price that would drive all points of a code away stays: the points are equal.
+    No price is above `highest`. A price that would drive all points of a code away stays: these
+    points are equal.
     """
     codes, regrets = _choices(points, level)
     order = regrets.argsort(stable=True)

@@ -2,7 +2,7 @@
 
 The code of a vector x is the c with the least |x - centre_c|^2 + price_c; ties go to the lower c.
 It depends on x alone, not on the batch, the threads or the device: float32 products find the codes
-within a bound of their rounding errors, and where that leaves several, float64 decides.
+that can be best within their rounding errors, and float64 decides where these are several.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Level:
 
 
 def codes_of(vectors: Tensor, level: Level) -> Tensor:
-    """float32 [n, dims] -> int64 [n]"""
+    """Return the code of each vector.   float32 [n, dims] -> int64 [n]"""
     rows = max(1, _BLOCK // len(level.centres))
     halves = (level.centres.double().square().sum(dim=1) + level.prices.double()) / 2
     return torch.cat([_codes(block, level, halves) for block in torch.split(vectors, rows)])

@@ -1,4 +1,4 @@
-"""`grace sids`, from top to bottom: learn a codebook from items, or give SIDs by a kept one."""
+"""`grace sids`, from top to bottom: learn a codebook, or give SIDs by an existing one."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ LEAST_SAMPLE = 1 << 15
 class CodebookSpec:
     """
     codes      by level
-    balance    the cap of a code, in even shares of a level's items; 0 for no cap
+    balance    the cap on a code's items, as a multiple of an even share; 0 for no cap
     sid_space  None: named after the folder and the digest of the centres
     """
 
@@ -62,10 +62,10 @@ class Made:
 @dataclass(frozen=True, slots=True)
 class Extended:
     """
-    report   of the items that were given
-    facts    of the codebook
+    report   on the items of this call
+    facts    about the codebook
     new      items that the table of SIDs did not have
-    changed  items that had another SID, since they had another vector
+    changed  items that had another SID, because they had another vector
     """
 
     report: SidReport
@@ -114,11 +114,11 @@ def make_codebook(
 def extend(
     items: Items, kept: Path, out: Path | None, device: torch.device, progress: Progress
 ) -> Extended:
-    """Give items SIDs by the codebook of `kept`, in a table of their own or added to its table."""
+    """Give items SIDs by the codebook of `kept`, in a separate table or added to its table."""
     codebook, facts = read_codebook(kept)
     if items.dims != facts.dims:
         raise InputError(
-            f"{items.name}: vectors of {items.dims} numbers, those of {kept} have {facts.dims}; "
+            f"{items.name}: vectors of {items.dims} numbers, but {kept} needs {facts.dims}; "
             "embed the items with the model of the codebook's items"
         )
     before = read_sids(kept / SIDS, facts) if out is None else None
@@ -247,7 +247,9 @@ def _require_room(out: Path, force: bool) -> None:
         )
     for file in out.iterdir() if out.exists() else ():
         if file.name not in FILES:
-            raise InputError(f"--out {out} holds {file.name}, no part of a codebook: move it away")
+            raise InputError(
+                f"--out {out} holds {file.name}, which is not part of a codebook; move it away"
+            )
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""How good the SIDs of some items are, in numbers and as a picture."""
+"""Measure the quality of SIDs: their balance, their prefixes and their error."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,11 +18,11 @@ class LevelReport:
     """
     codes     the size of the vocabulary
     unused    codes that no item has
-    fullest   items of the commonest code, in even shares: 1 if all codes have equally many
+    fullest   items of the most frequent code, as a multiple of an even share
     entropy   of the codes, in bits; log2(codes) if all have equally many
     prefixes  distinct prefixes up to this level
-    error     what this level and those before leave over: the squared distances of the vectors
-              from the sums of their centres, relative to those from the mean vector
+    error     the squared distances of the vectors from the sums of their centres up to this
+              level, relative to their squared distances from the mean vector
     """
 
     codes: int

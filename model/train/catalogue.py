@@ -15,7 +15,7 @@ _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What a user states of the ads table that it does not say itself, as for `grace build`."""
+    """Facts that the ads table does not state, and the caller does, as for `grace build`."""
 
     sid_space: str | None = None  # None: the table says it
     vocab_sizes: tuple[int, ...] | None = None
@@ -30,7 +30,7 @@ def catalogue_of(
     stated: Stated = NOTHING_STATED,
     mode: MatcherMode = MatcherMode.CD,
 ) -> Snapshot:
-    """Build a snapshot without the ads that a build refuses. Training needs no matchers."""
+    """Build a snapshot, without ads that a build refuses. Training needs no matchers."""
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = BuildSpec(
             ads=folder.ads.files,

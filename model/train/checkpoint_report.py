@@ -1,9 +1,9 @@
-"""`grace evaluate`: what a checkpoint is worth on a log, next to simple rules.
+"""`grace evaluate`: measure a checkpoint on a log, next to simple baselines.
 
-Without targeting, the model and the rules list SIDs of the whole catalogue. With targeting, people
-get only SIDs that lead to an ad that they may see. People whose true SID has no such ad are left
-out, and the others are measured without targeting too. Fidelity is the share of the search's best
-SIDs that bfloat16 finds as well.
+Without targeting, the model and the baselines list SIDs of the whole catalogue. With targeting,
+people get only SIDs that lead to an ad that they may see. The report leaves out people whose true
+SID has no such ad, and measures the others without targeting, too. Fidelity is the share of the
+search's best SIDs that bfloat16 finds as well.
 """
 
 from collections.abc import Sequence
@@ -82,7 +82,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """`targeted` is None if no data say who the users are."""
+    """The whole report. `targeted` is None if no data say who the users are."""
 
     checkpoint: str
     sid_space: str
@@ -207,7 +207,7 @@ def _targeted(
 
 def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bools:
     """Return which SIDs lead to an ad that a user may see.   [users, leaves]"""
-    assert users.eligible is not None  # the index is of mode exact
+    assert users.eligible is not None  # the index has mode exact
     leaves = users.eligible[:, index.first_leaf :]
     rows = torch.stack([has_bit(leaves, user) for user in range(count)])
     eligible: Bools = rows.cpu().numpy()

@@ -1,4 +1,4 @@
-"""How well a model predicts the newest event of held-out users, compared with simple rules.
+"""Measure how well a model predicts held-out users' newest events, next to baselines.
 
 A recommender ranks the true SID of each user, from 0. recall@k is the share of users whose rank is
 below k; NDCG@k is the mean of 1 / log2(rank + 2) over the users, 0 for a rank of k or more. A true
@@ -39,7 +39,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How unevenly events are distributed over SIDs.
+    """The uneven distribution of events over SIDs.
 
     gini                   0 if all SIDs have equally many, towards 1 if one SID has all
     top_<p>_percent_share  the share of the events on the p % most popular SIDs
@@ -59,7 +59,7 @@ def quality(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
 
 
 def random_quality(listed: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
-    """Return what to expect of SIDs in random order, `listed` of them for each user."""
+    """Return the expected quality of SIDs in random order, `listed` of them for each user."""
     recall, ndcg = {}, {}
     for k in cutoffs:
         within = np.minimum(k, listed)
@@ -71,7 +71,7 @@ def random_quality(listed: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
 
 @dataclass(frozen=True, slots=True)
 class Popularity:
-    """Recommends the SIDs that training met most, ties in SID order."""
+    """Recommends the SIDs most frequent in training, ties in SID order."""
 
     leaves: Int64  # [leaves] the most popular first
 
@@ -139,7 +139,7 @@ class Search:
 
     @property
     def ops(self) -> Ops:
-        """The plain operations on a GPU: the fast ones need Triton and compiled kernels."""
+        """Return the plain operations for a GPU: the fast ones need Triton and compiled kernels."""
         return load_ops(self.device) if self.device.type == "cpu" else REFERENCE
 
     def leaves(
@@ -188,9 +188,9 @@ def compare(
     cutoffs: Sequence[int],
     progress: Progress,
 ) -> dict[str, Quality]:
-    """Return the quality of the model and of three rules, without targeting.
+    """Return the quality of the model and of three baselines, without targeting.
 
-    The model lists `num_sids` SIDs, so it has no cut-off above that.
+    The model lists `num_sids` SIDs, so it has no numbers for cut-offs above that.
     """
     log, trie_leaves = batches.log, len(batches.log.leaf_sids)
     last, truth = log.leaves[events - 1], log.leaves[events]

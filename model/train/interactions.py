@@ -46,13 +46,13 @@ class Interactions:
         return np.repeat(np.arange(len(self.user_ids)), np.diff(self.offsets))
 
     def sids(self, events: Int64) -> Int64:
-        """[n] -> [n, L]"""
+        """Return the SIDs of events.   [n] -> [n, L]"""
         return self.leaf_sids[self.leaves[events]].astype(np.int64)
 
     def examples(self) -> Int64:
         """Return the events that training sees: a model learns to predict each of them.
 
-        A user's first event is one too: from it a model learns what to offer a newcomer.
+        A user's first event is one, too: it teaches the model what to offer a new user.
         """
         return np.flatnonzero(~self.held_out)
 
@@ -61,7 +61,7 @@ class Interactions:
         return len(np.unique(self.event_user[self.examples()]))
 
     def last_events(self, most: int | None = None) -> Int64:
-        """Return the newest events that are held out, of users who have an older one.
+        """Return each user's newest held-out event, if the user also has an older one.
 
         `most` limits them to a random sample, the same on every call.
         """
@@ -83,7 +83,7 @@ class Interactions:
         return np.column_stack([self.leaves[events - 1], self.leaves[events]])
 
     def attributes_at(self, event: int) -> UserAttributes:
-        """Return what the log says of an event's user. Names without a value are left out."""
+        """Return what the log says about an event's user, without names that have no value."""
         found: dict[str, tuple[str, ...]] = {}
         for name, column in self.attributes.items():
             value = column[event].as_py()

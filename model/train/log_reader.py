@@ -2,7 +2,8 @@
 
 Columns: `user_id` (integers or texts), the ad as `ad_id` (as in the ads table) or its `sid`,
 `timestamp_ms`, optional `split`, columns of ids that the model reads, and columns named like the
-attributes and sets of targeting.yaml. Events whose ad the catalogue does not have are left out.
+attributes and sets of targeting.yaml. The reader leaves out events of ads that the catalogue
+does not have.
 """
 
 from collections.abc import Sequence
@@ -39,7 +40,7 @@ _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """The log, and how many of its rows were left out."""
+    """The log, and the number of rows that the reader left out."""
 
     interactions: Interactions
     rows: int
@@ -95,7 +96,7 @@ def read_log(
 
 @dataclass(frozen=True, slots=True)
 class _LogTable:
-    """The log's columns by our names; CSV has texts only."""
+    """The log's columns by our names. The columns of a CSV are texts."""
 
     source: TableSource
     name: str
@@ -172,7 +173,7 @@ class _LogTable:
             for row in np.flatnonzero(wrong)[:1]:
                 raise InputError(
                     f"{self.name}: row {row}: {self.source.theirs(name)} "
-                    f"{self.columns[name][row].as_py()!r} is no integer{remedy}"
+                    f"{self.columns[name][row].as_py()!r} is not an integer{remedy}"
                 )
         if not pa.types.is_integer(column.type):
             raise self._wrong_type(name, expected)
@@ -210,7 +211,7 @@ class _LogTable:
         if is_text(column.type) and separator is not None:
             column, wrong = integer_lists(split_cells(column, separator))
             for row in np.flatnonzero(wrong)[:1]:
-                raise InputError(f"{self.name}: {self.shown(row)} is no list of integers")
+                raise InputError(f"{self.name}: {self.shown(row)} is not a list of integers")
         if not (is_list(column.type) and pa.types.is_integer(column.type.value_type)):
             raise self._wrong_type("sid", "lists of integers")
         leaves = np.full(len(column), _UNKNOWN)
@@ -232,7 +233,7 @@ class _LogTable:
         return leaves
 
     def shown(self, row: int) -> str:
-        """Return what an event names its ad by."""
+        """Return the value by which an event names its ad."""
         name = "ad_id" if "ad_id" in self.columns else "sid"
         return f"row {row}: {name} {self.columns[name][row].as_py()}"
 
@@ -327,7 +328,7 @@ def _joined(parts: list[pa.Array]) -> pa.Array:
 
 
 def _moments(column: pa.Array) -> pa.Array | None:
-    """Return texts as times, with or without a time zone, or None if they are none."""
+    """Return texts as times, with or without a time zone; None if they are not times."""
     for zone in (None, "UTC"):
         try:
             return column.cast(pa.timestamp("ns", zone))

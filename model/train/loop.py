@@ -30,7 +30,7 @@ _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a training shows and keeps while it runs.
+    """The outputs of a training while it runs.
 
     `sample` measures the model in nine places and returns a text. `state` is saved every
     `save_seconds`, so an interruption loses at most that.
@@ -97,7 +97,7 @@ def fit(
 
 
 def _samples_at(step: int, steps: int) -> bool:
-    """Return whether a tenth of the steps ends here, except the last one."""
+    """Return whether a tenth of the steps ends at this one, except the last tenth."""
     return step < steps and step * 10 // steps > (step - 1) * 10 // steps
 
 
@@ -120,7 +120,7 @@ def learning_rate_at(step: int, config: TrainingConfig) -> float:
 
 @contextmanager
 def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]:
-    """Make sums add up in one order on every run.
+    """Make every run add numbers in the same order.
 
     The settings affect the whole process, so the end of the context restores them.
     """

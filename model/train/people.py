@@ -2,7 +2,7 @@
 
 They are the log's held-out users, if it has columns named like the attributes and sets of
 targeting.yaml. Otherwise they are the users of the folder's `requests.jsonl`, one Retrieve request
-a line as JSON: the newest event of each history is what a model has to predict.
+per line as JSON. The model has to predict the newest event of each history.
 """
 
 import json
@@ -32,7 +32,7 @@ UNKNOWN_PEOPLE = (
 
 @dataclass(frozen=True, slots=True)
 class People:
-    """Histories, and the attributes of the user of each event that a model has to predict."""
+    """Histories, the events that a model has to predict, and the attributes of their users."""
 
     source: str
     log: Interactions
@@ -55,7 +55,7 @@ def find_people(
 def _people_of_requests(
     path: Path, catalogue: Snapshot, spec: ModelSpec, most: int
 ) -> People | None:
-    """Read the histories of at least two events that the catalogue has."""
+    """Read the histories that have at least two events of the catalogue."""
     (name,) = spec.sequences
     side = history_input(spec).side
     length = catalogue.trie.sid_length

@@ -41,7 +41,7 @@ class Recipe:
     def to_json(self) -> dict[str, Any]:
         """Return the values of a file that makes an equal recipe for the same data.
 
-        What the data say stays out, so that the file also fits other data.
+        The file leaves out facts of the data, so that it also fits other data.
         """
         model = {k: v for k, v in self.model.to_json().items() if k not in _FACTS}
         t5 = model["encoder"].get("t5")
@@ -83,7 +83,7 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """What a YAML file says; the data fill in the rest."""
+    """The content of a YAML file; the data fill in the rest."""
 
     path: Path | None
     sections: Mapping[str, Mapping[str, Any]]
@@ -177,7 +177,7 @@ def default_recipe(catalogue: Snapshot, log: Interactions) -> dict[str, Any]:
 
 
 def profile_of(vocab_sizes: Sequence[int], num_sids: int, width: int) -> BeamProfile:
-    """Return a profile of this many beams, or as many as the SIDs and their prefixes allow."""
+    """Return a profile of this many beams, or of fewer if there are fewer SIDs or prefixes."""
     prefixes = np.cumprod([1.0, *vocab_sizes[:-1]])
     beams = tuple(int(min(width, num_sids, each)) for each in prefixes)
     return BeamProfile(beams, min(width, num_sids))

@@ -62,7 +62,7 @@ class TrainingRun:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
-    """What a run did. `recall` is by recommender, then by cut-off: see `evaluate`."""
+    """The result of a run. `recall` is by recommender, then by cut-off: see `evaluate`."""
 
     checkpoint: str
     sid_space: str
@@ -118,7 +118,7 @@ def chosen_device(name: str | None) -> torch.device:
 def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
     """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk.
 
-    The state of a run that is interrupted stays next to `out`, and the next such run goes on.
+    The state of an interrupted run stays next to `out`, and the next such run continues from it.
     """
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")

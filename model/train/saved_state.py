@@ -1,7 +1,7 @@
-"""The state of a training that is not finished: one file next to the checkpoint to be.
+"""The state of an unfinished training: one file next to the folder of its checkpoint.
 
 It is a safetensors file, replaced whole: the weights, both moments of AdamW for each, and the
-losses so far. Its metadata name the run, so that another run does not go on from it.
+losses so far. Its metadata names the run, so that another run does not continue from it.
 """
 
 import json
@@ -93,6 +93,6 @@ def _require_same(
         was, now = saved.get(name), ours.get(name)
         if was != now:
             raise InputError(
-                f"{path}: is of a training that was interrupted, whose {name} was {was}, now it is "
-                f"{now}; repeat that command to go on, or {remedy}"
+                f"{path}: is of an interrupted training, whose {name} was {was}, now it is "
+                f"{now}; repeat that command to continue, or {remedy}"
             )

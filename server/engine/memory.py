@@ -21,8 +21,8 @@ MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""
 
 BATCHES_WITH_MASKS = 5
-"""The most batches whose masks of eligible nodes are in memory: of requests, one is prepared, one
-generates and one is answered; one warms up for a load; one is an explanation's."""
+"""The most batches whose masks of eligible nodes are in memory at once. Three have requests: one is
+prepared, one generates and one is answered. One warms up for a load, and one explains an ad."""
 
 BATCHES_MADE = 3
 """The most batches whose masks are being made: of requests, of a load and of an explanation."""

@@ -1,4 +1,4 @@
-"""Modes are compared on snapshots of one's own: the counts are those of raw sets."""
+"""The comparison of modes on your own snapshots counts as raw sets do."""
 
 import json
 import re

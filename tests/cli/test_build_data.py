@@ -166,7 +166,7 @@ def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
     code, _, err = build(shop)
     assert code == 2
     remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
-    assert f"ad_id 'sku-2': is no integer; {remedy}" in err
+    assert f"ad_id 'sku-2': is not an integer; {remedy}" in err
     text = ADS.replace("sku-2", "12").replace("sku-1", " 5").replace("007", "9223372036854775807")
     (raw / "ads.csv").write_text(text)
     write_sids(shop / "codebook", {"5": [0, 1], "12": [1, 0], "9223372036854775807": [1, 1]})
@@ -198,8 +198,8 @@ def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> No
         ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
         ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
         ({"US|CA": "US|"}, (), "country: holds an empty value"),
-        ({"7,x": "C7,x"}, (), "campaign 'C7': is no integer; write a number"),
-        ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is no number"),
+        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; write a number"),
+        ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is not a number"),
         ({"fr|it": '"fr\n"'}, (), "place_exclude 'fr\\\\n': holds a line break; close its"),
         ({"US|CA": '"US|CA'}, (), "an odd number of quotation marks|got 3|got 4"),
         ({}, ("--without", "place"), "--without place: but .*ads.csv has rules on it"),

@@ -151,7 +151,7 @@ def test_columns_of_every_arrow_type_are_proposed_and_built(
     ("ignored", "message"),
     [
         ("vektor", "column 'vektor', named by ads.ignore, is missing; it has: id, vector, "),
-        ("country", "column 'country' is to be ignored, and is one that a build reads"),
+        ("country", "column 'country' is in ads.ignore, but a build reads it"),
     ],
 )
 def test_only_a_column_that_is_there_and_no_rule_can_be_ignored(

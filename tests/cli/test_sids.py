@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from grace.bench.sids.vectors import tree_items
+from grace.configs.extras import install_command
 from support.command import GRACE, plain_environment, run_grace
 
 pytestmark = pytest.mark.subprocess
@@ -140,7 +141,7 @@ def test_without_matplotlib_the_command_says_so_and_goes_on(tmp_path: Path) -> N
         env={"PYTHONPATH": str(tmp_path / "absent")},
     )
     assert done.returncode == 0, done.stderr
-    assert "no codebook.png: it needs matplotlib: pip install 'grace-serving[plots]'" in done.stdout
+    assert f"no codebook.png: it needs matplotlib: {install_command('plots')}" in done.stdout
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
         *("codebook.safetensors", "codebook.yaml", "report.json", "sids.parquet")
     ]
@@ -156,7 +157,7 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
     assert (codebook / "codebook.yaml").read_text() == before
     (codebook / "notes.txt").write_text("mine")
     done = run_grace(*command, "--force")
-    assert "holds notes.txt, no part of a codebook" in done.stderr
+    assert "holds notes.txt, which is not part of a codebook" in done.stderr
     (codebook / "notes.txt").unlink()
     assert run_grace(*command, "--force").returncode == 0
     assert (codebook / "codebook.yaml").read_text() != before

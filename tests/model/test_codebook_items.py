@@ -194,7 +194,7 @@ def edited(name: str, before: str, after: str) -> Callable[[Path], None]:
         (edited("codebook.yaml", "dims: 9", "dims: 8"), "are not those of 31 codes and 8 dims"),
         (edited("codebook.yaml", "[31, 16, 8]", "[30, 16, 8]"), "level 0: centres [31, 9]"),
         (edited("codebook.yaml", "format: 1", "format: 2"), "a newer version of grace wrote it"),
-        (edited("codebook.yaml", 'sid_space: "', 'sid_space: "x'), "is of SID space"),
+        (edited("codebook.yaml", 'sid_space: "', 'sid_space: "x'), "has SID space"),
         (lambda c: (c / "sids.parquet").write_bytes(b"PAR1"), "not a readable table of SIDs"),
     ],
 )
@@ -217,5 +217,5 @@ def test_vectors_of_another_length_than_the_codebook_s_are_refused(
     codebook: Path, tmp_path: Path
 ) -> None:
     items = write(tmp_path / "new.parquet", ["new"], vectors()[:1, :7])
-    with pytest.raises(InputError, match=r"vectors of 7 numbers, those of .* have 9"):
+    with pytest.raises(InputError, match=r"vectors of 7 numbers, but .* needs 9"):
         extended(items, codebook)

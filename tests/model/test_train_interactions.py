@@ -118,7 +118,7 @@ def every(name: str, value: object) -> Callable[[Rows], object]:
         (one("user_id", None), "row 7: column 'user_id' has nulls"),
         (every("user_id", 1.5), "column 'user_id' must be of integers or texts, got double"),
         (every("timestamp_ms", "noon"), "column 'timestamp_ms' must be of integers, milli"),
-        (every("action", "view"), "row 0: action 'view' is no integer"),
+        (every("action", "view"), "row 0: action 'view' is not an integer"),
         (every("sid", 3), "column 'sid' must be of lists of integers, got int64"),
         (list.clear, "column 'ad_id' is missing, and so is 'sid'"),
     ],
@@ -212,7 +212,7 @@ def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
     assert log.times_ms.tolist() == expected.times_ms.tolist()
     assert log.leaves.tolist() == expected.leaves.tolist()
     assert log.held_out.tolist() == expected.held_out.tolist()
-    with pytest.raises(InputError, match=r"row 0: what 'sku-\w+' is no integer; .* id_map"):
+    with pytest.raises(InputError, match=r"row 0: what 'sku-\w+' is not an integer; .* id_map"):
         read_log(folder_of(tmp_path, source), training_catalogue)
 
 

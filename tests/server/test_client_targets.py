@@ -37,7 +37,7 @@ def test_a_list_of_addresses_becomes_grpc_s_target(addresses: str | list[str], u
 
 
 def test_over_tls_several_servers_have_one_name() -> None:
-    with pytest.raises(InputError, match="one name only over TLS; give the servers a name in DNS"):
+    with pytest.raises(InputError, match="TLS needs one name; give the servers a name in DNS"):
         Client(["10.0.0.1:1", "10.0.0.2:1"], tls=Tls())
 
 
@@ -45,8 +45,8 @@ def test_over_tls_several_servers_have_one_name() -> None:
     ("addresses", "fault"),
     [
         ([], "addresses: an empty list; give at least one HOST:PORT"),
-        (["a:1", "b:1"], "addresses a:1, b:1: several must be IP addresses of one kind"),
-        (["10.0.0.1:1", "[::1]:1"], "addresses 10.0.0.1:1, [::1]:1: several must be IP addr"),
+        (["a:1", "b:1"], "addresses a:1, b:1: a list must have IP addresses of one kind"),
+        (["10.0.0.1:1", "[::1]:1"], "addresses 10.0.0.1:1, [::1]:1: a list must have IP addr"),
         (["10.0.0.1:1", "10.0.0.2"], "address '10.0.0.2': expected HOST:PORT, such as 127"),
     ],
 )

@@ -52,7 +52,7 @@ class TaskInputs:
     run_rows: int
 
     def reading(self) -> AdsReading:
-        """Return what a build as a whole reads rows with, from files that every task sees."""
+        """Return the reader of rows for the whole build, from files that every task sees."""
         names = None if self.spec.id_map is None else IdMap.read(self.spec.id_map)
         sids = None if self.spec.sids is None else open_item_sids(self.scratch, self.spec.sids)
         rows = self.spec.batch_rows
