@@ -208,5 +208,5 @@ def _push_back(text: str) -> float:
     """Return seconds. gRPC takes a text that is no number for a server that wants no retry."""
     try:
         return int(text) / 1e3
-    except ValueError:
+    except (ValueError, OverflowError):
         return -1.0
