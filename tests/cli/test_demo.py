@@ -61,8 +61,8 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     assert " ".join(token for token, _ in chosen) == sid
     (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, its SID has", shown, re.MULTILINE)
     assert {title for _, title in chosen} == {best}
-    assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* location: one of ", shown, re.MULTILINE)
-    assert re.search(r"^ +location: one of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
+    assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* location: any of ", shown, re.MULTILINE)
+    assert re.search(r"^ +location: any of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
 
 
 def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:

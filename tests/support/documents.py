@@ -19,6 +19,7 @@ NOT_RUN = (
     "needs compilers of other languages",
     "needs a server with TLS",
     "needs several machines",
+    "needs your tables",
     "takes an hour",
     "takes minutes",
 )
