@@ -22,6 +22,7 @@ from grace.client import (
     request_of,
 )
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids
+from support.documents import the_file
 from support.known_server import known_server
 from support.server_process import ServerProcess
 
@@ -200,7 +201,7 @@ def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> No
     ],
 )
 def test_a_reply_that_contradicts_itself_is_refused(reply: dict[str, Any], fault: str) -> None:
-    whole = {"ad_ids": [1, 2, 3], "scores": [0.5, 0.25, 0.125]} | reply
+    whole: dict[str, Any] = {"ad_ids": [1, 2, 3], "scores": [0.5, 0.25, 0.125]} | reply
     with pytest.raises(CallError, match=f"^INTERNAL: the reply has {fault}"):
         result_of(RetrieveResponse(**whole))
 
@@ -210,8 +211,7 @@ def test_a_result_has_every_field_of_the_reply(
     healthy_server: ServerProcess, repository: Path
 ) -> None:
     """The request is the page's; a SID of the result is a click of the next request."""
-    page = (repository / "docs" / "api.md").read_text()
-    request = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    request = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
     with Client(healthy_server.address) as client:
         result = assert_type(client.retrieve(request, timeout=60.0), RetrieveResult)
         again = client.retrieve(sequences={"clicks": [result.ads[0].sid or ()]}, timeout=60.0)
