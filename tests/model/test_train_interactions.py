@@ -274,8 +274,10 @@ def test_blanks_around_the_values_of_a_csv_are_left_out_as_in_its_ads(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path, separator: str | None
 ) -> None:
     lines = ["user_id,ad_id,timestamp_ms,country"]
-    for row in by_ad(rows, training_catalogue):
-        lines.append(f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}, US ")
+    lines += [
+        f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}, US "
+        for row in by_ad(rows, training_catalogue)
+    ]
     (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
     source = TableSource((str(tmp_path / "clicks.csv"),), list_separator=separator)
     log = read_log(folder_of(tmp_path, source), training_catalogue, attributes=True).interactions
