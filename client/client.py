@@ -78,9 +78,12 @@ class _Connected(ABC):
     def _open(self, target: str, options: Options) -> Any: ...
 
     def _attempts(self, timeout: float) -> Attempts:
-        if self._closed.is_set():
-            raise CallError("CANCELLED", "", CLOSED)
+        self._require_open()
         return Attempts(self._retry, self._budget, timeout)
+
+    def _require_open(self) -> None:
+        if self._closed.is_set():
+            raise CallError("CANCELLED", "", CLOSED) from None
 
     def _error(self, failed: FailedCall, attempts: Attempts) -> CallError:
         return call_error(self.address, self._access, failed, attempts=attempts.number)
@@ -142,6 +145,9 @@ class Client(_Connected):
                 )
             except grpc.RpcError as error:
                 failed = FailedCall.of(error)
+            except ValueError:  # another thread has closed the channel just now
+                self._require_open()
+                raise
             else:
                 attempts.answered()
                 return RetrieveResult.of(reply, attempts.number)
@@ -170,10 +176,14 @@ class Client(_Connected):
 
     def _why_not_ready(self, timeout: float) -> str | None:
         """Return None if the server is ready, or else the remedy."""
+        self._require_open()
         try:
             reply = self._check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=timeout)
         except grpc.RpcError as error:
             return self._remedy(error)
+        except ValueError:
+            self._require_open()
+            raise
         return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
 
 
@@ -244,15 +254,19 @@ class AsyncClient(_Connected):
     def _raise_if_closed(self) -> None:
         """Raise a CallError if `close` has ended the call, and not the caller's own `cancel`."""
         task = asyncio.current_task()
-        if self._closed.is_set() and task is not None and not task.cancelling():
-            raise CallError("CANCELLED", "", CLOSED) from None
+        if task is not None and not task.cancelling():
+            self._require_open()
 
     async def _why_not_ready(self, timeout: float) -> str | None:
+        self._require_open()
         request = health_pb2.HealthCheckRequest(service=SERVICE)
         try:
             reply = await self._check(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             return self._remedy(error)
+        except asyncio.CancelledError:
+            self._raise_if_closed()
+            raise
         return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
 
 

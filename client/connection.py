@@ -208,5 +208,5 @@ def _push_back(text: str) -> float:
     """Return seconds. To gRPC, a text that is not a number means that the server wants no retry."""
     try:
         return int(text) / 1e3
-    except ValueError:
+    except (ValueError, OverflowError):
         return -1.0

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast, overload
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.errors import CallError
 from grace.proto import retrieval_pb2 as wire
 
 
@@ -151,8 +152,11 @@ class RetrieveResult:
 
     @classmethod
     def of(cls, reply: wire.RetrieveResponse, attempts: int = 1) -> "RetrieveResult":
-        sids = _sids(reply.sids) if reply.HasField("sids") else None
+        """Raise a CallError if the reply contradicts itself."""
+        sids = _sids(reply) if reply.HasField("sids") else None
         ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
+        if len(scores) != len(ad_ids):
+            raise _contradiction(f"{len(ad_ids)} ads, but {len(scores)} scores")
         counts, timings = reply.counts, reply.timings
         return cls(
             ads=Ads(_frozen(ad_ids), _frozen(scores), sids),
@@ -171,10 +175,22 @@ class RetrieveResult:
         )
 
 
-def _sids(sids: wire.Sids) -> Sids:
-    tokens = np.array(sids.tokens, np.uint32).reshape(-1, max(sids.length, 1))
-    scores, of_ads = np.array(sids.scores, np.float32), np.array(sids.sid_of_ad, np.uint32)
+def _sids(reply: wire.RetrieveResponse) -> Sids:
+    sids, ads = reply.sids, len(reply.ad_ids)
+    tokens, scores = np.array(sids.tokens, np.uint32), np.array(sids.scores, np.float32)
+    of_ads = np.array(sids.sid_of_ad, np.uint32)
+    if len(tokens) != sids.length * len(scores):
+        raise _contradiction(f"{len(tokens)} tokens for {len(scores)} SIDs of {sids.length}")
+    if len(of_ads) != ads:
+        raise _contradiction(f"{ads} ads, but {len(of_ads)} places of their SIDs")
+    if of_ads.max(initial=0) >= max(len(scores), 1):
+        raise _contradiction(f"an ad of SID place {of_ads.max()}, but {len(scores)} SIDs")
+    tokens = tokens.reshape(len(scores), sids.length)
     return Sids(_frozen(tokens), _frozen(scores), _frozen(of_ads))
+
+
+def _contradiction(fault: str) -> CallError:
+    return CallError("INTERNAL", "", f"the reply has {fault}; is that a GRACE server?")
 
 
 def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:

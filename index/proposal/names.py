@@ -5,7 +5,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from grace.index.targeting.schema import AD_LEVEL, EXCLUDE_SUFFIX
 
@@ -110,14 +110,21 @@ def singular(name: str) -> str:
 
 
 class NewNames:
-    """Gives each column a valid name that no other column has."""
+    """Gives each column a valid name that no other column of the table has.
 
-    def __init__(self) -> None:
+    A build reads a column that has our name, also one that the proposal ignores.
+    """
+
+    def __init__(self, columns: Collection[str]) -> None:
+        self._columns = columns
         self._taken = {"ad_id", "sid", "ad_weight", "title", AD_LEVEL}
         self._unnamed = 0
 
-    def name_of(self, plain: str) -> str:
-        """Return the name, or one like it if it is not valid or another column has it."""
+    def name_of(self, plain: str, *named: str) -> str:
+        """Return the name, or one like it if it is not valid or another column has it.
+
+        `named` are the columns that get the name.
+        """
         name = plain[:_LONGEST].strip("_")
         while name.endswith(EXCLUDE_SUFFIX):
             name = name.removesuffix(EXCLUDE_SUFFIX)
@@ -127,8 +134,12 @@ class NewNames:
         if not name[0].isalpha():
             name = f"c_{name}"
         found, number = name, 1
-        while found in self._taken:
+        while found in self._taken or self._is_of_others(found, named):
             number += 1
             found = f"{name}_{number}"
         self._taken.add(found)
         return found
+
+    def _is_of_others(self, name: str, named: tuple[str, ...]) -> bool:
+        both = (name, name + EXCLUDE_SUFFIX)
+        return any(each in self._columns and each not in named for each in both)

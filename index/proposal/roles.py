@@ -91,7 +91,7 @@ class _Choice:
         self._facts = facts
         self._plain = {column: plain_name(column) for column in facts}
         self._rows = rows
-        self._names = NewNames()
+        self._names = NewNames(facts.keys())
         self.decisions: dict[str, Decision] = {}
 
     def take(
@@ -168,7 +168,8 @@ class _Choice:
             self._pair(singular(base) if include is None else self._plain[include], include, column)
 
     def _pair(self, plain: str, include: str | None, exclude: str) -> None:
-        name = self._names.name_of(plain)
+        named = (exclude,) if include is None else (include, exclude)
+        name = self._names.name_of(plain, *named)
         if include is None:  # users have other values, too, which an attribute would have to list
             shown = self._facts[exclude].shown_values
             reason = f"{shown} that ads exclude, and users may have others: a set"
@@ -185,14 +186,14 @@ class _Choice:
         facts, plain = self._facts[column], self._plain[column]
         reason = self._entity(facts, plain)
         if reason is not None:
-            self.take(column, Role.ENTITY, self._names.name_of(plain), reason)
+            self.take(column, Role.ENTITY, self._names.name_of(plain, column), reason)
             return
         ignored = self._ignored(facts, plain)
         if ignored is not None:
             self.take(column, Role.IGNORED, "", ignored)
             return
         role, reason = self._rule(plain, facts, facts)
-        self.take(column, role, self._names.name_of(plain), reason, role)
+        self.take(column, role, self._names.name_of(plain, column), reason, role)
 
     def _entity(self, facts: ColumnFacts, plain: str) -> str | None:
         named = bool(words(plain) & ENTITY_WORDS) or plain.endswith("_id")

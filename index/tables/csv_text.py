@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
 
@@ -10,20 +11,61 @@ from grace.configs.errors import InputError
 
 _BLOCK = 1 << 22
 _PARSING = csv.ParseOptions(newlines_in_values=True)
+_BOM = b"\xef\xbb\xbf"
+_QUOTE, _LINE_END = b'"\n'
+_IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
+"""By byte: what a quotation mark of a cell may follow, and what may follow it."""
 
 
-class _CountedQuotes:
-    """A stream that counts quotation marks: a cell that is not closed swallows later rows."""
+class _Quotes:
+    """A stream that checks quotation marks: they are around a cell, or twice inside such a cell.
+
+    Arrow reads on after any other one, so a cell could take rows after it, and its row their rules.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
-        self.quotes = 0
+        self._is_first = True
+        self._before = _LINE_END  # the last byte
+        self._line = 1
+        self.is_open = False  # in a cell in quotes
+        self.fault_line: int | None = None
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
         part = self._stream.read(size)
-        self.quotes += part.count(b'"')
+        if part and self.fault_line is None:
+            self._check(part)
         return part
+
+    def _check(self, part: bytes) -> None:
+        if self._is_first:
+            self._is_first, part = False, part.removeprefix(_BOM)
+        text = np.frombuffer(bytes((self._before,)) + part, np.uint8)
+        quotes = np.flatnonzero(text == _QUOTE)
+        if len(quotes):
+            known = bool(quotes[0] == 0)  # it ended the part before
+            first = int(known != self.is_open)  # of those that begin a cell
+            begins, ends = quotes[first::2], quotes[1 - first :: 2]
+            begins = begins[int(known and not first) :]
+            ends = ends[: np.searchsorted(ends, len(part))]
+            wrong = np.append(
+                begins[~_IS_BORDER[text[begins - 1]]], ends[~_IS_BORDER[text[ends + 1]]]
+            )
+            if len(wrong):
+                self.fault_line = self._line + int((text[1 : wrong.min()] == _LINE_END).sum())
+            self.is_open ^= bool((len(quotes) - known) % 2)
+        self._line += part.count(b"\n")
+        self._before = int(text[-1])
+
+    def fault(self, address: str) -> InputError | None:
+        remedy = 'write a quotation mark inside a cell twice, and the cell in quotes: "5"" lamp"'
+        if self.fault_line is not None:
+            where = f"line {self.fault_line}: a quotation mark inside a cell"
+            return InputError(f"{address}: {where}, which may end another one: {remedy}")
+        if self.is_open:
+            return InputError(f"{address}: a cell in quotes is not closed: {remedy}")
+        return None
 
     def close(self) -> None:
         self.closed = True
@@ -59,12 +101,13 @@ def batches(
         strings_can_be_null=True,
         null_values=[""],
     )
-    counted = _CountedQuotes(stream)
+    quotes = _Quotes(stream)
     reading = csv.ReadOptions(block_size=_BLOCK)
-    with csv.open_csv(pa.PythonFile(counted, "r"), reading, _PARSING, converting) as reader:
-        yield from reader
-    if counted.quotes % 2:
-        raise InputError(
-            f"{address}: an odd number of quotation marks, so the cell after one of them is not "
-            'closed: write a quotation mark inside a cell twice, and the cell in quotes: "5"" lamp"'
-        )
+    try:
+        with csv.open_csv(pa.PythonFile(quotes, "r"), reading, _PARSING, converting) as reader:
+            yield from reader
+    except pa.ArrowException:
+        if quotes.fault_line is None:
+            raise
+    if fault := quotes.fault(address):
+        raise fault

@@ -165,11 +165,24 @@ def no_name(text: str) -> str | None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to. It becomes `path` at the end, or is removed after an error."""
+    """Yield a path to write to. It becomes `path` at the end, or is removed after an error.
+
+    The new file survives a power cut, as a snapshot does that uses its numbers.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
+        _sync(unfinished)
         unfinished.replace(path)
+        _sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,10 +1,10 @@
 """The catalogue of a data folder, built as `grace build` does, for training and evaluation."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from grace.index.builder import BuildSpec, build
+from grace.index.builder import build, spec_of
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
@@ -32,14 +32,8 @@ def catalogue_of(
 ) -> Snapshot:
     """Build a snapshot, without ads that a build refuses. Training needs no matchers."""
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
-        spec = BuildSpec(
-            ads=folder.ads.files,
-            columns=folder.ads.columns,
-            list_separator=folder.ads.list_separator,
-            sids=folder.sids,
-            id_map=folder.id_map,
-            targeting=folder.targeting,
-            root=Path(root),
+        spec = replace(
+            spec_of(folder, Path(root)),
             mode=mode,
             sid_space=stated.sid_space,
             vocab_sizes=stated.vocab_sizes,

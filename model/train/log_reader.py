@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
+from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integer_lists,
     integers,
@@ -101,6 +102,7 @@ class _LogTable:
     source: TableSource
     name: str
     columns: dict[str, pa.Array]
+    is_csv: bool
 
     @classmethod
     def read(
@@ -123,7 +125,7 @@ class _LogTable:
         if not found:
             raise InputError(f"{name}: no rows; training needs events")
         columns = {each: _joined(parts) for each, parts in found.items()}
-        table = cls(source, name, columns)
+        table = cls(source, name, columns, files[0].format is Format.CSV)
         table.require_filled("user_id", "timestamp_ms", *side, *{"split"} & {*columns})
         return table
 
@@ -182,7 +184,7 @@ class _LogTable:
     def lists(self, name: str) -> pa.Array:
         """Return a column as lists of texts."""
         column, separator = self.columns[name], self.source.list_separator
-        return text_lists(column) if separator is None else split_cells(column, separator)
+        return split_cells(column, separator) if self.is_csv else text_lists(column)
 
     def leaves(self, folder: DataFolder, catalogue: Snapshot) -> Int64:
         """Return each event's leaf, or _UNKNOWN.   [rows]"""

@@ -68,11 +68,34 @@ def test_names_become_valid_and_stay_different(tmp_path: Path) -> None:
     ads = write_table(tmp_path / "ads.csv", rows)
     found = roles(initialize(ads, tmp_path / "shop", "--id", "sku"))
     assert [found[name][1] for name in names] == [
-        *("country_code", "country_code_2", "country_code_3", "grosse", "column_1", "c_2nd"),
+        *("country_code_2", "country_code", "country_code_3", "grosse", "column_1", "c_2nd"),
         *("ad_2", "x" * 50),
     ]
     write_codebook(tmp_path / "shop" / "codebook", list(range(30)))
     assert set(build_data(tmp_path / "shop")["coverage"]["with_rule"].values()) == {1.0}
+
+
+def test_a_rule_gets_no_name_of_an_ignored_column(tmp_path: Path) -> None:
+    """A build would read that column for the rule, or refuse it."""
+    rows = [
+        {
+            "id": at,
+            "country": f"2024-01-{at % 28 + 1:02}",
+            "country_exclude": ["", "NO", "SE"][at % 3],
+            "region": None,
+            "Region": ["", "north"][at % 2],
+        }
+        for at in range(63)
+    ]
+    ads, shop = write_table(tmp_path / "ads.csv", rows), tmp_path / "shop"
+    found = roles(initialize(ads, shop))
+    assert found["country"] == found["region"] == ("ignored", None)
+    assert found["country_exclude"] == ("exclude list", "country_2_exclude")
+    assert found["Region"] == ("attribute", "region_2")
+    write_codebook(shop / "codebook", list(range(63)))
+    built = build_data(shop)
+    assert built["coverage"]["with_rule"] == {"country_2": 42 / 63, "region_2": 31 / 63}
+    assert built["ignored_columns"] == ["country", "region"]
 
 
 def test_columns_of_no_rule_that_hold_several_values_are_named_to_ignore(tmp_path: Path) -> None:

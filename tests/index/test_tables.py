@@ -140,7 +140,18 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv: not a readable CSV.*Expected 2 columns, got 1",
     ),
     "column twice": ("a.csv", "a,b,a\n1,2,3\n", "a.csv: column 'a' appears twice"),
-    "unclosed cell": ("a.csv", 'a,b\n1,"x\n2,y\n3,z\n', "a.csv: an odd number of quotation marks"),
+    "unclosed cell": ("a.csv", 'a,b\n1,"x\n2,y\n3,z\n', "a.csv: a cell in quotes is not closed"),
+    "two unclosed cells": (  # the first would take the row of the second, and its rules
+        "a.csv",
+        'ad_id,title,country\n1,"5 lamp,US\n2,"7 lamp,FR\n',
+        "a.csv: line 3: a quotation mark inside a cell",
+    ),
+    "unclosed cell and an inch": (
+        "a.csv",
+        'ad_id,title,country\n1,"lamp,US\n2,7" lamp,FR\n3,x,US\n',
+        "a.csv: line 3: a quotation mark inside a cell",
+    ),
+    "inches": ("a.csv", 'a,b\n1,5" lamp\n', "a.csv: line 2: a quotation mark inside a cell"),
     "json of two types": ("a.jsonl", '{"a": 1}\n{"a": "x"}\n', "changed from number to string"),
     "json cut off": (
         "a.jsonl",
@@ -151,6 +162,21 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "json with a key twice": ("a.jsonl", '{"a": 1, "a": 2}', "was specified twice"),
     "no gzip": ("a.jsonl.gz", b"", "a.jsonl.gz"),
 }
+
+
+def test_quotation_marks_are_checked_across_the_borders_of_blocks(tmp_path: Path) -> None:
+    """A cell of 8 MiB ends in a later block of the text than it begins in, and so does its row."""
+    for extra in range(5):
+        text = '\ufeff"a",b\r\n' + "".join(
+            f'"{at}","{"x" * (4 << 20)}{"y" * extra}"""\r\n' for at in range(3)
+        )
+        path = written(tmp_path / f"{extra}.csv", text)
+        rows = rows_of(open_table(path))
+        assert [row["a"] for row in rows] == ["0", "1", "2"]
+        assert {row["b"][-2:] for row in rows} == {('y"' if extra else 'x"')}
+        path = written(tmp_path / f"{extra}.csv", text[:-3] + '"z\r\n"\r\n')
+        with pytest.raises(InputError, match="line 4: a quotation mark inside a cell"):
+            rows_of(open_table(path))
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -23,6 +23,7 @@ from grace.index.tables.data_folder import (
     TableSource,
 )
 from grace.model.definition.spec import SequenceInput
+from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from support.encoder_cases import INTERFORMER
@@ -55,6 +56,19 @@ def written(
 def folder_of(folder: Path, log: TableSource, id_map: Path | None = None) -> DataFolder:
     ads = TableSource((str(folder / ADS_FILE),))
     return DataFolder(folder, folder / TARGETING_FILE, ads, id_map=id_map, log=log)
+
+
+def test_the_catalogue_is_built_as_the_data_folder_says(
+    training_folder: Path, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    """Renamed columns, and a column of lists that is no rule, as in `grace build --data`."""
+    ads = pq.read_table(training_folder / ADS_FILE)
+    vectors = pa.array([[0.5, 1.5]] * len(ads))
+    table = ads.rename_columns({"ad_id": "sku"}).append_column("vector", vectors)
+    pq.write_table(table.replace_schema_metadata(ads.schema.metadata), tmp_path / ADS_FILE)
+    source = TableSource((str(tmp_path / ADS_FILE),), {"ad_id": "sku"}, ignore=("vector",))
+    found = catalogue_of(DataFolder(tmp_path, training_folder / TARGETING_FILE, source))
+    assert found.ads.ad_ids.tolist() == training_catalogue.ads.ad_ids.tolist()
 
 
 def test_rows_in_any_order_become_events_by_user_and_time_with_the_catalogues_leaves(
@@ -253,6 +267,21 @@ def test_columns_named_like_attributes_say_who_the_user_is(
             "country": ("US",),
             **({} if place is None else {"location": tuple(place)}),
         }
+
+
+@pytest.mark.parametrize("separator", [None, "|"])
+def test_blanks_around_the_values_of_a_csv_are_left_out_as_in_its_ads(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path, separator: str | None
+) -> None:
+    lines = ["user_id,ad_id,timestamp_ms,country"]
+    lines += [
+        f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}, US "
+        for row in by_ad(rows, training_catalogue)
+    ]
+    (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
+    source = TableSource((str(tmp_path / "clicks.csv"),), list_separator=separator)
+    log = read_log(folder_of(tmp_path, source), training_catalogue, attributes=True).interactions
+    assert log.attributes_at(7) == {"country": ("US",)}
 
 
 def request_before(log: Interactions, event: int) -> RequestFeatures:

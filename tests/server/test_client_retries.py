@@ -118,6 +118,7 @@ def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
         (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))),  # beyond the deadline
         (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1"))),
         (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),)),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "9" * 400),)),
         (EXHAUSTED, ()),
         (grpc.StatusCode.INVALID_ARGUMENT, (("grace-reason", "invalid_field"),)),
         (grpc.StatusCode.FAILED_PRECONDITION, (("grace-reason", "wrong_model"),)),
@@ -307,6 +308,44 @@ def test_closing_a_client_ends_its_calls_and_retries(
                 call.result()
             with pytest.raises(CallError, match="this client is closed; create another one"):
                 client.retrieve(timeout=TIMEOUT)
+
+
+def test_a_closed_client_says_so_in_every_call() -> None:
+    client = Client("127.0.0.1:1")
+    client.close()
+    for call in (client.retrieve, client.is_ready, client.wait_ready):
+        with pytest.raises(CallError, match="this client is closed"):
+            call(timeout=TIMEOUT)
+
+    async def call_all() -> None:
+        client = AsyncClient("127.0.0.1:1")
+        await client.close()
+        for call in (client.retrieve, client.is_ready, client.wait_ready):
+            with pytest.raises(CallError, match="this client is closed"):
+                await call(timeout=TIMEOUT)
+
+    asyncio.run(call_all())
+
+
+def test_calls_of_other_threads_fail_with_a_call_error_when_a_client_closes() -> None:
+    with known_server(lambda *_: REPLY, warm_up=0) as address:
+        for _ in range(20):
+            client, begun = Client(address), threading.Semaphore(0)
+
+            def call_until_it_fails(
+                client: Client = client, begun: threading.Semaphore = begun
+            ) -> None:
+                while True:
+                    client.retrieve(timeout=TIMEOUT)
+                    begun.release()
+
+            with ThreadPoolExecutor(8) as threads:
+                calls = [threads.submit(call_until_it_fails) for _ in range(8)]
+                assert begun.acquire(timeout=TIMEOUT)
+                client.close()
+            for call in calls:
+                with pytest.raises(CallError, match="CANCELLED"):
+                    call.result()
 
 
 def test_waits_grow_to_their_limit_and_differ_between_clients() -> None:

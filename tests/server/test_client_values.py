@@ -12,6 +12,7 @@ from google.protobuf.json_format import ParseDict
 from grace.client import (
     Ad,
     Ads,
+    CallError,
     Client,
     Events,
     InputError,
@@ -21,6 +22,7 @@ from grace.client import (
     request_of,
 )
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids
+from support.documents import the_file
 from support.known_server import known_server
 from support.server_process import ServerProcess
 
@@ -186,13 +188,30 @@ def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> No
     assert len(result.sids) == 501
 
 
+@pytest.mark.parametrize(
+    ("reply", "fault"),
+    [
+        ({"scores": [0.5]}, "3 ads, but 1 scores"),
+        ({"sids": Sids(length=4, tokens=[1, 2, 3], scores=[1])}, "3 tokens for 1 SIDs of 4"),
+        ({"sids": Sids(length=2, tokens=[1, 2], scores=[1], sid_of_ad=[0])}, "3 ads, but 1 places"),
+        (
+            {"sids": Sids(length=1, tokens=[1], scores=[1], sid_of_ad=[0, 0, 1])},
+            "an ad of SID place 1, but 1 SIDs",
+        ),
+    ],
+)
+def test_a_reply_that_contradicts_itself_is_refused(reply: dict[str, Any], fault: str) -> None:
+    whole: dict[str, Any] = {"ad_ids": [1, 2, 3], "scores": [0.5, 0.25, 0.125]} | reply
+    with pytest.raises(CallError, match=f"^INTERNAL: the reply has {fault}"):
+        result_of(RetrieveResponse(**whole))
+
+
 @pytest.mark.subprocess
 def test_a_result_has_every_field_of_the_reply(
     healthy_server: ServerProcess, repository: Path
 ) -> None:
     """The request is the page's; a SID of the result is a click of the next request."""
-    page = (repository / "docs" / "api.md").read_text()
-    request = json.loads(page.partition("```json request.json\n")[2].partition("```")[0])
+    request = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
     with Client(healthy_server.address) as client:
         result = assert_type(client.retrieve(request, timeout=60.0), RetrieveResult)
         again = client.retrieve(sequences={"clicks": [result.ads[0].sid or ()]}, timeout=60.0)

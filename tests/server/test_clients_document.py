@@ -15,6 +15,7 @@ import pytest
 from grace.client.target import SERVICE_CONFIG
 from support.certificates import Authority
 from support.command import plain_environment, run_python
+from support.documents import the_file
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
@@ -43,8 +44,8 @@ def blocks(language: str) -> list[str]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with the files that the programs read."""
-    request = (REPOSITORY / "docs" / "api.md").read_text().partition("```json request.json\n")[2]
-    (tmp_path / "request.json").write_text(request.partition("```")[0])
+    request = the_file(REPOSITORY / "docs" / "api.md", "request.json")
+    (tmp_path / "request.json").write_text(request)
     shutil.copy(SERVICE_CONFIG, tmp_path)
     (tmp_path / "proto").symlink_to(REPOSITORY / "proto")
     return tmp_path

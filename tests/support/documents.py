@@ -55,6 +55,12 @@ def the_block(page: Path, language: str, holds: str = "") -> str:
     return found
 
 
+def the_file(page: Path, name: str) -> str:
+    """Return the content that the page gives a file of this name."""
+    (found,) = (block.text for block in blocks_of(page) if block.file == name)
+    return found
+
+
 def pages_in_order(repository: Path) -> list[Path]:
     """Return the README, then the documents in the order of its table, then all others."""
     readme = repository / "README.md"

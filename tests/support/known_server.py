@@ -16,6 +16,7 @@ Answer: TypeAlias = Callable[[bytes, Any], bytes]
 SHOTS = tuple(Shot(RetrieveRequest(request_id=f"r{i}").SerializeToString()) for i in range(7))
 REPLY = RetrieveResponse(
     ad_ids=[3, 1, 2],
+    scores=[-1, -2, -4],
     timings=Timings(queue_us=5, input_us=10, features_us=20, generate_us=30, post_us=40),
 ).SerializeToString()
 
