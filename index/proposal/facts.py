@@ -61,6 +61,7 @@ class ColumnFacts:
     rows: int = 0
     given: int = 0  # rows with a value
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
+    counted: int = 0  # rows with a value, up to the batch that reached MOST_VALUES
     most_per_row: int = 0
     longest: int = 0  # characters
     faulty: int = 0  # values that no rule can name (null in a list, "", "*") or that are NaN
@@ -245,8 +246,9 @@ def _add_values(facts: ColumnFacts, lists: pa.Array) -> None:
     parts = list_parts(lists)
     facts.given += int(parts.valid.sum())
     facts.most_per_row = max(facts.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
-    if facts.many or not len(parts.flat):
+    if facts.many:
         return
+    facts.counted = facts.given
     for value in texts(parts.flat.unique()):
         if value is None or value in ("", "*"):
             facts.faulty += 1

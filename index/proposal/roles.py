@@ -226,7 +226,7 @@ class _Choice:
             return f"texts of up to {facts.longest:,} characters: prose"
         if named & DESCRIBING_WORDS:
             return f"{facts.shown_values}: describes the ad; declare it if users have such a value"
-        own = len(facts.values) > _OWN_TEXTS * facts.given and facts.most_per_row == 1
+        own = len(facts.values) > _OWN_TEXTS * facts.counted and facts.most_per_row == 1
         if own and facts.given > _FEW_ROWS and not named & (USER_WORDS | CODE_WORDS):
             return f"{facts.shown_values} in {facts.given:,} rows: nearly every row has its own"
         return None
