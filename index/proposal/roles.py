@@ -5,7 +5,7 @@ other column is an entity, a rule (an attribute or a set) or ignored.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -83,6 +83,7 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     chosen.excludes()
     for column in facts:
         chosen.other(column)
+    chosen.doubt_second_lists()
     return [chosen.decisions[column] for column in facts]
 
 
@@ -194,6 +195,23 @@ class _Choice:
             return
         role, reason = self._rule(plain, facts, facts)
         self.take(column, role, self._names.name_of(plain, column), reason, role)
+
+    def doubt_second_lists(self) -> None:
+        """Add whose exclude list a rule may be, by its values: its name may hide it."""
+        rules = [each for each in self.decisions.values() if each.role in RULES]
+        for later, one in enumerate(rules):
+            for place, other in enumerate(rules):
+                values, others = one.facts.values, other.facts.values
+                if len(values) < 2 or place == later or not values <= others:
+                    continue
+                if values == others and place > later:  # doubt the second of two equal ones
+                    continue
+                doubt = (
+                    f"; {other.name} has all these values, too: if ads exclude them, "
+                    f"rename it to {other.name}{EXCLUDE_SUFFIX}"
+                )
+                self.decisions[one.column] = replace(one, reason=one.reason + doubt)
+                break
 
     def _entity(self, facts: ColumnFacts, plain: str) -> str | None:
         named = bool(words(plain) & ENTITY_WORDS) or plain.endswith("_id")

@@ -166,7 +166,7 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
 def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_path: Path) -> None:
     text = (repository / "docs" / "sids.md").read_text()
     (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (shell,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    (shell,) = re.findall(r"```sh.*?\n(.*?)```", text, re.DOTALL)
     environment = plain_environment(PATH=f"{GRACE.parent}:/usr/bin:/bin")
     for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
         done = subprocess.run(

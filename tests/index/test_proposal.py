@@ -141,3 +141,19 @@ def test_a_text_of_its_own_in_nearly_every_row_is_no_rule_however_many_rows(tmp_
     proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
     roles = {each.column: each.role for each in proposal.decisions}
     assert roles == {"sku": Role.ID, "Ad Headline": Role.IGNORED, "town": Role.SET}
+
+
+def test_a_rule_with_the_values_of_another_one_may_be_its_exclude_list(tmp_path: Path) -> None:
+    columns = {
+        "sku": [f"S{row}" for row in range(60)],
+        "Ziel Land": [["DE", "FR", "NO"][row % 3] for row in range(60)],
+        "Nicht Ziel Land": [["NO", "FR", None][row % 3] for row in range(60)],
+        "age": [["18-24", "25-34"][row % 2] for row in range(60)],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "ads.parquet")
+    proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
+    reasons = {each.column: each.reason for each in proposal.decisions}
+    assert reasons["Nicht Ziel Land"].endswith(
+        "; ziel_land has all these values, too: if ads exclude them, rename it to ziel_land_exclude"
+    )
+    assert "exclude" not in reasons["Ziel Land"] + reasons["age"]
