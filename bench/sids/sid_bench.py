@@ -25,7 +25,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace import configs
 from grace.bench.result_file import facts_of, record
 from grace.bench.sids.vectors import mixed_items, mutual_information, prefix_numbers, tree_items
 from grace.catalogues.folder import sid_column, sid_metadata
@@ -257,9 +256,8 @@ def _sortable(sids: Sids) -> npt.NDArray[np.bytes_]:
 
 
 def _training(data: Path, steps: int) -> subprocess.Popen[str]:
-    recipe = Path(configs.__file__).parent / "demo.yaml"
     out = data.with_name(f"{data.name}-model")
-    command = [GRACE, "train", "--data", data, "--out", out, "--config", recipe]
+    command = [GRACE, "train", "--data", data, "--out", out]
     command += ["--steps", steps, "--no-plot", "--json"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 

@@ -276,7 +276,7 @@ def _require_known(table: _LogTable, leaves: Int64, known: int, max_unknown: flo
         return
     first = int(np.flatnonzero(leaves == _UNKNOWN)[0]) if unknown else 0
     raise InputError(
-        f"{table.name}: {unknown:,} of {len(leaves):,} events ({unknown / len(leaves):.1%}) are of "
+        f"{table.name}: {unknown:,} of {len(leaves):,} events ({unknown / len(leaves):.1%}) name "
         f"ads that the catalogue does not have or that have no SID, first {table.shown(first)}; at "
         f"most {max_unknown:.1%} are left out: raise --max-unknown, or check that log and ads name "
         "ads alike"

@@ -93,6 +93,6 @@ def _require_same(
         was, now = saved.get(name), ours.get(name)
         if was != now:
             raise InputError(
-                f"{path}: is of an interrupted training, whose {name} was {was}, now it is "
+                f"{path}: an interrupted training left it, whose {name} was {was}, now it is "
                 f"{now}; repeat that command to continue, or {remedy}"
             )

@@ -62,7 +62,7 @@ NOT_SPORTS: Rule = (None, frozenset({"sports"}))
 
 
 def ads_with(country: int, audience: int) -> Case:
-    """Return 100 ads, of which the first so many have a rule on each name."""
+    """Return 100 ads: the first `country` have a rule on it, the first `audience` on that."""
 
     def rules(at: int) -> Mapping[str, Rule]:
         given = {"country": US} if at < country else {}
