@@ -88,19 +88,6 @@ def sid_tables(result: Mapping[str, Any]) -> dict[str, str]:
         ("distinct", lambda row: f"{row['sids']:,} of {row['items']:,} items"),
         *((f"recall at {k}", _recall_at(k)) for k in ("1", "5", "10", "50")),
     )
-    (fast,) = rows_of(rows, "speed")
-    speed = table_of(
-        [fast],
-        ("items", "{values:,}"),
-        ("dims", "{dims}"),
-        ("minutes", lambda row: f"{row['seconds'] / 60:.1f}"),
-        ("minutes of processor time", lambda row: f"{row['cpu_seconds'] / 60:.1f}"),
-        ("peak memory, GB", "{peak_gb:.1f}"),
-        ("SIDs", "{sids:,}"),
-        ("items per SID: p50, p90, p99, most", lambda row: _listed(row["items_per_sid"].values())),
-        ("unused codes", lambda row: _listed(level["unused"] for level in row["levels"])),
-        ("error", lambda row: f"{row['levels'][-1]['error']:.1%}"),
-    )
     faiss = table_of(
         rows_of(rows, "faiss"),
         ("items", "{catalogue}"),
@@ -116,7 +103,6 @@ def sid_tables(result: Mapping[str, Any]) -> dict[str, str]:
     return {
         "sid_hierarchy": origin(result) + hierarchy,
         "sid_recall": recall,
-        "sid_speed": speed,
         "sid_faiss": faiss,
     }
 

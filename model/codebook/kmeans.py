@@ -24,7 +24,6 @@ _TRIALS = 4  # points drawn for each first centre, of which the best stays
 _ROUNDS = 20
 _JUMPS = (3, 6, 9, 12)  # the rounds after which centres jump
 _JUMPERS = 8  # at most one in so many centres
-_WORTH_IT = 0.5  # a jump may cost this share of the error that it can remove at most
 _PRICE_ROUNDS = 12
 _MOVING_PRICE_ROUNDS = 8  # the first of these, after which centres still move
 _BLOCK = 1 << 20
@@ -115,7 +114,10 @@ def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:
 
 
 def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
-    """Move centres that cost little to remove into the codes with the largest errors."""
+    """Move centres that cost little to remove into the codes with the largest errors.
+
+    A centre jumps to the worst served point if that helps more than the jump costs.
+    """
     wide = centres.double()
     squares = wide.square().sum(dim=1)
     apart = _squared_distances(wide, squares, torch.arange(len(wide), device=wide.device))
@@ -129,10 +131,14 @@ def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
     cheapest = removal.argsort(stable=True)[:most].tolist()
     worst = error.argsort(descending=True, stable=True)[:most].tolist()
     for source, target in zip(cheapest, worst, strict=True):
-        if target in cheapest or not removal[source] < _WORTH_IT * error[target]:
-            continue
         mine = order[int(begin[target]) : int(begin[target] + served.counts[target])]
-        moved[source] = points[mine[served.errors[mine].argmax()]]
+        errors = served.errors[mine]
+        if target in cheapest or not len(mine):
+            continue
+        farthest = points[mine[errors.argmax()]]
+        nearer = (points[mine] - farthest).double().square().sum(dim=1)
+        if removal[source] < (errors - nearer).clamp(min=0).sum():
+            moved[source] = farthest
     return moved
 
 
@@ -144,18 +150,19 @@ def _balanced(points: Tensor, level: Level, balance: float) -> Level:
             level = Level(_means(points, served, level.centres), level.prices)
         elif int(served.counts.max()) <= cap:
             break
-        level = Level(level.centres, raised_prices(points, level, cap))
+        highest = float(served.errors.mean())
+        level = Level(level.centres, raised_prices(points, level, highest, cap))
     return level
 
 
-def raised_prices(points: Tensor, level: Level, cap: int) -> Tensor:
+def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Tensor:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
+
+    No price is above `highest`.
 
     A price that would drive all points of a code away stays: the points are equal.
     """
     codes, regrets = _choices(points, level)
-    served = Served.of(points, level)
-    highest = float(served.errors.mean())
     order = regrets.argsort(stable=True)
     order = order[codes[order].argsort(stable=True)]  # by code, then by regret
     sorted_regrets = regrets[order]
