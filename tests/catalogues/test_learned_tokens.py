@@ -1,65 +1,13 @@
-"""Learned SIDs: residual k-means against plain loops, and the demonstration's catalogue."""
+"""Learned SIDs: their numbers, and the demonstration's catalogue."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from grace.catalogues.synth import Catalogue, make_catalogue, make_users, preset_spec
-from grace.catalogues.synth.learned_tokens import (
-    number_duplicates,
-    residual_codes,
-    seed_centres,
-    settle,
-)
+from grace.catalogues.synth.learned_tokens import number_duplicates
 from grace.catalogues.synth.log_file import make_log
 from grace.configs.errors import InputError
-
-Points = npt.NDArray[np.float64]
-
-
-def points(size: int, dimension: int, seed: int) -> Points:
-    return np.random.default_rng(seed).standard_normal((size, dimension))
-
-
-def plain_lloyd(rows: Points, centres: Points) -> tuple[list[list[float]], list[int]]:
-    """Lloyd's algorithm as in a textbook, for centres that never run empty."""
-    where: list[list[float]] = centres.tolist()
-    labels: list[int] = []
-    while True:
-        found = []
-        for row in rows.tolist():
-            distances = [
-                sum((a - b) ** 2 for a, b in zip(row, centre, strict=True)) for centre in where
-            ]
-            found.append(distances.index(min(distances)))
-        if found == labels:
-            return where, labels
-        labels = found
-        for c in range(len(where)):
-            mine = [row for row, label in zip(rows.tolist(), labels, strict=True) if label == c]
-            where[c] = [sum(column) / len(mine) for column in zip(*mine, strict=True)]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_clusters_are_those_of_the_plain_loop(seed: int) -> None:
-    rows = points(111, 5, seed)
-    centres = seed_centres(rows, 7, np.random.default_rng(seed))
-    clusters = settle(rows, centres)
-    expected_centres, expected_labels = plain_lloyd(rows, centres)
-    assert clusters.labels.tolist() == expected_labels
-    np.testing.assert_allclose(clusters.centres, expected_centres, rtol=0, atol=1e-12)
-
-
-def test_a_centre_without_points_moves_to_the_point_that_is_worst_served() -> None:
-    rows = np.array([[0.0], [1.0], [10.0], [11.0], [50.0]])
-    clusters = settle(rows, np.array([[0.5], [10.5], [1000.0]]))
-    assert clusters.labels.tolist() == [0, 0, 1, 1, 2]
-    assert clusters.centres[:, 0].tolist() == [0.5, 10.5, 50.0]
-
-
-def test_fewer_items_than_clusters_are_refused() -> None:
-    with pytest.raises(InputError, match="64 clusters of 63 items"):
-        residual_codes(points(63, 3, 5), (64,), np.random.default_rng(5))
 
 
 def test_more_equal_codes_than_last_tokens_are_refused_with_the_remedy() -> None:
