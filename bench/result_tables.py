@@ -95,8 +95,19 @@ def sid_tables(result: Mapping[str, Any]) -> dict[str, str]:
             "SIDs",
             lambda row: {"true": "of the catalogue", "learned": "`grace sids`"}[row["variant"]],
         ),
-        ("distinct", lambda row: f"{row['sids']:,} of {row['items']:,} items"),
+        ("catalogues", lambda row: str(len(row["sids"]))),
+        ("users", "{users:,}"),
         *((f"recall at {k}", _recall_at(k)) for k in ("1", "5", "10", "50")),
+    )
+    speed = table_of(
+        rows_of(rows, "speed"),
+        ("vectors", "{values:,}"),
+        ("numbers each", "{dims}"),
+        ("SIDs", "{sids:,}"),
+        ("error by level", lambda row: _listed(f"{each['error']:.1%}" for each in row["levels"])),
+        ("seconds", "{seconds:.0f}"),
+        ("seconds of a core", "{cpu_seconds:.0f}"),
+        ("peak, GB", "{peak_gb:.1f}"),
     )
     faiss = table_of(
         rows_of(rows, "faiss"),
@@ -112,6 +123,7 @@ def sid_tables(result: Mapping[str, Any]) -> dict[str, str]:
     )
     return {
         "sid_hierarchy": origin(result) + hierarchy,
+        "sid_speed": speed,
         "sid_recall": recall,
         "sid_faiss": faiss,
     }
