@@ -13,6 +13,7 @@ import pytest
 from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
+from grace.model.train.run import TrainingRun, train_model
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
 
@@ -94,6 +95,23 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     assert error.endswith("interrupted\n")
     assert {file.name for file in tmp_path.iterdir()} <= {"tmp", "out.partial"}
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_resumed_training_counts_the_steps_that_it_made_itself(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    recipe, out = training_folder / "recipe.yaml", tmp_path / "out"
+
+    def evaluation_ends(what: str, *_: object) -> None:
+        if what == "evaluate":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_model(TrainingRun(training_folder, out, recipe, steps=11), evaluation_ends)
+    options = ("--config", recipe, "--steps", "11", "--device", "cpu", "--no-plot")
+    done = invoke_grace("train", "--data", training_folder, "--out", out, *options)
+    assert done.stdout.startswith("0 steps of 63 on cpu in ")
+    assert ", after 11 of an earlier run: loss " in done.stdout
 
 
 def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
