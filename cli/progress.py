@@ -19,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 
 class ShowProgress(Protocol):
@@ -47,11 +48,12 @@ def progress_bars() -> Iterator[ShowProgress]:
         return
     with Progress(
         TextColumn("{task.description:<14}"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[latest]}"),
+        # It wraps where the line is short, so that the times stay whole.
+        TextColumn("{task.fields[latest]}", table_column=Column()),
         console=console,
     ) as bars:
 

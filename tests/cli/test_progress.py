@@ -49,3 +49,18 @@ def test_short_work_is_silent_in_a_log(
             now = float(second)
             progress("write", second + 1, 18)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_of_80_columns_shows_times_and_details_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with progress_bars() as progress:
+        for step in range(3):
+            progress("train", step + 1, 3, "loss 23.652, recall@10 12% of 128 users")
+    shown = capsys.readouterr().err
+    assert "3/3" in shown
+    assert "128 users" in shown
+    assert "…" not in shown
