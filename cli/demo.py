@@ -3,12 +3,11 @@
 import json
 import shlex
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from grace.cli.ads_table import ad_lines
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.retrieve import stage_times
+from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
 from grace.configs.extras import install_command
 
@@ -62,7 +62,7 @@ def demo(
     Example: `grace demo --out demo-files`
     """
     with ExitStack() as stack:
-        stack.enter_context(_ending_in_order())
+        stack.enter_context(ending_in_order())
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grace-")))
         if taken := [name for name in OWN_FILES if (folder / name).exists() and not force]:
             raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force")
@@ -227,18 +227,6 @@ def _short(path: Path) -> str:
     """The path as a user in the current folder would type it."""
     path = path.resolve()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """Let SIGTERM and a lost terminal end the command like Ctrl-C, so that its server ends too."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _mean(outcomes: "Sequence[Outcome]") -> "Outcome":

@@ -7,38 +7,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import (
-    AsJson,
-    ComputeDevice,
-    MaxUnknown,
-    SidSpace,
-    VocabSizes,
-    Without,
-    numbers,
-)
+from grace.cli.options import AsJson, LogOptions, numbers, spread
 from grace.cli.progress import progress_bars
+from grace.configs.machine import yield_cores_while_waiting
 
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
     from grace.model.train.evaluate import Quality
 
 
+@spread(LogOptions)
 def evaluate(
+    log: LogOptions,
     checkpoint: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    data: Annotated[
-        Path,
-        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
-    ],
     cutoffs: Annotated[
         str, typer.Option(metavar="K,K", help="Cut-offs k of recall@k and NDCG@k.")
     ] = "1,5,10,50",
     users: Annotated[int, typer.Option(min=1, help="Held-out users to measure, at most.")] = 2000,
     beams: Annotated[int, typer.Option(min=1, help="Beams of the search in every step.")] = 128,
-    device: ComputeDevice = None,
-    max_unknown: MaxUnknown = 0.1,
-    sid_space: SidSpace = None,
-    vocab_sizes: VocabSizes = None,
-    without: Without = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
@@ -48,23 +34,19 @@ def evaluate(
     at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
     if at[0] < 1:
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
-    from grace.model.train.catalogue import Stated
+    yield_cores_while_waiting()
     from grace.model.train.checkpoint_report import EvaluationSpec, report_on
     from grace.model.train.run import chosen_device
 
     spec = EvaluationSpec(
         checkpoint=checkpoint,
-        data=data,
+        data=log.data,
         cutoffs=at,
         users=users,
         beams=beams,
-        device=chosen_device(device),
-        max_unknown=max_unknown,
-        stated=Stated(
-            sid_space,
-            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
-            tuple(without or ()),
-        ),
+        device=chosen_device(log.device),
+        max_unknown=log.max_unknown,
+        stated=log.stated(),
     )
     with progress_bars() as progress:
         report = report_on(spec, progress)

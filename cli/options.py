@@ -2,14 +2,18 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, overload
 
 import typer
 
 from grace.configs.errors import InputError
+
+if TYPE_CHECKING:
+    from grace.model.train.catalogue import Stated
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
@@ -54,6 +58,29 @@ Without: TypeAlias = Annotated[
 VocabSizes: TypeAlias = Annotated[
     str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """The options of a command that reads the log of a data folder and computes with torch."""
+
+    data: Annotated[
+        Path,
+        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
+    ]
+    device: ComputeDevice = None
+    max_unknown: MaxUnknown = 0.1
+    sid_space: SidSpace = None
+    vocab_sizes: VocabSizes = None
+    without: Without = None
+
+    def stated(self) -> "Stated":
+        """Return the facts that the ads table does not state."""
+        from grace.model.train.catalogue import Stated
+
+        sizes = numbers(self.vocab_sizes, "--vocab-sizes", "512,512,512,512")
+        return Stated(self.sid_space, sizes, tuple(self.without or ()))
+
 
 MOST_SECONDS = 86_400
 """A day. gRPC takes a wait of many years for one that has already ended."""

@@ -3,6 +3,7 @@
 So a log shows that long work continues, and how much time is left. Short work prints nothing.
 """
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 
 class ShowProgress(Protocol):
@@ -26,8 +28,14 @@ class ShowProgress(Protocol):
     def __call__(self, step: str, done: int, total: int, latest: str = "", /) -> None: ...
 
 
+_FIRST_SECONDS = 5.0  # of a step, until a line says how long the rest of it takes
 _LINE_SECONDS = 20.0
 _LINE_SHARE = 0.05  # of the time so far, between the lines of long work
+
+
+def note(line: str) -> None:
+    """Print a line on standard error, above the bars if there are any."""
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -40,11 +48,12 @@ def progress_bars() -> Iterator[ShowProgress]:
         return
     with Progress(
         TextColumn("{task.description:<14}"),
-        BarColumn(),
+        BarColumn(bar_width=12),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[latest]}"),
+        # It wraps where the line is short, so that the times stay whole.
+        TextColumn("{task.fields[latest]}", table_column=Column()),
         console=console,
     ) as bars:
 
@@ -59,17 +68,21 @@ def progress_bars() -> Iterator[ShowProgress]:
 def _lines(console: Console) -> ShowProgress:
     last_line = time.monotonic()
     begun: dict[str, tuple[float, int]] = {}  # when a step began, and how much was done then
+    shown: set[str] = set()
 
     def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
         nonlocal last_line
         now = time.monotonic()
         began, before = begun.setdefault(step, (now, done))
         elapsed = now - began
-        if now - last_line >= max(_LINE_SECONDS, _LINE_SHARE * elapsed):
+        left = elapsed / (done - before) * (total - done) if done > before else 0.0
+        first = step not in shown and elapsed >= _FIRST_SECONDS and left >= _LINE_SECONDS
+        if first or now - last_line >= max(_LINE_SECONDS, _LINE_SHARE * elapsed):
             last_line = now
+            shown.add(step)
             line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {elapsed:.0f} s"
             if done > before:
-                line += f", {_duration(elapsed / (done - before) * (total - done))} left"
+                line += f", {_duration(left)} left"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     return progress

@@ -6,28 +6,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import (
-    AsJson,
-    ComputeDevice,
-    MaxUnknown,
-    SidSpace,
-    VocabSizes,
-    Without,
-    numbers,
-)
-from grace.cli.progress import progress_bars
+from grace.cli.options import AsJson, LogOptions, spread
+from grace.cli.progress import note, progress_bars
+from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
+from grace.configs.machine import yield_cores_while_waiting
 
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
 
+_COMPARED_AT = 10  # the cut-off at which the model should be ahead of `followers`
 
+
+@spread(LogOptions)
 def train(
-    data: Annotated[
-        Path,
-        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
-    ],
+    log: LogOptions,
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint, new or empty.")],
     config: Annotated[
         Path | None,
@@ -40,15 +34,10 @@ def train(
     seed: Annotated[
         int, typer.Option(min=0, help="Equal seeds give equal weights on one machine.")
     ] = 1,
-    device: ComputeDevice = None,
     resume: Annotated[
         bool,
         typer.Option(help="Continue an interrupted run from its state, OUT.partial next to OUT."),
     ] = True,
-    max_unknown: MaxUnknown = 0.1,
-    sid_space: SidSpace = None,
-    vocab_sizes: VocabSizes = None,
-    without: Without = None,
     plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -62,28 +51,24 @@ def train(
     if steps is not None and epochs is not None:
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
     draw = _loss_plotter() if plot else None
+    yield_cores_while_waiting()
     from grace.bench.result_file import write_result
-    from grace.model.train.catalogue import Stated
     from grace.model.train.run import TrainingRun, chosen_device, train_model
 
     run = TrainingRun(
-        data=data,
+        data=log.data,
         out=out,
         config=config,
         seed=seed,
         steps=steps,
         epochs=epochs,
-        device=chosen_device(device),
+        device=chosen_device(log.device),
         resume=resume,
-        max_unknown=max_unknown,
-        stated=Stated(
-            sid_space,
-            numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
-            tuple(without or ()),
-        ),
+        max_unknown=log.max_unknown,
+        stated=log.stated(),
     )
-    with progress_bars() as progress:
-        report = train_model(run, progress)
+    with ending_in_order(), progress_bars() as progress:
+        report = train_model(run, progress, note)
     if draw is not None:
         draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")
     chosen = {
@@ -91,15 +76,15 @@ def train(
         "--steps": steps,
         "--epochs": epochs,
         "--seed": seed,
-        "--device": device,
-        "--sid-space": sid_space,
-        "--vocab-sizes": vocab_sizes,
+        "--device": log.device,
+        "--sid-space": log.sid_space,
+        "--vocab-sizes": log.vocab_sizes,
     }
-    arguments = ["--data", data, "--out", out]
+    arguments = ["--data", log.data, "--out", out]
     arguments += [
         part for name, value in chosen.items() if value is not None for part in (name, value)
     ]
-    arguments += [part for name in without or () for part in ("--without", name)]
+    arguments += [part for name in log.without or () for part in ("--without", name)]
     write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
@@ -120,8 +105,8 @@ def _loss_plotter() -> Any:
 def _print(report: "TrainingReport", out: Path) -> None:
     went_on = f", after {report.resumed_at:,} of an earlier run" if report.resumed_at else ""
     print(
-        f"{report.config.steps:,} steps of {report.config.batch} on {report.device} in "
-        f"{report.train_seconds:.0f} s{went_on}: "
+        f"{len(report.losses) - report.resumed_at:,} steps of {report.config.batch} on "
+        f"{report.device} in {report.train_seconds:.0f} s{went_on}: "
         f"loss {report.losses[0]:.2f} -> {report.final_loss:.2f} nats per SID"
     )
     skew = report.popularity_skew
@@ -140,4 +125,10 @@ def _print(report: "TrainingReport", out: Path) -> None:
     for name, row in report.recall.items():
         cells = (f"{row[k]:>9.1%}" if k in row else f"{'-':>9}" for k in cutoffs)
         print(f"{name:<12}" + "".join(cells))
+    k = max(k for k in report.recall["model"] if k <= _COMPARED_AT)
+    if report.recall["model"][k] < report.recall["followers"][k]:
+        print(
+            f"The model is behind `followers` at k = {k}, so it is not worth serving: train "
+            f"longer, with --steps {2 * report.config.steps} or more, or on a longer log"
+        )
     print(f"\n{out}: checkpoint {report.checkpoint}, {report.weights:,} weights")

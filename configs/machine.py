@@ -8,3 +8,12 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def yield_cores_while_waiting() -> None:
+    """Let OpenMP threads sleep while they wait for each other; call this before torch is loaded.
+
+    By default they spin. If another program uses one of the cores, a step then takes five times as
+    long. OpenMP reads this setting once, from the environment, and the caller's own one wins.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -7,7 +7,10 @@
       ignore: [embedding]          # columns of lists that are no rules
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
     id_map: ids.parquet            # numbers ad ids that are not integers
-    log: {files: [../raw/clicks.csv], columns: {user_id: uid, ad_id: item, timestamp_ms: ts}}
+    log:
+      files: [../raw/clicks.csv]
+      columns: {user_id: uid, ad_id: item, timestamp_ms: ts}
+      time_unit: s               # of integers, if they are not milliseconds
 
 Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `interactions.parquet`.
 """
@@ -29,20 +32,26 @@ LOG_FILE = "interactions.parquet"
 REQUESTS_FILE = "requests.jsonl"
 SIDS_FILE = "sids.parquet"
 
+TIME_UNITS = ("s", "ms", "us", "ns")
+
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
     """The address of a table and the names of its columns: `columns` maps our names to theirs.
 
-    `ignore` names columns of the table that hold several values and are no rules.
+    `ignore` names columns of the table that hold several values and are no rules. `time_unit` is
+    what a log's integers count since 1970.
     """
 
     files: tuple[str, ...]
     columns: Mapping[str, str] = field(default_factory=dict)
     list_separator: str | None = None
     ignore: tuple[str, ...] = ()
+    time_unit: str = "ms"
 
     def __post_init__(self) -> None:
+        if self.time_unit not in TIME_UNITS:
+            raise ConfigError(f"time_unit: {self.time_unit!r}; give one of {', '.join(TIME_UNITS)}")
         if not self.files:
             raise ConfigError("files: name at least one file, folder or URL")
         if self.list_separator == "":

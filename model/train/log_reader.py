@@ -28,7 +28,7 @@ from grace.index.tables.cells import (
     split_cells,
     text_lists,
 )
-from grace.index.tables.data_folder import DataFolder, TableSource
+from grace.index.tables.data_folder import TIME_UNITS, DataFolder, TableSource
 from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
 
@@ -36,6 +36,8 @@ Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
+_PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
+_FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800  # 1990 and 2100
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 
 
@@ -160,12 +162,24 @@ class _LogTable:
         if is_text(column.type):
             numbers, wrong = integers(column)
             column = _moments(column) if wrong.any() else numbers
-        if column is not None and pa.types.is_timestamp(column.type):
+        are_times = column is not None and pa.types.is_timestamp(column.type)
+        if are_times:
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
         if column is None or not pa.types.is_integer(column.type):
             raise self._wrong_type("timestamp_ms", "integers, milliseconds since 1970, or times")
-        times: Int64 = column.cast(pa.int64()).to_numpy()
-        return times
+        given: Int64 = column.cast(pa.int64()).to_numpy()
+        if are_times:
+            return given
+        unit = self.source.time_unit
+        factor = _PER_SECOND[unit]
+        wrong = (given < _FIRST_SECOND * factor) | (given >= _LAST_SECOND * factor)
+        for row in np.flatnonzero(wrong)[:1]:
+            raise InputError(
+                f"{self.name}: row {row}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
+                f"between 1990 and 2100, in {unit} since 1970; set log.time_unit in tables.yaml to "
+                f"the unit of this column ({', '.join(TIME_UNITS)}), or leave such events out"
+            )
+        return given * 1000 if unit == "s" else given // (factor // 1000)
 
     def numbers(self, name: str, expected: str = "integers", remedy: str = "") -> pa.Array:
         """Return a column of integers; nulls stay."""

@@ -8,7 +8,7 @@ Catalogue and log give every number: see `default_recipe`. A YAML file changes s
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,13 +72,15 @@ class _Size:
     learning_rate: float
     beams: int
     threads: int  # at most; more help a small model little
+    cpu_steps: int = 0  # at most on a CPU, which takes minutes for them
 
 
 _SIZES = (
-    _Size(20_000, 64, 4, 192, 1, 2, 12, 128, 0.014, 64, 1),
-    _Size(500_000, 96, 6, 288, 1, 2, 12, 256, 0.01, 128, 4),
+    _Size(20_000, 64, 4, 192, 1, 2, 12, 128, 0.014, 64, 1, 4000),
+    _Size(500_000, 96, 6, 288, 1, 2, 12, 256, 0.01, 128, 4, 600),
     _Size(float("inf"), 256, 8, 768, 2, 3, 20, 512, 0.003, 128, 16),
 )
+_CPU_SIZES = (_SIZES[0], replace(_SIZES[1], sids=float("inf")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +113,14 @@ def read_recipe(path: Path | None) -> RecipeFile:
     return RecipeFile(path, {name: values.get(name, {}) for name in _SECTIONS})  # type: ignore[misc]
 
 
-def recipe_for(written: RecipeFile, catalogue: Snapshot, log: Interactions) -> Recipe:
-    """Return the checked recipe: what the file says, and otherwise the default for these data."""
-    default = default_recipe(catalogue, log)
+def recipe_for(
+    written: RecipeFile, catalogue: Snapshot, log: Interactions, device: str = "cpu"
+) -> Recipe:
+    """Return the checked recipe: what the file says, and otherwise the default for these data.
+
+    `device` is the type of the device that trains, cpu or cuda.
+    """
+    default = default_recipe(catalogue, log, device)
     source = "the default recipe" if written.path is None else str(written.path)
     facts: dict[str, Any] = {
         "sid_space": catalogue.facts.sid_space,
@@ -138,14 +145,18 @@ def recipe_for(written: RecipeFile, catalogue: Snapshot, log: Interactions) -> R
     return Recipe(spec, config, generation)
 
 
-def default_recipe(catalogue: Snapshot, log: Interactions) -> dict[str, Any]:
-    """Return a T5 model whose size follows the catalogue; its history and steps follow the log."""
-    trie = catalogue.trie
-    size = next(size for size in _SIZES if trie.num_leaves <= size.sids)
+def default_recipe(catalogue: Snapshot, log: Interactions, device: str) -> dict[str, Any]:
+    """Return a T5 model whose size follows the catalogue; its history and steps follow the log.
+
+    On a CPU, size and steps are limited to what takes minutes.
+    """
+    trie, on_cpu = catalogue.trie, device == "cpu"
+    sizes = _CPU_SIZES if on_cpu else _SIZES
+    size = next(size for size in sizes if trie.num_leaves <= size.sids)
     events = np.diff(log.offsets) - 1
     history = max(1, min(size.history, int(np.percentile(events, _LONG_HISTORY))))
     steps = round(_PASSES * len(log.examples()) / size.batch)
-    steps = max(_FEWEST_STEPS, min(_MOST_STEPS, steps))
+    steps = max(_FEWEST_STEPS, min(size.cpu_steps if on_cpu else _MOST_STEPS, steps))
     shared = {
         "d_model": size.d_model,
         "heads": size.heads,

@@ -3,6 +3,7 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,10 +116,13 @@ def chosen_device(name: str | None) -> torch.device:
     return device
 
 
-def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
+def train_model(
+    run: TrainingRun, progress: Progress, note: Callable[[str], None] = lambda _: None
+) -> TrainingReport:
     """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk.
 
     The state of an interrupted run stays next to `out`, and the next such run continues from it.
+    `note` gets a line before each silent part.
     """
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
@@ -130,7 +134,9 @@ def train_model(run: TrainingRun, progress: Progress) -> TrainingReport:
         raise InputError(f"--out {run.out}: cannot be written: {error.strerror}") from None
     with made as folder:
         partial = Path(folder) / "checkpoint"
+        note(f"reading the ads and the log of {run.data}")
         prepared = _prepare(run)
+        note(prepared.plan(run.device))
         report = _train(run, prepared, partial, progress)
         partial.rename(run.out)
         prepared.state.remove()
@@ -145,6 +151,15 @@ class _Prepared:
     batches: HistoryBatches
     state: SavedState
 
+    def plan(self, device: torch.device) -> str:
+        """Say what the run will do, in one line."""
+        config, examples = self.recipe.training, len(self.batches.log.examples())
+        return (
+            f"{self.catalogue.trie.num_leaves:,} SIDs, {examples:,} events: {config.steps:,} steps "
+            f"of {config.batch} events on {device.type}, "
+            f"{config.steps * config.batch / examples:.1f} passes over the log"
+        )
+
 
 def _prepare(run: TrainingRun) -> _Prepared:
     written = read_recipe(run.config)
@@ -152,7 +167,7 @@ def _prepare(run: TrainingRun) -> _Prepared:
     catalogue = catalogue_of(folder, run.stated)
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
-    recipe = recipe_for(written, catalogue, log)
+    recipe = recipe_for(written, catalogue, log, run.device.type)
     recipe = replace(recipe, training=_with_steps(recipe.training, run, len(log.examples())))
     facts = {
         **recipe.to_json(),

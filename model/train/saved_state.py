@@ -48,6 +48,8 @@ class SavedState:
             partial.replace(self.path)
         except OSError as error:
             raise InputError(f"{self.path}: cannot be written: {error.strerror}") from None
+        finally:
+            partial.unlink(missing_ok=True)
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.AdamW) -> list[float]:
         """Set weights and moments as they were saved, and return the losses so far.

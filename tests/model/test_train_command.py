@@ -1,6 +1,8 @@
 """`grace train`. Nothing here reads progress: a slow run prints its progress on stderr."""
 
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
+from grace.model.train.run import TrainingRun, train_model
+from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
@@ -34,6 +38,80 @@ def test_it_writes_a_checkpoint_its_metrics_and_a_loss_curve(
     assert metrics["command"].startswith(f"grace train --data {data} --out {out} --config ")
     (row,) = metrics["rows"]
     assert row["checkpoint"] == checkpoint_id(out)
+
+
+def test_a_model_behind_followers_is_said_to_be_with_the_remedy(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    """One step teaches nothing; without split, `followers` has seen what users click."""
+    table = pq.read_table(training_folder / LOG_FILE).drop_columns(["split"])
+    pq.write_table(table, tmp_path / LOG_FILE)
+    for name in (TARGETING_FILE, ADS_FILE):
+        (tmp_path / name).symlink_to(training_folder / name)
+    options = ("--config", training_folder / "recipe.yaml", "--no-plot", "--data", tmp_path)
+    short = invoke_grace("train", *options, "--out", tmp_path / "short", "--steps", "1")
+    assert "The model is behind `followers` at k = 5" in short.stdout
+    assert "with --steps 2 or more" in short.stdout
+    whole = invoke_grace("train", *options, "--out", tmp_path / "whole", "--steps", "400")
+    assert whole.exit_code == 0
+    assert "behind `followers`" not in whole.stdout
+
+
+def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_otherwise(
+    tmp_path: Path,
+) -> None:
+    train = f"{GRACE} train --data {tmp_path} --out {tmp_path}/x --no-plot".split()
+    environment = plain_environment(OMP_DISPLAY_ENV="VERBOSE")
+    environment.pop("OMP_WAIT_POLICY", None)  # this test run's own
+    for given, spins in (({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")):
+        done = subprocess.run(
+            train, env={**environment, **given}, capture_output=True, text=True, check=False
+        )
+        assert "is no data folder" in done.stderr, "torch is loaded by then"
+        assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_training_without_its_temporary_files(
+    number: signal.Signals, training_folder: Path, tmp_path: Path
+) -> None:
+    """Only the state of the run may stay, if it is already saved."""
+    (tmp_path / "tmp").mkdir()
+    out = tmp_path / "out"
+    train: list[str | Path] = [GRACE, "train", "--data", training_folder, "--out", out, "--no-plot"]
+    train += ["--config", training_folder / "recipe.yaml", "--steps", "1000000"]
+    environment = plain_environment(TMPDIR=str(tmp_path / "tmp"))
+    with subprocess.Popen(train, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            while " steps of " not in process.stderr.readline():
+                assert process.poll() is None
+            assert list(tmp_path.glob(".grace-train-*"))
+            process.send_signal(number)
+            error = process.stderr.read()
+        finally:
+            process.kill()
+    assert process.returncode == 130
+    assert error.endswith("interrupted\n")
+    assert {file.name for file in tmp_path.iterdir()} <= {"tmp", "out.partial"}
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_resumed_training_counts_the_steps_that_it_made_itself(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    recipe, out = training_folder / "recipe.yaml", tmp_path / "out"
+
+    def evaluation_ends(what: str, *_: object) -> None:
+        if what == "evaluate":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_model(TrainingRun(training_folder, out, recipe, steps=11), evaluation_ends)
+    options = ("--config", recipe, "--steps", "11", "--device", "cpu", "--no-plot")
+    done = invoke_grace("train", "--data", training_folder, "--out", out, *options)
+    assert done.stdout.startswith("0 steps of 63 on cpu in ")
+    assert ", after 11 of an earlier run: loss " in done.stdout
 
 
 def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:

@@ -230,6 +230,25 @@ def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
         read_log(folder_of(tmp_path, source), training_catalogue)
 
 
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("us", 10**6), ("ns", 10**9)])
+def test_times_in_another_unit_need_time_unit_and_then_give_the_same_log(
+    unit: str, per_second: int, rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    whole = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * 1000} for row in rows]
+    expected = read_log(written(whole, tmp_path), training_catalogue).interactions
+    other = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * per_second} for row in whole]
+    folder = written(other, tmp_path)
+    first = other[0]["timestamp_ms"]
+    fault = f"row 0: timestamp_ms {first} is not between 1990 and 2100, in ms .* log.time_unit in"
+    with pytest.raises(InputError, match=fault):
+        read_log(folder, training_catalogue)
+    assert folder.log is not None
+    said = replace(folder, log=replace(folder.log, time_unit=unit))
+    log = read_log(said, training_catalogue).interactions
+    assert log.times_ms.tolist() == expected.times_ms.tolist()
+    assert log.leaves.tolist() == expected.leaves.tolist()
+
+
 def test_events_of_unknown_ads_are_counted_and_left_out_up_to_a_limit(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:

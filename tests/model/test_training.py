@@ -141,10 +141,14 @@ def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
     side = SMALL_RECIPE.replace("max_length: 5", "max_length: 5, side: {action: 5}")
     config.write_text(side.replace(t5, interformer))
     seen: list[str] = []
+    notes: list[str] = []
     report = train_model(
         TrainingRun(training_folder, tmp_path / "out", config, epochs=0.3),
         lambda step, _done, _total, latest: seen.append(f"{step} {latest}"),
+        notes.append,
     )
+    assert notes[0] == f"reading the ads and the log of {training_folder}"
+    assert notes[1].endswith("events: 7 steps of 63 events on cpu, 0.3 passes over the log")
     assert report.config.steps == len(report.losses) == 7  # 0.3 of 1,3xx events, 63 a step
     assert report.config.warmup_steps == 0
     assert report.losses[-1] < report.losses[0]
@@ -252,7 +256,7 @@ def test_the_default_recipe_follows_the_catalogue_and_the_log(
     beams: tuple[int, ...],
 ) -> None:
     catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
-    recipe = recipe_for(read_recipe(None), catalogue, training_log)
+    recipe = recipe_for(read_recipe(None), catalogue, training_log, "cuda")
     t5 = recipe.model.encoder.t5
     assert t5 is not None
     assert (t5.d_model, recipe.model.decoder.d_model) == (d_model, d_model)
@@ -263,6 +267,38 @@ def test_the_default_recipe_follows_the_catalogue_and_the_log(
     assert recipe.training.steps == 500  # three passes over this log would be fewer
     longest = int(np.diff(training_log.offsets).max()) - 1
     assert recipe.model.sequences["clicks"].max_length <= longest
+
+
+@pytest.mark.parametrize(
+    ("vocab_sizes", "on_gpu", "on_cpu"),
+    [
+        ((8, 17), (64, 3 * 1_000_003 / 128), (64, 4000)),
+        ((256, 300), (96, 3 * 1_000_003 / 256), (96, 600)),
+        ((1000, 700), (256, 3 * 1_000_003 / 512), (96, 600)),
+    ],
+)
+def test_on_a_cpu_the_default_recipe_takes_minutes(
+    training_log: Interactions,
+    training_catalogue: Snapshot,
+    vocab_sizes: tuple[int, int],
+    on_gpu: tuple[int, float],
+    on_cpu: tuple[int, int],
+) -> None:
+    """The log is long: 1,000,003 events of one user."""
+    count = 1_000_003
+    log = replace(
+        training_log,
+        offsets=np.array([0, count]),
+        user_ids=np.array([7]),
+        held_out=np.zeros(count, np.bool_),
+        leaves=np.zeros(count, np.int64),
+        times_ms=np.arange(count),
+    )
+    catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
+    for device, (d_model, steps) in (("cuda", on_gpu), ("cpu", on_cpu)):
+        recipe = recipe_for(read_recipe(None), catalogue, log, device)
+        found = recipe.model.decoder.d_model, recipe.training.steps
+        assert found == (d_model, min(20_000, round(steps))), device
 
 
 def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
