@@ -291,7 +291,8 @@ def _finite(
     file: str, first: int, ids: Ids, numbers: npt.NDArray[np.floating], shown: str
 ) -> Vectors:
     """Return the numbers as float32."""
-    low, high = (numbers.min(), numbers.max()) if numbers.size else (0.0, 0.0)
+    # Python's floats, since NumPy would cast LARGEST to float16, which cannot hold it.
+    low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     if not (low >= -LARGEST and high <= LARGEST):  # NaN is neither
         bad = ~(np.abs(numbers) <= LARGEST)
         at, place = (int(each[0]) for each in np.nonzero(bad))

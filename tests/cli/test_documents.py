@@ -30,13 +30,15 @@ WITH_PYTHON = ("README.md", "quickstart.md", "api.md")
 PROGRAMS = {
     "grace": """\
 case "$1 $*" in
-  synth*--raw*) set -- "$@" --sids 333 ;;
+  synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;
+  synth*paper*) set -- "$@" --sids 3333 ;;
 esac
 case "$1" in
   serve) set -- "$@" --port {retrieve} --admin-port {admin} --metrics-port {metrics} ;;
   retrieve) set -- "$@" --address 127.0.0.1:{retrieve} ;;
   admin | explain) set -- "$@" --address 127.0.0.1:{admin} ;;
-  train) set -- "$@" --steps 7 ;;
+  sids) set -- "$@" --codes 8 ;;
+  train) set -- "$@" --steps 1 ;;
 esac
 exec {grace} "$@"
 """,

@@ -16,6 +16,7 @@ import yaml
 from grace.bench.sids.vectors import tree_items
 from grace.configs.extras import install_command
 from support.command import GRACE, plain_environment, run_grace
+from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
@@ -43,8 +44,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A codebook of items with text ids; copy it before changing it."""
     folder = tmp_path_factory.mktemp("shop")
     items = write(folder / "items.parquet", [f"sku-{i}" for i in range(ITEMS)], vectors())
-    done = run_grace("sids", "--embeddings", items, "--out", folder / "codebook", *LEARN[:-1])
-    assert done.returncode == 0, done.stderr
+    done = invoke_grace("sids", "--embeddings", items, "--out", folder / "codebook", *LEARN[:-1])
+    assert done.exit_code == 0, done.stderr
     assert f"{ITEMS:,} items have" in done.stdout
     return folder / "codebook"
 
@@ -89,10 +90,10 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
 
 def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", vectors("float16"))
-    done = run_grace(
+    done = invoke_grace(
         "sids", "--embeddings", tmp_path / "v.npy", "--out", tmp_path / "c", *LEARN, "--json"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
     errors = [level["error"] for level in report["levels"]]
@@ -109,8 +110,8 @@ def test_new_items_join_the_table_and_old_ones_keep_their_sids(
     given = [f"sku-{i}" for i in range(701)] + ["twin-of-8", "new"]
     new = np.concatenate([rows[:701], rows[8:9], rows[9:10] * 1.5])
     items = write(tmp_path / "new.parquet", given, new)
-    done = run_grace("sids", "--embeddings", items, "--codebook", codebook)
-    assert done.returncode == 0, done.stderr
+    done = invoke_grace("sids", "--embeddings", items, "--codebook", codebook)
+    assert done.exit_code == 0, done.stderr
     assert "2 items are new; 1 have another SID than before" in done.stdout
     after = sids_of(codebook / "sids.parquet")
     assert after["twin-of-8"] == before["sku-8"]
@@ -122,10 +123,10 @@ def test_new_items_join_the_table_and_old_ones_keep_their_sids(
 def test_new_items_may_have_a_table_of_their_own(codebook: Path, tmp_path: Path) -> None:
     before = (codebook / "sids.parquet").read_bytes()
     items = write(tmp_path / "new.parquet", list(range(20)), vectors()[40:60])
-    done = run_grace(
+    done = invoke_grace(
         "sids", "--embeddings", items, "--codebook", codebook, "--out", tmp_path / "own.parquet"
     )
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     expected = [*sids_of(codebook / "sids.parquet").values()][40:60]
     assert [*sids_of(tmp_path / "own.parquet").values()] == expected
     assert (codebook / "sids.parquet").read_bytes() == before
@@ -151,15 +152,15 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
     before = (codebook / "codebook.yaml").read_text()
     items = write(tmp_path / "items.parquet", list(range(99)), vectors()[:99])
     command = ("sids", "--embeddings", items, "--out", codebook, *LEARN)
-    done = run_grace(*command)
-    assert done.returncode == 2
+    done = invoke_grace(*command)
+    assert done.exit_code == 2
     assert "SIDs of new items come from --codebook" in done.stderr
     assert (codebook / "codebook.yaml").read_text() == before
     (codebook / "notes.txt").write_text("mine")
-    done = run_grace(*command, "--force")
+    done = invoke_grace(*command, "--force")
     assert "holds notes.txt, which is not part of a codebook" in done.stderr
     (codebook / "notes.txt").unlink()
-    assert run_grace(*command, "--force").returncode == 0
+    assert invoke_grace(*command, "--force").exit_code == 0
     assert (codebook / "codebook.yaml").read_text() != before
 
 

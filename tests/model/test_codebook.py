@@ -98,7 +98,7 @@ def test_clusters_as_many_as_codes_are_all_found() -> None:
 
 
 def test_prefixes_follow_a_known_hierarchy() -> None:
-    vectors, nodes = tree_items(20_011, 64, (31, 8, 4), (1.0, 0.6, 0.4), 0.2, seed=6)
+    vectors, nodes = tree_items(6007, 49, (31, 8, 4), (1.0, 0.6, 0.4), 0.2, seed=6)
     codebook = learn_codebook(torch.from_numpy(vectors), (31, 64, 64), 2.0, seed=1)
     tokens = codebook.encode(torch.from_numpy(vectors)).tokens.numpy()
     found = [

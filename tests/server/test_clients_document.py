@@ -1,4 +1,5 @@
 """The programs of docs/clients.md: each runs against a real server, if its compiler is installed.
+`make test-compile` runs those of compiled languages.
 
 Java also needs gRPC's jars, in CLASSPATH or where Debian has them, and Go its packages in GOPATH.
 """
@@ -153,6 +154,7 @@ def assert_prints_ads(folder: Path, *command: str) -> None:
     assert (done.stdout, "unauthenticated" in done.stderr) == ("", True)
 
 
+@pytest.mark.compile
 def test_the_go_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
     folder = folder_with_access
     required("go", "gofmt", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
@@ -168,6 +170,7 @@ def test_the_go_program_runs(folder_with_access: Path, tls_server: ServerProcess
     assert_prints_ads(folder, "./ads")
 
 
+@pytest.mark.compile
 def test_the_java_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
     folder = folder_with_access
     required("javac", "java", "protoc", "grpc_java_plugin")
@@ -184,6 +187,7 @@ def test_the_java_program_runs(folder_with_access: Path, tls_server: ServerProce
     assert_prints_ads(folder, *run)
 
 
+@pytest.mark.compile
 def test_the_cpp_program_runs(folder_with_access: Path, tls_server: ServerProcess) -> None:
     folder = folder_with_access
     required("g++", "pkg-config", "protoc", "grpc_cpp_plugin")

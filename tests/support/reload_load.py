@@ -65,15 +65,18 @@ class CheckedClients:
         caller.close()
 
 
-def memory_while_loading(server: ServerProcess, seconds: float) -> list[float]:
+def memory_while_loading(
+    server: ServerProcess, seconds: float, least_loads: int = 3
+) -> list[float]:
     """Load versions 2 and 1 in turn, one a second; return the server's memory after each load.
 
-    On a busy machine a load may take longer, and the next one follows at once.
+    On a busy machine a load may take longer, and the next one follows at once. The loads go on
+    until they are as many as wanted.
     """
     memory, turn = [], 0
     begin = time.monotonic()
     with operator_of(server) as operator:
-        while time.monotonic() < begin + seconds:
+        while time.monotonic() < begin + seconds or turn < least_loads:
             assert operator.load(2 - turn % 2).changed
             turn += 1
             memory.append(holdings_of(server.pid).memory_mib)

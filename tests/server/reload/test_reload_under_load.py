@@ -74,7 +74,7 @@ def assert_flat_on_the_gpu(server: ServerProcess) -> None:
 def test_reloads_fail_no_call_and_mix_no_answer(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    reload_under_load(serving_files, tmp_path, 10.0, front_ends=0)
+    reload_under_load(serving_files, tmp_path, 3.0, front_ends=0)
 
 
 @pytest.mark.soak
