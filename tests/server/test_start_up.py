@@ -61,6 +61,10 @@ SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], 
 TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
+    "unpublished": (
+        {"snapshots": "{}/no-weights"},
+        ("snapshots: ", "no-weights: nothing is published here; build one into it"),
+    ),
     "damaged": (
         {"snapshots": "{}/damaged"},
         ("snapshots: ", "damaged/", "; build or publish another version"),
