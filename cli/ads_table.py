@@ -112,7 +112,7 @@ def values_of_no_ad(table: AdsTable, user: "UserAttributes") -> list[str]:
             listed[name] |= values
     return [
         f"{name}: {value!r} is a value of no ad{_other_case(value, listed[name])}"
-        for name, values in user.items()
+        for name, values in sorted(user.items())
         for value in values
         if value not in listed.get(name, values)
     ]
