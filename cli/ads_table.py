@@ -99,6 +99,46 @@ def known_ads(
     return found
 
 
+def values_of_no_ad(table: AdsTable, user: "UserAttributes") -> list[str]:
+    """Return a sentence about each user value that no ad's rule lists.
+
+    The schema lists the values of attributes. The values of sets are read from the table.
+    """
+    listed: dict[str, set[str]] = {each.name: {*each.values} for each in table.schema.attributes}
+    sets = {each.name for each in table.schema.sets} & {name for name in user if user[name]}
+    listed |= {name: set() for name in sets}
+    for file in table.source.tables() if sets else ():
+        for name, values in _listed_values(file, table, sets):
+            listed[name] |= values
+    return [
+        f"{name}: {value!r} is a value of no ad{_other_case(value, listed[name])}"
+        for name, values in sorted(user.items())
+        for value in values
+        if value not in listed.get(name, values)
+    ]
+
+
+def _other_case(value: str, listed: Set[str]) -> str:
+    alike = sorted(each for each in listed if each.casefold() == value.casefold())
+    return f"; {alike[0]!r} is one" if alike else ""
+
+
+def _listed_values(
+    file: "TableFile", table: AdsTable, names: Set[str]
+) -> Iterator[tuple[str, set[str]]]:
+    """Return the distinct values that the rules on these names list, batch by batch."""
+    from grace.index.targeting.schema import EXCLUDE_SUFFIX
+
+    rules = {
+        theirs: ours.removesuffix(EXCLUDE_SUFFIX)
+        for ours, theirs in _rule_columns(file.schema, table).items()
+        if ours.removesuffix(EXCLUDE_SUFFIX) in names
+    }
+    for batch in file.batches(list(rules), _BATCH_ROWS) if rules else ():
+        for theirs, name in rules.items():
+            yield name, {*_list_column(batch.column(theirs), file).flatten().unique().to_pylist()}
+
+
 def _ads_in(
     file: "TableFile", table: AdsTable, ad_ids: Sequence[int], user: "UserAttributes"
 ) -> Iterator[tuple[int, KnownAd]]:
@@ -142,13 +182,16 @@ def _keys(column: "pa.Array", file: "TableFile", table: AdsTable) -> "pa.Array":
 
 
 def _lists(column: "pa.Array", file: "TableFile") -> list[list[str] | None]:
+    values: list[list[str] | None] = _list_column(column, file).to_pylist()
+    return values
+
+
+def _list_column(column: "pa.Array", file: "TableFile") -> "pa.Array":
     from grace.index.tables.addresses import Format
     from grace.index.tables.cells import split_cells, text_lists
 
     is_csv = file.format is Format.CSV
-    lists = split_cells(column, file.list_separator) if is_csv else text_lists(column)
-    values: list[list[str] | None] = lists.to_pylist()
-    return values
+    return split_cells(column, file.list_separator) if is_csv else text_lists(column)
 
 
 def ad_lines(

@@ -17,6 +17,7 @@ from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.index.builder import BuildReport
+    from grace.index.tables.data_folder import DataFolder
 
 
 def build(
@@ -161,8 +162,8 @@ def build(
         print(json.dumps(report.to_json(), indent=2))
     else:
         _print_report(report, shards)
-    if report.coverage.falls:
-        raise CoverageError(_fallen(report))
+    if report.coverage.falls or (publish and not report.coverage.may_be_published):
+        raise CoverageError(_unpublished(report))
 
 
 def _print_report(report: "BuildReport", shards: int | None) -> None:
@@ -193,9 +194,16 @@ def _print_report(report: "BuildReport", shards: int | None) -> None:
     table_console().print(table)
 
 
-def _fallen(report: "BuildReport") -> str:
-    """Return the names that lost rules, with the remedy."""
+def _unpublished(report: "BuildReport") -> str:
+    """Return the names that lost rules, or why none can be compared, with the remedy."""
     change = report.coverage
+    if change.fault is not None:
+        return (
+            f"the rules cannot be compared with those of the current version: {change.fault}; "
+            f"version {report.version} is written, but not published: if its coverage is right, "
+            f"`grace publish {report.path.parent} {report.version}`, or build with "
+            "--max-coverage-drop 1"
+        )
     falls = "; ".join(
         f"{fall.name}: {fall.before:.1%} of the ads had a rule in version "
         f"{change.version_before}, now "
@@ -230,11 +238,29 @@ def _spec(
         raise InputError(f"two tables to build: give {ways}, and not both")
     folder = read_data_folder(data)
     spec = spec_of(folder, root)
+    if sids is None:
+        _require_codebook(folder)
     return replace(
         spec,
         sids=spec.sids if sids is None else sids,
         id_map=spec.id_map if id_map is None else id_map,
     )
+
+
+def _require_codebook(folder: "DataFolder") -> None:
+    """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
+    from grace.index.tables.addresses import ending_format, is_url
+    from grace.index.tables.data_folder import SIDS_FILE, TABLES_FILE
+
+    named = folder.sids
+    if named is None or is_url(named) or ending_format(named):
+        return
+    table = Path(named) / SIDS_FILE
+    if not table.exists():
+        raise InputError(
+            f"{table}: no such file, but {folder.folder / TABLES_FILE} names its folder as `sids`: "
+            f"run `grace sids --embeddings EMBEDDINGS.parquet --out {named}` first"
+        )
 
 
 def _build(

@@ -68,15 +68,16 @@ def explain(
         shown = reply_json(reply) | ({} if table is None else {"title": title})
         print(json.dumps(shown, indent=2))
     else:
-        _print(reply, title)
+        _print(reply, ad, title)
 
 
-def _print(reply: "ExplainResponse", title: str | None) -> None:
+def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
     lines = [title] if title else []
-    lines.append(f"ad {reply.ad_id}: {reply.text}")
+    number = "" if ad == str(reply.ad_id) else f" (number {reply.ad_id})"
+    lines.append(f"ad {ad}{number}: {reply.text}")
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)

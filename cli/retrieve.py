@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.ads_table import KnownAd, ad_lines, known_ads, shown_table
+from grace.cli.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
 from grace.cli.options import (
     AsJson,
     Timeout,
@@ -100,6 +100,8 @@ def retrieve(
         )
     else:
         _print(reply, total_ms, known)
+        for text in () if table is None else values_of_no_ad(table, user_values):
+            print(text)
 
 
 def reply_json(reply: "Message") -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from grace.configs.serving import ServingConfig
 
 
 def _port_of(section: str) -> Any:
@@ -63,6 +66,7 @@ def serve(
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
     require_address_space(settings)
+    _require_published(settings)
     # Set before gRPC is loaded, here and in relays: any caller can cause its log lines, which are
     # not in our format.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -71,3 +75,22 @@ def serve(
     source = "the defaults" if config is None else str(config)
     source = f"{source} with {' '.join(given)}" if given else source
     raise typer.Exit(run_server(settings, timeline=timeline, source=source))
+
+
+def _require_published(settings: "ServingConfig") -> None:
+    """Refuse snapshots without a current version before torch is imported, which takes seconds.
+
+    A server with a pin may start without a current version, so the load reports its faults.
+    """
+    from grace.configs.errors import ConfigError, InputError, SnapshotError
+    from grace.index.storage.versions import locate
+    from grace.server.reload.pin_file import NAME
+
+    if settings.state_dir is not None and (settings.state_dir / NAME).exists():
+        return
+    try:
+        locate(settings.snapshots, None)
+    except (InputError, SnapshotError) as error:
+        text = str(error)
+        remedy = "" if ";" in text else "; name the folder that `grace build` wrote to"
+        raise ConfigError(f"snapshots: {text}{remedy}") from None

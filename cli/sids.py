@@ -38,7 +38,7 @@ def sids(
     ] = "512",
     balance: Annotated[
         float,
-        typer.Option(help="Cap on the items of a code, as a multiple of an even share; 0: none."),
+        typer.Option(help="Cap on the items of the fullest code, in even shares; 0: none."),
     ] = 2.0,
     seed: Annotated[
         int, typer.Option(min=0, help="Equal seeds give equal SIDs on one device.")
@@ -157,14 +157,15 @@ def _print(report: "SidReport", out: str) -> None:
 
     sizes = ",".join(str(level.codes) for level in report.levels)
     table = Table(box=None, pad_edge=False)
-    for heading in ("level", "codes", "unused", "fullest", "entropy, bits", "prefixes", "error"):
+    fullest, entropy = "fullest, even shares", "entropy, bits"
+    for heading in ("level", "codes", "unused", fullest, entropy, "prefixes", "error"):
         table.add_column(heading, justify="right")
     for number, level in enumerate(report.levels, 1):
         table.add_row(
             str(number),
             f"{level.codes:,}",
             f"{level.unused:,}",
-            f"{level.fullest:.1f} x",
+            f"{level.fullest:.1f}",
             f"{level.entropy:.2f}",
             f"{level.prefixes:,}",
             f"{level.error:.1%}",

@@ -51,13 +51,20 @@ class CoverageFall:
 class CoverageChange:
     """The coverage of a new version, and of the one that was current when it was built.
 
-    `before` and `version_before` are None where there is nothing to compare with.
+    `before` and `version_before` are None where there is nothing to compare with. `fault` says why
+    the current version cannot be read.
     """
 
     after: Coverage
     most_drop: float  # of the share before; 1 allows every fall
     before: Coverage | None = None
     version_before: int | None = None
+    fault: str | None = None
+
+    @property
+    def may_be_published(self) -> bool:
+        """Whether no name fell too much. An unreadable version may hide a fall."""
+        return self.most_drop >= 1 or (self.fault is None and not self.falls)
 
     @property
     def falls(self) -> tuple[CoverageFall, ...]:
@@ -75,6 +82,7 @@ class CoverageChange:
             "version_before": self.version_before,
             "before": None if self.before is None else asdict(self.before),
             "falls": [asdict(fall) for fall in self.falls],
+            "fault": self.fault,
         }
 
 

@@ -170,13 +170,13 @@ class BuildPlan:
             change = self._coverage_change(snapshot)
             advance(1)
         with self.steps.run("write", 1) as advance:
-            may_publish = self.spec.publish and not change.falls
+            may_publish = self.spec.publish and change.may_be_published
             path, reject_file = self._write_and_publish(snapshot, may_publish)
             advance(1)
         return BuildReport(
             version=int(path.name),
             path=path.absolute(),
-            published=current_version(self.spec.root) == int(path.name),
+            published=_is_current(path),
             mode=snapshot.mode,
             sid_space=snapshot.facts.sid_space,
             ads=snapshot.ads.num_ads,
@@ -195,14 +195,14 @@ class BuildPlan:
         )
 
     def _coverage_change(self, snapshot: Snapshot) -> CoverageChange:
-        """Compare with the current version, unless it cannot be read: this build may replace it."""
+        """Compare with the current version, if it can be read."""
         spec, after = self.spec, coverage(snapshot)
         try:
             current = current_version(spec.root) if spec.root.is_dir() else None
             before = None if current is None else coverage_of_version(spec.root, current)
         except (InputError, SnapshotError) as error:
             self.notify(f"coverage is compared with no version: {error}")
-            return CoverageChange(after, spec.max_coverage_drop)
+            return CoverageChange(after, spec.max_coverage_drop, fault=str(error))
         return CoverageChange(after, spec.max_coverage_drop, before, current)
 
     def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
@@ -217,6 +217,13 @@ class BuildPlan:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
         return path, rejects
+
+
+def _is_current(path: Path) -> bool:
+    try:
+        return current_version(path.parent) == int(path.name)
+    except SnapshotError:  # a damaged CURRENT that this build did not replace
+        return False
 
 
 def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:

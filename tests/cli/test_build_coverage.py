@@ -123,3 +123,22 @@ def test_a_name_that_the_schema_lost_is_named(catalogue: Path, tmp_path: Path) -
     assert code == 1
     assert "audience: 10.9% of the ads had a rule in version 1, now the schema has no such" in err
     assert row_of("audience", out) == ["-", "10.9%", "-10.9"]
+
+
+def test_a_damaged_current_publishes_nothing_unless_every_fall_is_allowed(
+    catalogue: Path, tmp_path: Path
+) -> None:
+    root, half = tmp_path / "root", half_without_country(catalogue, tmp_path)
+    assert build(catalogue, root, catalogue / "ads.parquet")[0] == 0
+    (root / "CURRENT").write_text("junk")
+    code, out, err = build(catalogue, root, half)
+    assert (code, (root / "CURRENT").read_text()) == (1, "junk")
+    assert "version 2 (not published)" in out
+    last = err.splitlines()[-1]
+    assert last.startswith(
+        f"error: the rules cannot be compared with those of the current version: {root}"
+    )
+    assert last.endswith(f"`grace publish {root} 2`, or build with --max-coverage-drop 1")
+    assert build(catalogue, root, half, "--no-publish")[0] == 0
+    assert build(catalogue, root, half, "--max-coverage-drop", "1")[0] == 0
+    assert current(root) == 4

@@ -236,3 +236,17 @@ def test_a_table_at_a_url_builds_and_a_url_stays_one(shop: Path, tmp_path: Path)
     ads = ("--ads", f"{url}x", "--targeting", shop / "targeting.yaml")
     done = invoke_grace("build", "--root", shop / "snapshots", *ads)
     assert done.stderr == f"error: {url}x: no such file or folder\n"
+
+
+def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(
+    shop: Path,
+) -> None:
+    (shop / "codebook" / "sids.parquet").unlink()
+    (shop / "codebook").rmdir()
+    code, out, err = build(shop)
+    assert (code, out) == (2, "")
+    assert err == (
+        f"error: {shop}/codebook/sids.parquet: no such file, but {shop}/tables.yaml names its "
+        "folder as `sids`: run `grace sids --embeddings EMBEDDINGS.parquet --out "
+        f"{shop}/codebook` first\n"
+    )

@@ -142,7 +142,9 @@ def test_a_build_that_is_not_to_be_published_reports_what_fell(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])
-def test_a_damaged_current_version_is_replaced_and_named(tmp_path: Path, damaged: str) -> None:
+def test_a_damaged_current_version_is_named_and_replaced_only_if_every_fall_is_allowed(
+    tmp_path: Path, damaged: str
+) -> None:
     first = build(spec_of(tmp_path, ads_with(50, 10)), silent)
     file = first.path / damaged
     content = bytearray(file.read_bytes())
@@ -150,7 +152,12 @@ def test_a_damaged_current_version_is_replaced_and_named(tmp_path: Path, damaged
     file.write_bytes(content)
     notes: list[str] = []
     report = build(spec_of(tmp_path, ads_with(0, 10)), silent, notes.append)
-    assert (report.published, report.coverage.before) == (True, None)
+    assert (report.published, report.coverage.before) == (False, None)
+    assert current_version(tmp_path / "root") == 1
     (note,) = notes
+    assert report.coverage.fault is not None
+    assert damaged in report.coverage.fault
+    spec = spec_of(tmp_path, ads_with(0, 10), max_coverage_drop=1.0)
+    assert build(spec, silent).published
     assert note.startswith("coverage is compared with no version: ")
     assert damaged in note

@@ -258,3 +258,28 @@ def test_without_a_server_the_error_says_how_to_start_one() -> None:
     done = invoke_grace("retrieve", "--address", "127.0.0.1:1")
     expected = "no server at 127.0.0.1:1; start it (grace serve), or use another address"
     assert (done.exit_code, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")
+
+
+def test_a_value_of_no_ad_is_named_with_the_value_that_differs_in_case(
+    address: str, serving_files: ServingFiles
+) -> None:
+    table = serving_files.folder / "catalogue" / "ads.parquet"
+    schema = load_schema(table.with_name("targeting.yaml"))
+    attribute, target_set = schema.attributes[0], schema.sets[0].name
+    rows = pq.read_table(table).to_pylist()
+    columns = (target_set, f"{target_set}_exclude")
+    listed = sorted({value for row in rows for name in columns for value in row.get(name) or ()})
+    in_letters = next(value for value in attribute.values if value.swapcase() != value)
+    users = [
+        f"{attribute.name}={in_letters.swapcase()}",
+        f"{target_set}={listed[0]}",
+        f"{target_set}=in-no-row",
+        "shoe_size=44",
+    ]
+    asked = [word for user in users for word in ("--user", user)]
+    done = invoke_grace("retrieve", "--address", address, *asked, "--ads", table)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [line for line in done.stdout.splitlines() if "of no ad" in line] == [
+        f"{attribute.name}: {in_letters.swapcase()!r} is a value of no ad; {in_letters!r} is one",
+        f"{target_set}: 'in-no-row' is a value of no ad",
+    ]
