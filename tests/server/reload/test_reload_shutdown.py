@@ -1,10 +1,13 @@
 """SIGTERM while a server loads or swaps: it drains, abandons the load and exits with 0."""
 
 import threading
+from collections.abc import Mapping
+from itertools import cycle
 
+import grpc
 import pytest
 
-from grace.proto.retrieval_pb2 import LoadRequest
+from grace.proto.retrieval_pb2 import LoadRequest, RetrieveResponse
 from support.faults import Faults
 from support.health import HealthWatch
 from support.live_snapshots import LiveRoot, assert_plain
@@ -17,10 +20,28 @@ pytestmark = pytest.mark.subprocess
 
 
 def call_until(stop: threading.Event, address: str, live: LiveRoot, seen: list[Outcome]) -> None:
+    """Call until the server says that it drains: by its health or, to a slow client, in a reply."""
     caller = Caller(address)
-    while not stop.is_set():
-        seen += [caller.call(message(request)) for request in live.requests]
+    for request in cycle(live.requests):
+        if stop.is_set() or (seen and not seen[-1].ok):
+            break
+        seen.append(caller.call(message(request)))
     caller.close()
+
+
+def assert_none_lost(
+    seen: list[Outcome],
+    expected: Mapping[tuple[str, int], RetrieveResponse],
+    server: ServerProcess,
+) -> None:
+    """Only a client that did not hear in time may get a refusal, which every client may repeat."""
+    if not seen[-1].ok:
+        assert seen.pop().code is grpc.StatusCode.UNAVAILABLE
+    for outcome in seen:
+        assert_plain(outcome.response, expected)
+    ends = logged_ends(server)
+    del ends["draining"]
+    assert ends == {"OK": len(seen)}
 
 
 def test_sigterm_abandons_a_load_and_loses_no_request(
@@ -53,9 +74,7 @@ def test_sigterm_abandons_a_load_and_loses_no_request(
             operator.load(1)
         assert found[0].reason == "draining"
         assert server.wait() == 0
-    for outcome in seen:
-        assert_plain(outcome.response, expected)
-    assert logged_ends(server) == {"OK": len(seen)}
+    assert_none_lost(seen, expected, server)
     assert not server.log("swapped")
     assert not server.log("load_failed")
 
@@ -81,7 +100,5 @@ def test_sigterm_between_swaps_loses_no_request(
             under_way.exception()
         assert server.wait() == 0
     assert swaps == 5
-    for outcome in seen:
-        assert_plain(outcome.response, expected)
-    assert logged_ends(server) == {"OK": len(seen)}
+    assert_none_lost(seen, expected, server)
     assert len(server.log("swapped")) >= swaps
