@@ -61,7 +61,7 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     assert " ".join(token for token, _ in chosen) == sid
     (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, its SID has", shown, re.MULTILINE)
     assert {title for _, title in chosen} == {best}
-    assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* location: any of ", shown, re.MULTILINE)
+    assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* \w+: (only|any of) .*\(user: ", shown, re.MULTILINE)
     assert re.search(r"^ +location: any of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
 
 
