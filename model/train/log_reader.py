@@ -28,7 +28,14 @@ from grace.index.tables.cells import (
     split_cells,
     text_lists,
 )
-from grace.index.tables.data_folder import TIME_UNITS, DataFolder, TableSource
+from grace.index.tables.data_folder import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    PER_SECOND,
+    TIME_UNITS,
+    DataFolder,
+    TableSource,
+)
 from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
 
@@ -36,8 +43,6 @@ Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
-_PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
-_FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800  # 1990 and 2100
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 
 
@@ -171,8 +176,8 @@ class _LogTable:
         if are_times:
             return given
         unit = self.source.time_unit
-        factor = _PER_SECOND[unit]
-        wrong = (given < _FIRST_SECOND * factor) | (given >= _LAST_SECOND * factor)
+        factor = PER_SECOND[unit]
+        wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         for row in np.flatnonzero(wrong)[:1]:
             raise InputError(
                 f"{self.name}: row {row}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
