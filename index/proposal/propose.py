@@ -71,8 +71,12 @@ def propose(
     sizes = None if sid is None or _says_vocabulary(files) else _vocab_sizes(files, sid, separator)
     return Proposal(
         *(tuple(ads), rows, separator, tuple(decisions)),
-        *(ids.are_integers and facts[column].kind is Kind.INTEGER, sizes, proposed_log),
+        *(_are_integers(facts[column], ids), sizes, proposed_log),
     )
+
+
+def _are_integers(facts: ColumnFacts, ids: IdValues) -> bool:
+    return ids.are_integers and facts.kind is Kind.INTEGER and not facts.typed_text
 
 
 def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, bool]:
@@ -123,7 +127,8 @@ def _ids(
 
 
 def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> str | None:
-    if facts.kind not in (Kind.TEXT, Kind.INTEGER) or facts.nested:
+    may_be = facts.typed_text or facts.kind in (Kind.TEXT, Kind.INTEGER)
+    if facts.nested or not may_be:
         return f"holds {facts.kind.value}, not ids (integers or texts)"
     types = {field.type for file in files for field in file.schema if field.name == facts.name}
     if pa.uint64() in types:
