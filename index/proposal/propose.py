@@ -134,13 +134,14 @@ def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> 
     if pa.uint64() in types:
         return "is uint64: cast it to int64"
     if ids.null_row is not None:
-        return f"has no value in row {ids.null_row}"
+        return f"has no value in row {ids.null_row + 1}"
     if ids.stopped:
         return "repeats values within a batch"
     rows = ids.repeated()
     if rows is None:
         return None
-    return f"repeats {_value(files, facts.name, rows[0])!r}, in rows {rows[0]} and {rows[1]}"
+    value = _value(files, facts.name, rows[0])
+    return f"repeats {value!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
 
 
 def _value(files: Sequence[TableFile], column: str, row: int) -> object:

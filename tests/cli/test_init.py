@@ -263,8 +263,8 @@ def rename_id(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (repeat_id, "column 'SKU' repeats 'B00003', in rows 3 and 61; an ad's id is there once"),
-        (remove_id, "column 'SKU' has no value in row 9"),
+        (repeat_id, "column 'SKU' repeats 'B00003', in rows 4 and 62; an ad's id is there once"),
+        (remove_id, "column 'SKU' has no value in row 10"),
         (rename_id, "no column is named like an id (ad_id, id, sku, item_id ...): name it with"),
     ],
 )
@@ -285,7 +285,7 @@ def test_ids_that_repeat_in_two_files_are_refused(tmp_path: Path) -> None:
         rows = [{"id": first + at, "country": "US"} for at in range(21)]
         write_table(tmp_path / "ads" / f"{name}.parquet", rows)
     error = refused("--ads", tmp_path / "ads", "--out", tmp_path / "shop")
-    assert "column 'id' repeats 20, in rows 20 and 21;" in error
+    assert "column 'id' repeats 20, in rows 21 and 22;" in error
 
 
 def test_another_column_of_ids_may_be_named(tmp_path: Path) -> None:
