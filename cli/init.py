@@ -80,6 +80,7 @@ def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) 
             {"column": each.column, "name": each.name or None, "reason": each.reason}
             for each in log
         ],
+        "log_lacks": [each.name for each in proposal.log.missing] if proposal.log else [],
         "next": commands,
     }
 
@@ -97,9 +98,14 @@ def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None
         table = plain_table("The log", *headings, left=3)
         for column in proposal.log.columns:
             _add_row(table, column.column, column.name or "ignored", column.reason)
+        for column in proposal.log.missing:
+            _add_row(table, "", f"{column.name} is missing", column.reason)
         console.print(table)
     for path in files:
         print(f"wrote {path}: read it, and change what is wrong")
+    if proposal.log is not None and proposal.log.missing:
+        names = ", ".join(each.name for each in proposal.log.missing)
+        print(f"the log is a comment in {files[0]}: fill in the column of {names} to train")
     print("\nnext:")
     for command in commands:
         print(f"  {command}")
@@ -128,6 +134,6 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
         build += f" --sid-space {shlex.quote(out.name or 'ads')} --vocab-sizes {sizes}"
     build += "".join(f" --without {name}" for name in proposal.without)
     commands.append(build)
-    if proposal.log is not None:
+    if proposal.log is not None and not proposal.log.missing:
         commands.append(f"grace train --data {folder} --out {folder}/model")
     return commands

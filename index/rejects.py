@@ -22,7 +22,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Reject:
     file: str
-    row: int  # entry, line or row of the file, from 0
+    row: int  # entry, line or row of the file, from 0; people see it from 1
     id: int | str | None
     fault: Fault
 
@@ -81,14 +81,14 @@ class RejectLog:
         return path
 
     def _fields(self, reject: Reject) -> dict[str, object]:
-        place = {"file": reject.file, "row": reject.row, f"{self._thing}_id": reject.id}
+        place = {"file": reject.file, "row": reject.row + 1, f"{self._thing}_id": reject.id}
         return {**place, **asdict(reject.fault)}
 
     def _shown(self, reject: Reject) -> str:
         fault = reject.fault
         name = f", {self._thing} {shown(reject.id)}" if reject.id is not None else ""
         value = f" {shown(fault.value)}" if fault.value is not None else ""
-        return f"{reject.file} row {reject.row}{name}: {fault.column}{value}: {fault.reason}"
+        return f"{reject.file} row {reject.row + 1}{name}: {fault.column}{value}: {fault.reason}"
 
 
 def ad_rejects(limit: int, path: Path) -> RejectLog:

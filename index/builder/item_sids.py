@@ -121,7 +121,7 @@ def _numbers(
     """Return the ad's number of each item, -1 for an item that no ad can have."""
     if items.null_count:
         at = row + int(np.argmax(items.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"{table.address} row {at}: column 'item_id' is null; name the item")
+        raise InputError(f"{table.address} row {at + 1}: column 'item_id' is null; name the item")
     if names is not None:
         known = (None if text is None else names.find(text) for text in texts(items))
         return np.array([-1 if number is None else number for number in known], np.int64)
@@ -144,7 +144,7 @@ def _tokens(
         at = int(np.argmax(wrong))
         sizes = ",".join(map(str, vocab_sizes))
         raise InputError(
-            f"{table.address} row {row + at}: sid {sids[at].as_py()}: must be {length} tokens in "
+            f"{table.address} row {row + at + 1}: sid {sids[at].as_py()}: must be {length} tokens in "
             f"the vocabulary {sizes}; give the sizes with which the SIDs were made"
         )
     checked: npt.NDArray[np.uint16] = tokens.astype(np.uint16)

@@ -99,7 +99,9 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
         # Lines leave out keys without a value, so a file may lack a key that others have.
         elsewhere = keys if table.format is Format.JSONL else set[str]()
         theirs = _columns(table, elsewhere, source, expected)
-        ignored.update(set(table.schema.names) - {*theirs.values(), *_left_out(source, expected)})
+        mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
+        read = {*theirs.values(), *_left_out(source, expected), *mapped}
+        ignored.update(set(table.schema.names) - read)
         canonical = _is_canonical(table, theirs, expected)
         files.append(AdsFile(table, table.count_rows(), theirs, canonical))
         spaces.setdefault(sid_space_in(table), table.address)

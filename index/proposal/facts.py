@@ -58,6 +58,7 @@ class ColumnFacts:
 
     name: str
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
+    typed_text: bool = False  # Parquet or JSON texts, which a build reads as no other type
     rows: int = 0
     given: int = 0  # rows with a value
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
@@ -231,12 +232,12 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
             facts.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
             _add_range(facts, column)
         return
-    if is_csv:
-        lists = split_cells(column, separator)
+    if is_text(kind):
         facts.kinds |= _kinds_of_texts(facts, column)
+        facts.typed_text |= not is_csv
     else:
         facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
-        lists = text_lists(column)
+    lists = split_cells(column, separator) if is_csv else text_lists(column)
     if pa.types.is_integer(kind):
         _add_range(facts, column.cast(pa.float64(), safe=False))
     _add_values(facts, lists)
@@ -270,10 +271,16 @@ def _kind_of(kind: pa.DataType) -> Kind:
 
 
 def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
-    """Return what the cells of a CSV look like. A column of other texts is not looked at again."""
+    """Return what texts look like. A column of other texts is not looked at again."""
     if Kind.TEXT in facts.kinds:
         return set()
-    cells = column.drop_null()
+    cells = column.filter(pc.not_equal(column, ""))
+    if not len(cells):
+        return set()
+    try:
+        cells.validate(full=True)
+    except pa.ArrowInvalid:  # bytes that are not UTF-8
+        return {Kind.TEXT}
     parsed, bad = integers(cells)
     if not bad.any():
         _add_range(facts, parsed.cast(pa.float64(), safe=False))

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.proposal.facts import BATCH_ROWS, IdValues
@@ -17,6 +18,7 @@ from grace.index.proposal.names import (
 )
 from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integers, is_list, is_text
+from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND
 from grace.index.tables.table_file import TableFile
 
 _FIRST_ROWS = 10_000
@@ -37,6 +39,8 @@ class LogProposal:
     files: tuple[str, ...]
     list_separator: str | None
     columns: tuple[LogColumn, ...]  # in the table's order
+    missing: tuple[LogColumn, ...]  # those without a column, with the reason
+    time_unit: str | None  # of integers; None if they need none
 
     @property
     def renamed(self) -> tuple[LogColumn, ...]:
@@ -52,15 +56,20 @@ def propose_log(
     """Read the first rows. `rules` maps the ads table's columns of rules to our names."""
     first = _first_rows(files)
     chosen: dict[str, tuple[str, str]] = {}
+    missing: list[LogColumn] = []
     user = _named(USER_NAMES, first, chosen)
     if user is None:
-        raise _missing(files[0], "the user", USER_NAMES)
-    chosen[user] = ("user_id", "the user")
-    _choose_ad(files[0], first, ids, chosen)
-    time = _named(TIME_NAMES, first, chosen)
+        missing.append(LogColumn("", "user_id", _no_name("the user", USER_NAMES)))
+    else:
+        chosen[user] = ("user_id", "the user")
+    if not _choose_ad(first, ids, chosen):
+        missing.append(LogColumn("", "ad_id", "no column holds ids of the ads table"))
+    time, unit = _named(TIME_NAMES, first, chosen), None
     if time is None:
-        raise _missing(files[0], "the time", TIME_NAMES)
-    chosen[time] = ("timestamp_ms", _time_reason(first.column(time)))
+        missing.append(LogColumn("", "timestamp_ms", _no_name("the time", TIME_NAMES)))
+    else:
+        unit, reason = _time(first.column(time))
+        chosen[time] = ("timestamp_ms", reason)
     chosen |= _rules(first, rules, chosen)
     for column in first.schema.names:
         if column not in chosen and (found := _other(first, column)) is not None:
@@ -73,7 +82,7 @@ def propose_log(
         name for name, (ours, _) in chosen.items() if ours == "sid" or ours in rules.values()
     ]
     separator = list_separator(files, listing)
-    return LogProposal(tuple(addresses), separator, tuple(columns))
+    return LogProposal(tuple(addresses), separator, tuple(columns), tuple(missing), unit)
 
 
 def _first_rows(files: Sequence[TableFile]) -> pa.RecordBatch:
@@ -90,17 +99,13 @@ def _named(names: Sequence[str], first: pa.RecordBatch, chosen: Mapping[str, obj
     return next(found, None)
 
 
-def _missing(file: TableFile, what: str, names: Sequence[str]) -> InputError:
-    return InputError(
-        f"{file.address}: no column of the log is named like {what} ({', '.join(names[:6])} ...); "
-        f"it has: {', '.join(file.schema.names)}; rename one, or leave --log out and write `log:` "
-        "into tables.yaml"
-    )
+def _no_name(what: str, names: Sequence[str]) -> str:
+    return f"no column is named like {what} ({', '.join(names[:6])} ...)"
 
 
 def _choose_ad(
-    file: TableFile, first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]
-) -> None:
+    first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]
+) -> bool:
     """Take the column whose values are ids of the ads table, or else one of SIDs."""
     names = [name for name in first.schema.names if name not in chosen]
     likely = [name for name in names if plain_name(name) in ID_NAMES]
@@ -113,30 +118,29 @@ def _choose_ad(
     if best is not None and shares[best] >= _LEAST_KNOWN:
         reason = f"{shares[best]:.0%} of its first values are ids of the ads table"
         chosen[best] = ("ad_id", reason)
-        return
+        return True
     sid = _named(SID_NAMES, first, chosen)
-    if sid is None:
-        raise InputError(
-            f"{file.address}: no column of the log holds ids of the ads table; it has: "
-            f"{', '.join(first.schema.names)}; name a log of these ads, or leave --log out"
-        )
-    chosen[sid] = ("sid", "the SID of the ad")
+    if sid is not None:
+        chosen[sid] = ("sid", "the SID of the ad")
+    return sid is not None
 
 
-def _time_reason(column: pa.Array) -> str:
+def _time(column: pa.Array) -> tuple[str | None, str]:
+    """Return the unit of integers, if the times have one, and the reason."""
     if pa.types.is_temporal(column.type):
-        return "times: cast to milliseconds"
+        return None, "times: cast to milliseconds"
+    column = column.drop_null()
     if is_text(column.type):
-        parsed, bad = integers(column.drop_null())
+        column, bad = integers(column)
         if bad.any():
-            return "times as text: cast to milliseconds"
-        column = parsed
-    if not pa.types.is_integer(column.type) or not len(column.drop_null()):
-        return "the time"
-    latest = max(column.drop_null().to_pylist())
-    if latest < 10**11:
-        return "integers, seconds by their size: only their order matters"
-    return "integers: milliseconds"
+            return None, "times as text: cast to milliseconds"
+    if not pa.types.is_integer(column.type) or not len(column):
+        return None, "the time"
+    ends = pc.min_max(column).as_py()
+    for unit, factor in PER_SECOND.items():  # their ranges do not overlap
+        if FIRST_SECOND * factor <= ends["min"] <= ends["max"] < LAST_SECOND * factor:
+            return unit, f"integers, {unit} since 1970 by their size"
+    return None, "integers, but in no unit all between 1990 and 2100: correct them"
 
 
 def _rules(

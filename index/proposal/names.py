@@ -23,15 +23,21 @@ WEIGHT_NAMES = (
 )
 TITLE_NAMES = (
     *("title", "headline", "name", "ad_title", "ad_name", "product_title", "product_name"),
-    *("item_title", "item_name", "display_name", "label"),
+    *("item_title", "item_name", "display_name", "label", "ad_headline", "headline_1"),
+    *("offer_title", "listing_title", "article_title", "creative_title", "creative_name"),
 )
 USER_NAMES = (
     *("user_id", "user", "uid", "userid", "customer_id", "customer", "visitor_id", "visitor"),
-    *("member_id", "account_id", "client_id", "device_id", "session_id", "session", "reviewer_id"),
+    *("member_id", "member", "account_id", "account", "client_id", "client", "shopper_id", "shopper"),
+    *("viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person", "profile_id", "reviewer_id"),
+    *("anonymous_id", "cookie_id", "cookie", "device_id", "session_id", "session"),
 )
 TIME_NAMES = (
     *("timestamp_ms", "timestamp", "ts", "time_ms", "time", "event_time", "event_timestamp"),
-    *("datetime", "created_at", "date", "unix_time", "when"),
+    *("timestamp_s", "timestamp_us", "timestamp_ns", "ts_ms", "event_ts", "event_date", "datetime"),
+    *("date_time", "ms", "millis", "milliseconds", "epoch", "epoch_ms", "unix", "unix_time"),
+    *("unix_timestamp", "click_time", "clicked_at", "viewed_at", "occurred_at", "created_at"),
+    *("date", "when"),
 )
 ACTION_NAMES = ("action", "event", "event_type", "action_type", "type", "behavior", "behaviour")
 
@@ -81,6 +87,11 @@ def plain_name(column: str) -> str:
 
 def words(plain: str) -> frozenset[str]:
     return frozenset(plain.split("_"))
+
+
+def is_bid(plain: str) -> bool:
+    """Return whether a larger number of this name should win, as for `cpc_bid`."""
+    return plain.endswith("_bid") and not words(plain) & {"min", "minimum", "floor"}
 
 
 def excluded_by(plain: str) -> str | None:

@@ -71,8 +71,12 @@ def propose(
     sizes = None if sid is None or _says_vocabulary(files) else _vocab_sizes(files, sid, separator)
     return Proposal(
         *(tuple(ads), rows, separator, tuple(decisions)),
-        *(ids.are_integers and facts[column].kind is Kind.INTEGER, sizes, proposed_log),
+        *(_are_integers(facts[column], ids), sizes, proposed_log),
     )
+
+
+def _are_integers(facts: ColumnFacts, ids: IdValues) -> bool:
+    return ids.are_integers and facts.kind is Kind.INTEGER and not facts.typed_text
 
 
 def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, bool]:
@@ -123,19 +127,21 @@ def _ids(
 
 
 def _id_fault(files: Sequence[TableFile], facts: ColumnFacts, ids: IdValues) -> str | None:
-    if facts.kind not in (Kind.TEXT, Kind.INTEGER) or facts.nested:
+    may_be = facts.typed_text or facts.kind in (Kind.TEXT, Kind.INTEGER)
+    if facts.nested or not may_be:
         return f"holds {facts.kind.value}, not ids (integers or texts)"
     types = {field.type for file in files for field in file.schema if field.name == facts.name}
     if pa.uint64() in types:
         return "is uint64: cast it to int64"
     if ids.null_row is not None:
-        return f"has no value in row {ids.null_row}"
+        return f"has no value in row {ids.null_row + 1}"
     if ids.stopped:
         return "repeats values within a batch"
     rows = ids.repeated()
     if rows is None:
         return None
-    return f"repeats {_value(files, facts.name, rows[0])!r}, in rows {rows[0]} and {rows[1]}"
+    value = _value(files, facts.name, rows[0])
+    return f"repeats {value!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
 
 
 def _value(files: Sequence[TableFile], column: str, row: int) -> object:

@@ -25,6 +25,7 @@ from grace.index.proposal.names import (
     NewNames,
     base_column,
     excluded_by,
+    is_bid,
     plain_name,
     singular,
     words,
@@ -84,6 +85,7 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     for column in facts:
         chosen.other(column)
     chosen.doubt_second_lists()
+    chosen.note_cases()
     return [chosen.decisions[column] for column in facts]
 
 
@@ -93,6 +95,8 @@ class _Choice:
         self._plain = {column: plain_name(column) for column in facts}
         self._rows = rows
         self._names = NewNames(facts.keys())
+        bids = (plain for plain in self._plain.values() if is_bid(plain))
+        self._weight_names = (*WEIGHT_NAMES, *bids)
         self.decisions: dict[str, Decision] = {}
 
     def take(
@@ -122,15 +126,16 @@ class _Choice:
             )
 
     def weight(self) -> None:
-        for column in self._free(WEIGHT_NAMES, Kind.NUMBER, Kind.INTEGER):
+        for column in self._free(self._weight_names, Kind.NUMBER, Kind.INTEGER):
             facts = self._facts[column]
             if (
-                not facts.nested
+                not (facts.nested or facts.typed_text)
                 and not facts.faulty
                 and np.isfinite([facts.least, facts.most]).all()
             ):
                 reason = (
-                    f"numbers, {facts.least:.3g} to {facts.most:.3g}: orders ads of equal score"
+                    f"numbers, {facts.least:.3g} to {facts.most:.3g}: of ads of equal score, the "
+                    "larger comes first; take this line out if that is wrong"
                 )
                 self.take(column, Role.WEIGHT, "ad_weight", reason)
                 return
@@ -213,9 +218,27 @@ class _Choice:
                 self.decisions[one.column] = replace(one, reason=one.reason + doubt)
                 break
 
+    def note_cases(self) -> None:
+        """Add which values of a rule differ only in case: they are different values."""
+        for rule in [each for each in self.decisions.values() if each.rule_role is not None]:
+            name = rule.name.removesuffix(EXCLUDE_SUFFIX)
+            both = (name, name + EXCLUDE_SUFFIX)
+            values = (each.facts.values for each in self.decisions.values() if each.name in both)
+            alike: dict[str, list[str]] = {}
+            for value in sorted(set().union(*values)):
+                alike.setdefault(value.casefold(), []).append(value)
+            groups = [group for group in alike.values() if len(group) > 1]
+            if groups:
+                shown = " and ".join(map(repr, groups[0][:2]))
+                more = f" (and {len(groups) - 1:,} more such)" if len(groups) > 1 else ""
+                note = f"; {shown}{more} differ only in case: they are different values"
+                self.decisions[rule.column] = replace(rule, reason=rule.reason + note)
+
     def _entity(self, facts: ColumnFacts, plain: str) -> str | None:
         named = bool(words(plain) & ENTITY_WORDS) or plain.endswith("_id")
         if not named or facts.kind is not Kind.INTEGER or facts.nested or facts.least < 0:
+            return None
+        if facts.typed_text:
             return None
         taken = sum(each.role is Role.ENTITY for each in self.decisions.values())
         if facts.given <= len(facts.values) or taken == MAX_ENTITIES:
@@ -227,6 +250,9 @@ class _Choice:
         named = words(plain)
         if facts.kind is Kind.EMPTY and not facts.nested:
             return "no value in any row"
+        if facts.typed_text and facts.kind in (Kind.INTEGER, Kind.NUMBER):
+            if named & ENTITY_WORDS or plain in self._weight_names:
+                return f"{facts.kind.value} as text: cast the column to numbers to use it"
         if facts.kind is Kind.NUMBER:
             return "numbers: no rule compares numbers; list the values that may see the ad"
         if not facts.may_be_rule:

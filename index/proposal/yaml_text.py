@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from grace.index.proposal.log import LogProposal
 from grace.index.proposal.propose import Proposal
 from grace.index.proposal.roles import NAMED_BY_ROLE, Decision, Role
 from grace.index.tables.addresses import is_url
@@ -50,18 +51,30 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     if not proposal.ids_are_integers:
         yield f"id_map: {ID_MAP}  # numbers the ids, which are texts; a build adds new ones"
     if proposal.log is not None:
-        yield "log:"
-        yield f"  files: {_list(_from_folder(out, proposal.log.files))}"
-        if proposal.log.list_separator is not None:
-            yield f"  list_separator: {quoted(proposal.log.list_separator)}"
-        yield "  columns:"
-        for column in proposal.log.renamed:
-            yield f"    {column.name}: {quoted(column.column)}  # {_comment(column.reason)}"
+        yield from _log(proposal.log, out)
     yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
     if proposal.log is not None:
         yield from _ignored(
             "log", ((each.column, each.reason) for each in proposal.log.columns if not each.name)
         )
+
+
+def _log(log: LogProposal, out: Path) -> Iterator[str]:
+    """Write the log's section, as a comment if it lacks a column."""
+    mark = "# " if log.missing else ""
+    if log.missing:
+        names = ", ".join(each.name for each in log.missing)
+        yield f"# To train, fill in the column of {names}, and take `# ` away from these lines:"
+    yield f"{mark}log:"
+    yield f"{mark}  files: {_list(_from_folder(out, log.files))}"
+    if log.list_separator is not None:
+        yield f"{mark}  list_separator: {quoted(log.list_separator)}"
+    yield f"{mark}  columns:"
+    for each in (*log.missing, *log.renamed):
+        theirs = f" {quoted(each.column)}" if each.column else ""
+        yield f"{mark}    {each.name}:{theirs}  # {_comment(each.reason)}"
+    if log.time_unit not in (None, "ms"):
+        yield f"{mark}  time_unit: {log.time_unit}  # what the times count since 1970"
 
 
 def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:

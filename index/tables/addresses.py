@@ -4,6 +4,7 @@ An address stays a string from the command line to the file system: as a path, `
 `s3:/`.
 """
 
+import os
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -50,8 +51,19 @@ def absolute(address: str) -> str:
 
 
 def within(folder: str | Path, address: str) -> str:
-    """Return the address, which is relative to the folder unless it is absolute or a URL."""
-    return address if is_url(address) else str(Path(folder) / address)
+    """Return the address, which is relative to the folder unless it is absolute or a URL.
+
+    `shop/../ads.csv` becomes `ads.csv`, unless `shop` is a link, whose `..` is elsewhere.
+    """
+    if is_url(address):
+        return address
+    if is_url(str(folder)):
+        return _joined(str(folder), address)
+    path = Path(folder, address)
+    if ".." not in path.parts:
+        return str(path)
+    place = path.parent.resolve() / path.name
+    return os.path.normpath(place) if path.is_absolute() else os.path.relpath(place)
 
 
 def file_system(address: str) -> tuple[fs.FileSystem, str]:

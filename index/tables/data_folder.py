@@ -33,6 +33,8 @@ REQUESTS_FILE = "requests.jsonl"
 SIDS_FILE = "sids.parquet"
 
 TIME_UNITS = ("s", "ms", "us", "ns")
+PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
+FIRST_SECOND, LAST_SECOND = 631_152_000, 4_102_444_800  # a log's times: from 1990 to 2100
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def read_schema(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
             )
         except pa.ArrowException as error:
             raise InputError(
-                f"{address}: a column changes its type near row {rows}: {first_line(error)}; "
+                f"{address}: a column changes its type near row {rows + 1}: {first_line(error)}; "
                 "write one type per column"
             ) from None
         rows += table.num_rows
@@ -52,7 +52,7 @@ def _parsed(block: bytes, address: str, row: int, schema: pa.Schema | None = Non
         return json.read_json(pa.BufferReader(block), reading, parsing)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         fault, within_block, at = first_line(error).partition(" in row ")
-        place = row + (int(at) if at.isdecimal() else 0)
+        place = row + 1 + (int(at) if at.isdecimal() else 0)
         raise InputError(
             f"{address}: row {place}: {fault if within_block else first_line(error)}; write one "
             "JSON object per line, and one type per column"

@@ -71,10 +71,10 @@ class TableFile:
             if "chunked array" not in str(error):
                 return InputError(f"{self.address}: cannot be read: {first_line(error)}")
             return InputError(
-                f"{self.address}: a list column holds more than 2 GiB of text near row {row}; "
+                f"{self.address}: a list column holds more than 2 GiB of text near row {row + 1}; "
                 "write row groups of fewer rows"
             )
-        return InputError(f"{self.address}: damaged near row {row}: {first_line(error)}")
+        return InputError(f"{self.address}: damaged near row {row + 1}: {first_line(error)}")
 
 
 def open_table(address: str, list_separator: str | None = None) -> TableFile:

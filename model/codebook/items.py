@@ -238,7 +238,7 @@ def _dims(files: tuple[TableFile, ...], column: str) -> int:
         for batch in file.batches([column], 1):
             length = pc.list_value_length(batch.column(0))[0].as_py()
             if length is None:
-                raise InputError(f"{file.address}: row 0: column {column!r} is null; leave it out")
+                raise InputError(f"{file.address}: row 1: column {column!r} is null; leave it out")
             return _checked_dims(file, column, int(length))
     raise InputError(f"{files[0].address}: no rows; there are no items to give SIDs")
 
@@ -254,7 +254,7 @@ def _checked_dims(file: TableFile, column: str, dims: int) -> int:
 def _ids(file: str, first: int, column: pa.Array, shown: str) -> Ids:
     if column.null_count:
         row = first + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{file}: row {row}: {shown} is null; every item needs an id")
+        raise InputError(f"{file}: row {row + 1}: {shown} is null; every item needs an id")
     ids = column.cast(pa.large_string() if is_text(column.type) else pa.int64())
     _require_ids(file, first, ids, shown)
     return ids
@@ -263,12 +263,12 @@ def _ids(file: str, first: int, column: pa.Array, shown: str) -> Ids:
 def _require_ids(file: str, first: int, ids: Ids, shown: str) -> None:
     if pa.types.is_integer(ids.type):
         for at in np.flatnonzero(ids.to_numpy() < 0)[:1].tolist():
-            raise InputError(f"{file}: row {first + at}: {shown} is {ids[at]}, a negative number")
+            raise InputError(f"{file}: row {first + at + 1}: {shown} is {ids[at]}, a negative number")
         return
     lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
     for at in {int(lengths.argmin()), int(lengths.argmax())} if len(ids) else ():
         if fault := no_name(ids[at].as_py()):
-            raise InputError(f"{file}: row {first + at}: {shown} {fault}")
+            raise InputError(f"{file}: row {first + at + 1}: {shown} {fault}")
 
 
 def _rectangle(
@@ -305,7 +305,7 @@ def _finite(
 
 
 def _place(file: str, first: int, ids: Ids, at: int) -> str:
-    return f"{file}: row {first + at}, item {brief(str(ids[at].as_py()))}"
+    return f"{file}: row {first + at + 1}, item {brief(str(ids[at].as_py()))}"
 
 
 def require_distinct(name: str, ids: Ids) -> None:
@@ -317,6 +317,6 @@ def require_distinct(name: str, ids: Ids) -> None:
     for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
         one, other = order[at : at + 2].tolist()
         raise InputError(
-            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one} and {other}; give each "
+            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; give each "
             "item once"
         )

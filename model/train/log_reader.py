@@ -28,7 +28,14 @@ from grace.index.tables.cells import (
     split_cells,
     text_lists,
 )
-from grace.index.tables.data_folder import TIME_UNITS, DataFolder, TableSource
+from grace.index.tables.data_folder import (
+    FIRST_SECOND,
+    LAST_SECOND,
+    PER_SECOND,
+    TIME_UNITS,
+    DataFolder,
+    TableSource,
+)
 from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
 
@@ -36,8 +43,6 @@ Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
-_PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
-_FIRST_SECOND, _LAST_SECOND = 631_152_000, 4_102_444_800  # 1990 and 2100
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 
 
@@ -140,7 +145,7 @@ class _LogTable:
             if self.columns[name].null_count:
                 row = pc.index(self.columns[name].is_null(), True).as_py()
                 raise InputError(
-                    f"{self.name}: row {row}: column {self.source.theirs(name)!r} has nulls; leave "
+                    f"{self.name}: row {row + 1}: column {self.source.theirs(name)!r} has nulls; leave "
                     "such events out"
                 )
 
@@ -171,11 +176,11 @@ class _LogTable:
         if are_times:
             return given
         unit = self.source.time_unit
-        factor = _PER_SECOND[unit]
-        wrong = (given < _FIRST_SECOND * factor) | (given >= _LAST_SECOND * factor)
+        factor = PER_SECOND[unit]
+        wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         for row in np.flatnonzero(wrong)[:1]:
             raise InputError(
-                f"{self.name}: row {row}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
+                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
                 f"between 1990 and 2100, in {unit} since 1970; set log.time_unit in tables.yaml to "
                 f"the unit of this column ({', '.join(TIME_UNITS)}), or leave such events out"
             )
@@ -188,7 +193,7 @@ class _LogTable:
             column, wrong = integers(column)
             for row in np.flatnonzero(wrong)[:1]:
                 raise InputError(
-                    f"{self.name}: row {row}: {self.source.theirs(name)} "
+                    f"{self.name}: row {row + 1}: {self.source.theirs(name)} "
                     f"{self.columns[name][row].as_py()!r} is not an integer{remedy}"
                 )
         if not pa.types.is_integer(column.type):
@@ -236,7 +241,7 @@ class _LogTable:
         lengths = lists.value_lengths().to_numpy()
         for place in np.flatnonzero(lengths != trie.sid_length)[:1]:
             raise InputError(
-                f"{self.name}: row {filled[place]}: sid has {lengths[place]} tokens, the "
+                f"{self.name}: row {filled[place] + 1}: sid has {lengths[place]} tokens, the "
                 f"catalogue's have {trie.sid_length}; log and ads must be of one SID space"
             )
         tokens = lists.flatten()
@@ -251,7 +256,7 @@ class _LogTable:
     def shown(self, row: int) -> str:
         """Return the value by which an event names its ad."""
         name = "ad_id" if "ad_id" in self.columns else "sid"
-        return f"row {row}: {name} {self.columns[name][row].as_py()}"
+        return f"row {row + 1}: {name} {self.columns[name][row].as_py()}"
 
     def _wrong_type(self, name: str, expected: str) -> InputError:
         found, theirs = self.columns[name].type, self.source.theirs(name)

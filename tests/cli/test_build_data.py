@@ -72,7 +72,7 @@ def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
     code, out, err = build(shop)
     assert (code, err) == (0, "")
     assert "2 SIDs, 3 ads, 3 distinct rules" in out
-    assert "does not name: name, notes" in out
+    assert "does not name: notes" in out
     snapshot = load_snapshot(shop / "snapshots")
     assert (snapshot.facts.sid_space, snapshot.trie.vocab_sizes) == ("shop-1a2b3c4d", (2, 2))
     assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2}
@@ -152,12 +152,12 @@ def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
     write_sids(shop / "codebook", {"sku-1": [0, 1], "007": [1, 0]})
     code, _, err = build(shop)
     assert code == 2
-    assert f"ads.csv row 0, ad 'sku-2': sid 'sku-2': the ad has no SID in {shop}/codebook" in err
+    assert f"ads.csv row 1, ad 'sku-2': sid 'sku-2': the ad has no SID in {shop}/codebook" in err
     for shards in ((), ("--shards", "2")):
         code, out, _ = build(shop, "--max-rejects", "1", *shards)
         assert (code, "1 ad refused" in out) == (0, True)
     listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
-    assert (listed["row"], listed["ad_id"], listed["column"]) == (0, "sku-2", "sid")
+    assert (listed["row"], listed["ad_id"], listed["column"]) == (1, "sku-2", "sid")
 
 
 def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
@@ -236,6 +236,13 @@ def test_a_table_at_a_url_builds_and_a_url_stays_one(shop: Path, tmp_path: Path)
     ads = ("--ads", f"{url}x", "--targeting", shop / "targeting.yaml")
     done = invoke_grace("build", "--root", shop / "snapshots", *ads)
     assert done.stderr == f"error: {url}x: no such file or folder\n"
+
+
+def test_a_codebook_at_a_url_is_found(shop: Path) -> None:
+    tables = TABLES.replace("sids: codebook", f"sids: {(shop / 'codebook').as_uri()}")
+    (shop / "tables.yaml").write_text(tables)
+    code, _, err = build(shop)
+    assert (code, err) == (0, "")
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

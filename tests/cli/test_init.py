@@ -169,24 +169,78 @@ def test_the_log_s_ads_are_found_by_their_values(tmp_path: Path, form: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "name", "why"),
     [
-        ("visitor", "no column of the log is named like the user (user_id, "),
-        ("when", "no column of the log is named like the time (timestamp_ms, "),
-        ("thing", "no column of the log holds ids of the ads table; it has: visitor, other, "),
+        ("visitor", "user_id", "no column is named like the user (user_id, "),
+        ("when", "timestamp_ms", "no column is named like the time (timestamp_ms, "),
+        ("thing", "ad_id", "no column holds ids of the ads table"),
     ],
 )
-def test_a_log_without_a_column_is_refused_by_name(
-    tmp_path: Path, column: str, message: str
+def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
+    tmp_path: Path, column: str, name: str, why: str
 ) -> None:
-    ads = write_table(tmp_path / "ads.csv", shop_rows(63))
+    ads, shop = write_table(tmp_path / "ads.csv", shop_rows(63)), tmp_path / "shop"
     rows = [
-        {name: value for name, value in row.items() if name not in (column, "session")}
+        {"xyz" if name == column else name: value for name, value in row.items()}
         for row in log_rows(63)
     ]
+    rows = [{name: value for name, value in row.items() if name != "session"} for row in rows]
+    if column == "thing":
+        rows = [{**row, "xyz": f"old {at}"} for at, row in enumerate(rows)]
     log = write_table(tmp_path / "log.csv", rows)
-    assert message in refused("--ads", ads, "--log", log, "--out", tmp_path / "shop")
-    assert not (tmp_path / "shop").exists()
+    done = invoke_grace("init", "--ads", ads, "--log", log, "--out", shop)
+    assert done.exit_code == 0, done.stderr
+    said = f"the log is a comment in {shop}/tables.yaml: fill in the column of {name} to train\n"
+    assert said in done.stdout
+    assert "grace train" not in done.stdout
+    assert read_data_folder(shop).log is None
+    text = (shop / "tables.yaml").read_text()
+    head, _, section = text.partition("# log:\n")
+    stub, ignored, rest = section.partition("# Ignored columns")
+    assert f"#     {name}:  # {why}" in stub
+    filled = "\n".join(line.removeprefix("# ") for line in stub.splitlines())
+    filled = filled.replace(f"{name}:", f"{name}: xyz")
+    (shop / "tables.yaml").write_text(f"{head}log:\n{filled}\n{ignored}{rest}")
+    found = read_data_folder(shop).log
+    assert found is not None
+    assert found.columns[name] == "xyz"
+    assert {"user_id", "ad_id", "timestamp_ms"} <= found.columns.keys()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("user", "ad", "time", "factor", "unit"),
+    [
+        ("user", "ad", "time", 1, "s"),
+        ("Member", "item", "ms", 1000, "ms"),
+        ("uid", "Item ID", "ts", 10**6, "us"),
+        ("member_id", "sku", "Clicked At", 10**9, "ns"),
+    ],
+)
+def test_usual_names_and_units_of_a_log_are_found(
+    tmp_path: Path, form: str, user: str, ad: str, time: str, factor: int, unit: str
+) -> None:
+    ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
+    rows = [
+        {user: f"u{at % 7}", ad: f"B{at % 63:05}", time: (1_700_000_000 + at) * factor}
+        for at in range(99)
+    ]
+    log = write_table(tmp_path / f"log.{form}", rows)
+    report = initialize(ads, tmp_path / "shop", "--log", log)
+    found = read_data_folder(tmp_path / "shop").log
+    assert report["log_lacks"] == []
+    assert found is not None
+    assert dict(found.columns) == {"user_id": user, "ad_id": ad, "timestamp_ms": time}
+    assert found.time_unit == unit
+
+
+def test_times_that_fit_no_one_unit_are_said_to_be_wrong(tmp_path: Path) -> None:
+    ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
+    rows = [{"user": "u1", "ad": "B00001", "ts": at} for at in (1_700_000_000, 1_700_000_000_000)]
+    log = write_table(tmp_path / "log.parquet", rows)
+    report = initialize(ads, tmp_path / "shop", "--log", log)
+    assert "time_unit" not in (tmp_path / "shop" / "tables.yaml").read_text()
+    assert "in no unit all between 1990 and 2100" in report["log"][2]["reason"]
 
 
 Change = Callable[[list[dict[str, Any]]], None]
@@ -209,8 +263,8 @@ def rename_id(rows: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (repeat_id, "column 'SKU' repeats 'B00003', in rows 3 and 61; an ad's id is there once"),
-        (remove_id, "column 'SKU' has no value in row 9"),
+        (repeat_id, "column 'SKU' repeats 'B00003', in rows 4 and 62; an ad's id is there once"),
+        (remove_id, "column 'SKU' has no value in row 10"),
         (rename_id, "no column is named like an id (ad_id, id, sku, item_id ...): name it with"),
     ],
 )
@@ -231,7 +285,7 @@ def test_ids_that_repeat_in_two_files_are_refused(tmp_path: Path) -> None:
         rows = [{"id": first + at, "country": "US"} for at in range(21)]
         write_table(tmp_path / "ads" / f"{name}.parquet", rows)
     error = refused("--ads", tmp_path / "ads", "--out", tmp_path / "shop")
-    assert "column 'id' repeats 20, in rows 20 and 21;" in error
+    assert "column 'id' repeats 20, in rows 21 and 22;" in error
 
 
 def test_another_column_of_ids_may_be_named(tmp_path: Path) -> None:

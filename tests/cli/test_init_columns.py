@@ -256,3 +256,79 @@ def test_a_column_of_our_name_that_a_build_would_refuse_is_refused_by_name(
     ads = write_table(tmp_path / "ads.parquet", one_column(values, column))
     done = invoke_grace("init", "--ads", ads, "--out", tmp_path / "shop")
     assert (done.exit_code, message in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
+    tmp_path: Path, form: str
+) -> None:
+    """Only a weight and an entity need a column of numbers, which a CSV does not have."""
+    rows = [
+        {
+            "sku": f"S{at}",
+            "launched": f"2024-01-{at % 9 + 1:02}",
+            "height": f"{at % 5}.5",
+            "stars": str(at % 5),
+            "fresh": ["true", "false"][at % 2],
+            "nothing": "",
+            "zip": f"0{at % 7}",
+            "CPC Bid": f"{at % 3}.25",
+            "campaign_id": str(at % 4),
+            "Ad Headline": f"Lamp {at}",
+        }
+        for at in range(63)
+    ]
+    out = tmp_path / "shop"
+    report = initialize(write_table(tmp_path / f"ads.{form}", rows), out)
+    found = roles(report)
+    numbers = {
+        "CPC Bid": ("ad_weight", "ad_weight") if form == "csv" else ("ignored", None),
+        "campaign_id": ("entity", "campaign_id") if form == "csv" else ("ignored", None),
+    }
+    assert found == {
+        "sku": ("ad_id", "ad_id"),
+        **dict.fromkeys(("launched", "height", "stars", "fresh", "nothing"), ("ignored", None)),
+        "zip": ("attribute", "zip"),
+        **numbers,
+        "Ad Headline": ("title", "title"),
+    }
+    reasons = {each["column"]: each["reason"] for each in report["ads"]}
+    if form == "csv":
+        assert reasons["CPC Bid"].startswith("numbers, 0.25 to 2.25: of ads of equal score, the la")
+    else:
+        assert reasons["CPC Bid"] == "numbers as text: cast the column to numbers to use it"
+        assert reasons["campaign_id"].startswith("integers as text: cast the column")
+    write_codebook(out / "codebook", [row["sku"] for row in rows])
+    built = build_data(out)
+    assert built["coverage"]["with_rule"] == {"zip": 1.0}
+    assert {"sku", "zip", "Ad Headline", *built["ignored_columns"]} >= set(rows[0]) - {*numbers}
+    assert "Ad Headline" not in built["ignored_columns"]
+
+
+@pytest.mark.parametrize("form", ("jsonl", "parquet"))
+def test_ids_as_texts_of_digits_are_numbered(tmp_path: Path, form: str) -> None:
+    rows = [{"id": f"{at}.5" if at % 2 else f"{at}", "country": "US"} for at in range(9)]
+    initialize(write_table(tmp_path / f"ads.{form}", rows), tmp_path / "shop")
+    assert read_data_folder(tmp_path / "shop").id_map is not None
+
+
+def test_values_that_differ_only_in_case_are_said_in_the_reason(tmp_path: Path) -> None:
+    rows = [
+        {
+            "id": at,
+            "country": ["US", "NO", None][at % 3],
+            "country_exclude": ["us", None][at % 2],
+            "device": ["phone", "tv"][at % 2],
+            "interests": ["Golf", "golf", "TEA", "tea"][at % 4],
+        }
+        for at in range(63)
+    ]
+    report = initialize(write_table(tmp_path / "ads.csv", rows), tmp_path / "shop")
+    reasons = {each["column"]: each["reason"] for each in report["ads"]}
+    assert reasons["country"].endswith(
+        "; 'US' and 'us' differ only in case: they are different values"
+    )
+    assert "; 'Golf' and 'golf' (and 1 more such) differ only in case" in reasons["interests"]
+    assert "differ" not in reasons["device"]
+    targeting = (tmp_path / "shop" / "targeting.yaml").read_text()
+    assert "'US' and 'us' differ only in case" in targeting

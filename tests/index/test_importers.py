@@ -91,13 +91,13 @@ def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name:
     ads, report = imported(spec)
     assert sorted(ads) == [100, 102]
     (listed,) = rejects_of(spec)
-    assert (listed["row"], listed["column"]) == (1, column)
+    assert (listed["row"], listed["column"]) == (2, column)
     assert reason in listed["reason"]
     assert len(json.dumps(listed)) < 1000
     assert report.rejects == {f"{column}: {listed['reason']}": 1}
     spec.out.unlink()
     with pytest.raises(
-        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 1"
+        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 2"
     ) as caught:
         run_import(replace(spec, max_rejects=0))
     assert len(str(caught.value)) < 1000
@@ -138,8 +138,8 @@ def test_every_copy_of_a_repeated_item_is_refused(tmp_path: Path) -> None:
     ads, report = imported(spec)
     assert ads == {6: (2,), 4: (0,)}
     assert [(listed["row"], listed["item_id"]) for listed in rejects_of(spec)] == [
-        (0, "5"),
-        (2, "5"),
+        (1, "5"),
+        (3, "5"),
     ]
     assert report.rejects == {"item_id: is repeated; no copy of it is imported": 2}
 

@@ -61,7 +61,7 @@ def test_ads_get_their_sids_by_the_items_own_names(tmp_path: Path, kind: pa.Data
     assert table["ad_id"].to_pylist() == [1, 3, 4]
     assert table["sid"].to_pylist() == [[3, 4], [1, 2], [3, 4]]
     listed = rejects_of(spec)
-    assert [(line["row"], line["item_id"]) for line in listed] == [(1, None), (4, "b07")]
+    assert [(line["row"], line["item_id"]) for line in listed] == [(2, None), (5, "b07")]
     assert report.rejects == {
         "asin: is null": 1,
         "asin: has no SID among the imported items": 1,
@@ -88,7 +88,7 @@ def test_views_of_text_are_kept_as_plain_text(tmp_path: Path, name: str) -> None
 
 def test_an_ad_without_a_sid_ends_the_import_unless_allowed(tmp_path: Path) -> None:
     ads = pa.table({"ad_id": pa.array([5, 8])})
-    with pytest.raises(RejectedAdsError, match=r"team\.parquet row 1.*has no SID"):
+    with pytest.raises(RejectedAdsError, match=r"team\.parquet row 2.*has no SID"):
         run_import(spec_of(tmp_path, ads))
     assert not (tmp_path / "ads.parquet").exists()
     assert run_import(spec_of(tmp_path, ads, max_rejects=1)).ads == 1

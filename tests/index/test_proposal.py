@@ -125,7 +125,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         file.write_text("\n".join(["id,country", *(f"{each},US" for each in [*ids, *more])]))
     good = propose([str(tmp_path / "good.csv")], (), None, silent)
     assert (good.rows, good.ids_are_integers) == (70_003, False)
-    with pytest.raises(InputError, match="repeats '17', in rows 17 and 70002"):
+    with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)
 
 
@@ -134,13 +134,13 @@ def test_a_text_of_its_own_in_nearly_every_row_is_no_rule_however_many_rows(tmp_
     rows = 2 * MOST_VALUES + 4321
     columns = {
         "sku": [f"S{row}" for row in range(rows)],
-        "Ad Headline": [f"Lamp number {row}" for row in range(rows)],
+        "Slogan": [f"Lamp number {row}" for row in range(rows)],
         "town": [f"town {row % 30_011}" for row in range(rows)],
     }
     pq.write_table(pa.table(columns), tmp_path / "ads.parquet")
     proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
     roles = {each.column: each.role for each in proposal.decisions}
-    assert roles == {"sku": Role.ID, "Ad Headline": Role.IGNORED, "town": Role.SET}
+    assert roles == {"sku": Role.ID, "Slogan": Role.IGNORED, "town": Role.SET}
 
 
 def test_a_rule_with_the_values_of_another_one_may_be_its_exclude_list(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_a_faulty_ad_is_listed_with_its_place_and_reason_or_ends_the_build(
     report = build(replace(spec, max_rejects=1), silent)
     assert report.reject_file is not None
     (listed,) = map(json.loads, report.reject_file.read_text().splitlines())
-    assert (listed["row"], listed["column"], listed["value"]) == (2, column, value)
+    assert (listed["row"], listed["column"], listed["value"]) == (3, column, value)
     assert listed["ad_id"] == row.get("ad_id", 102)
     assert reason in listed["reason"]
     snapshot = load_snapshot(spec.root)
@@ -196,7 +196,7 @@ def test_text_that_is_not_utf8_is_refused_as_a_value(tmp_path: Path) -> None:
     column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), bad)
     at = table.column_names.index("location")
     pq.write_table(table.set_column(at, "location", column), tmp_path / "ads.parquet")
-    with pytest.raises(RejectedAdsError, match=r"row 1, ad 101: location: .*not UTF-8"):
+    with pytest.raises(RejectedAdsError, match=r"row 2, ad 101: location: .*not UTF-8"):
         build(spec, silent)
 
 

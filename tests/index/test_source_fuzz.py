@@ -312,7 +312,7 @@ def check_in(folder: Path, files: list[TableFile], batch_rows: int) -> None:
     if report.reject_file is not None:
         for line in report.reject_file.read_text().splitlines():
             reject = json.loads(line)
-            refused[paths.index(Path(reject["file"])), reject["row"]] = reject["column"]
+            refused[paths.index(Path(reject["file"])), reject["row"] - 1] = reject["column"]
     assert sorted(refused) == sorted(faults)
     for place, column in refused.items():
         assert column in faults[place], f"{place}: {column}, expected one of {faults[place]}"

@@ -133,7 +133,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "gzip as csv": ("a.csv", gzip.compress(b"a,b"), "is compressed with gzip; name it [*].csv.gz"),
     "empty csv": ("a.csv", "", "a.csv: not a readable CSV file: Empty CSV file"),
     "csv with semicolons": ("a.csv", "a;b\n1;2\n", "one cell, 'a;b': separate cells by commas"),
-    "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 0: .*UTF8"),
+    "csv that is no text": ("a.csv", b"a,b\n1,\xff\n", "a.csv: damaged near row 1: .*UTF8"),
     "row too short": (
         "a.csv",
         "a,b\n1,2\n3\n",
@@ -156,9 +156,9 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "json cut off": (
         "a.jsonl",
         '{"a": 1}\n{"a": 2',
-        "a.jsonl: row 1: JSON parse error: Missing a comma",
+        "a.jsonl: row 2: JSON parse error: Missing a comma",
     ),
-    "json that is no text": ("a.jsonl", b'{"a": "\xff"}', "a.jsonl: row 0: 'utf-8' codec"),
+    "json that is no text": ("a.jsonl", b'{"a": "\xff"}', "a.jsonl: row 1: 'utf-8' codec"),
     "json with a key twice": ("a.jsonl", '{"a": 1, "a": 2}', "was specified twice"),
     "no gzip": ("a.jsonl.gz", b"", "a.jsonl.gz"),
 }

@@ -84,39 +84,39 @@ IDS = [f"sku-{i}" for i in range(ITEMS)]
 FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "NaN": (
         lambda at: write(at / "i.parquet", IDS, changed(5, np.nan)),
-        "i.parquet: row 5, item sku-5: column 'vector' holds nan at position 3, not a number",
+        "i.parquet: row 6, item sku-5: column 'vector' holds nan at position 3, not a number",
     ),
     "too large": (
         lambda at: write(at / "i.parquet", IDS, changed(6, -1e30)),
-        "row 6, item sku-6: column 'vector' holds -1",
+        "row 7, item sku-6: column 'vector' holds -1",
     ),
     "other length": (
         lambda at: write_lists(at, [[1.0, 2.0], [3.0]]),
-        "row 1, item b: column 'vector' has 1 numbers, others have 2",
+        "row 2, item b: column 'vector' has 1 numbers, others have 2",
     ),
     "null vector": (
         lambda at: write_lists(at, [[1.0, 2.0], None]),
-        "row 1, item b: column 'vector' is null",
+        "row 2, item b: column 'vector' is null",
     ),
     "null number": (
         lambda at: write_lists(at, [[1.0, 2.0], [1.0, None]]),
-        "row 1, item b: column 'vector' holds a null",
+        "row 2, item b: column 'vector' holds a null",
     ),
     "null id": (
         lambda at: write(at / "i.parquet", [*IDS[:-1], None], vectors()),
-        f"row {ITEMS - 1}: column 'item_id' is null",
+        f"row {ITEMS}: column 'item_id' is null",
     ),
     "empty id": (
         lambda at: write(at / "i.parquet", ["", *IDS[1:]], vectors()),
-        "row 0: column 'item_id' is empty",
+        "row 1: column 'item_id' is empty",
     ),
     "negative id": (
         lambda at: write(at / "i.parquet", [*range(-3, ITEMS - 3)], vectors()),
-        "row 0: column 'item_id' is -3, a negative number",
+        "row 1: column 'item_id' is -3, a negative number",
     ),
     "repeated id": (
         lambda at: write(at / "i.parquet", [*IDS[:-1], "sku-70"], vectors()),
-        f"item sku-70 is in rows 70 and {ITEMS - 1}; give each item once",
+        f"item sku-70 is in rows 71 and {ITEMS}; give each item once",
     ),
     "two columns of vectors": (
         lambda at: write(at / "i.parquet", IDS, vectors(), other=[[0.5]] * ITEMS),

@@ -120,19 +120,19 @@ def every(name: str, value: object) -> Callable[[Rows], object]:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        (one("sid", [63, 7, 7]), "row 7: sid has 3 tokens, the catalogue's have 4"),
-        (one("sid", [63, 7, 7, 70]), r"1 of 1,\d+ events .* first row 7: sid \[63, 7, 7, 70\]"),
-        (one("sid", [0, 0, 0, 0]), r"row 7: sid \[0, 0, 0, 0\]; at most 0.0% .* --max-unknown"),
-        (one("sid", [0, 0, 0, -1]), r"row 7: sid \[0, 0, 0, -1\]"),
-        (one("sid", [1 << 32, 0, 0, 0]), r"row 7: sid \[4294967296, 0, 0, 0\]"),
-        (one("sid", None), r"row 7: sid None"),
+        (one("sid", [63, 7, 7]), "row 8: sid has 3 tokens, the catalogue's have 4"),
+        (one("sid", [63, 7, 7, 70]), r"1 of 1,\d+ events .* first row 8: sid \[63, 7, 7, 70\]"),
+        (one("sid", [0, 0, 0, 0]), r"row 8: sid \[0, 0, 0, 0\]; at most 0.0% .* --max-unknown"),
+        (one("sid", [0, 0, 0, -1]), r"row 8: sid \[0, 0, 0, -1\]"),
+        (one("sid", [1 << 32, 0, 0, 0]), r"row 8: sid \[4294967296, 0, 0, 0\]"),
+        (one("sid", None), r"row 8: sid None"),
         (one("split", "valid"), "column 'split' has 'valid'; it must be one of"),
         (every("split", "train"), "column split needs users of both kinds"),
         (every("split", "test"), "column split needs users of both kinds"),
-        (one("user_id", None), "row 7: column 'user_id' has nulls"),
+        (one("user_id", None), "row 8: column 'user_id' has nulls"),
         (every("user_id", 1.5), "column 'user_id' must be of integers or texts, got double"),
         (every("timestamp_ms", "noon"), "column 'timestamp_ms' must be of integers, milli"),
-        (every("action", "view"), "row 0: action 'view' is not an integer"),
+        (every("action", "view"), "row 1: action 'view' is not an integer"),
         (every("sid", 3), "column 'sid' must be of lists of integers, got int64"),
         (list.clear, "column 'ad_id' is missing, and so is 'sid'"),
     ],
@@ -226,7 +226,7 @@ def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
     assert log.times_ms.tolist() == expected.times_ms.tolist()
     assert log.leaves.tolist() == expected.leaves.tolist()
     assert log.held_out.tolist() == expected.held_out.tolist()
-    with pytest.raises(InputError, match=r"row 0: what 'sku-\w+' is not an integer; .* id_map"):
+    with pytest.raises(InputError, match=r"row 1: what 'sku-\w+' is not an integer; .* id_map"):
         read_log(folder_of(tmp_path, source), training_catalogue)
 
 
@@ -239,7 +239,7 @@ def test_times_in_another_unit_need_time_unit_and_then_give_the_same_log(
     other = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * per_second} for row in whole]
     folder = written(other, tmp_path)
     first = other[0]["timestamp_ms"]
-    fault = f"row 0: timestamp_ms {first} is not between 1990 and 2100, in ms .* log.time_unit in"
+    fault = f"row 1: timestamp_ms {first} is not between 1990 and 2100, in ms .* log.time_unit in"
     with pytest.raises(InputError, match=fault):
         read_log(folder, training_catalogue)
     assert folder.log is not None
@@ -260,7 +260,7 @@ def test_events_of_unknown_ads_are_counted_and_left_out_up_to_a_limit(
     read = read_log(folder, training_catalogue, max_unknown=share)
     assert (read.rows, read.left_out) == (len(events) + 2, 2)
     assert read.interactions.leaves.tolist() == expected.leaves.tolist()
-    fault = rf"2 of {len(events) + 2:,} events \(0\.\d%\) .* first row 7: ad_id 3; at most 0\.1%"
+    fault = rf"2 of {len(events) + 2:,} events \(0\.\d%\) .* first row 8: ad_id 3; at most 0\.1%"
     with pytest.raises(InputError, match=fault):
         read_log(folder, training_catalogue, max_unknown=0.001)
     nobody = written([{**row, "ad_id": 3} for row in events], tmp_path)
