@@ -119,6 +119,12 @@ class _LogTable:
         files = source.tables()
         name = ", ".join(source.files)
         for file in files:
+            if file.format is not files[0].format:  # the columns of a CSV have other types
+                raise InputError(
+                    f"{file.address}: is {file.format.shown}, but {files[0].address} is "
+                    f"{files[0].format.shown}; write all files of the log in one format"
+                )
+        for file in files:
             ours = _columns(source, file.schema.names, file.address, side, attributes)
             if found and set(ours) != set(found):
                 (other, *_) = sorted(set(ours) ^ set(found))
