@@ -47,6 +47,7 @@ def canonical(
     if file.table.format is Format.CSV:
         if names is not None:
             faults.extend(_line_breaks("ad_id", given_ids))
+            faults.extend(_blanks_around("ad_id", given_ids))
         _read_texts(columns, schema, rules, file.table.list_separator, faults, names is not None)
     else:
         for name in rules:
@@ -106,6 +107,13 @@ def _line_breaks(name: str, column: pa.Array) -> Iterator[RowFault]:
     """Find texts with a line break: an unclosed cell would swallow the rows of the next lines."""
     found = pc.match_substring_regex(column, _LINE_BREAK).fill_null(False)
     reason = "holds a line break; close its quotation mark, or remove the break"
+    return _bad_cells(name, column, found.to_numpy(zero_copy_only=False), reason)
+
+
+def _blanks_around(name: str, column: pa.Array) -> Iterator[RowFault]:
+    """Find ids with blanks around them: the log and the SIDs may have the id without them."""
+    found = pc.match_substring_regex(column, "^[ \t]|[ \t]$").fill_null(False)
+    reason = "has blanks around it; remove them"
     return _bad_cells(name, column, found.to_numpy(zero_copy_only=False), reason)
 
 

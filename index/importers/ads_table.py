@@ -76,7 +76,9 @@ class AdsToJoin:
                         yield batch.cast(self.schema)
                         row += batch.num_rows
         except UNREADABLE as error:
-            raise InputError(f"{self.path}: damaged near row {row + 1}: {first_line(error)}") from None
+            raise InputError(
+                f"{self.path}: damaged near row {row + 1}: {first_line(error)}"
+            ) from None
 
 
 def _check_joinable(path: Path, schema: pa.Schema) -> None:

@@ -103,9 +103,7 @@ def _no_name(what: str, names: Sequence[str]) -> str:
     return f"no column is named like {what} ({', '.join(names[:6])} ...)"
 
 
-def _choose_ad(
-    first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]
-) -> bool:
+def _choose_ad(first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]) -> bool:
     """Take the column whose values are ids of the ads table, or else one of SIDs."""
     names = [name for name in first.schema.names if name not in chosen]
     likely = [name for name in names if plain_name(name) in ID_NAMES]

@@ -28,9 +28,10 @@ TITLE_NAMES = (
 )
 USER_NAMES = (
     *("user_id", "user", "uid", "userid", "customer_id", "customer", "visitor_id", "visitor"),
-    *("member_id", "member", "account_id", "account", "client_id", "client", "shopper_id", "shopper"),
-    *("viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person", "profile_id", "reviewer_id"),
-    *("anonymous_id", "cookie_id", "cookie", "device_id", "session_id", "session"),
+    *("member_id", "member", "account_id", "account", "client_id", "client", "shopper_id"),
+    *("shopper", "viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person"),
+    *("profile_id", "reviewer_id", "anonymous_id", "cookie_id", "cookie", "device_id"),
+    *("session_id", "session"),
 )
 TIME_NAMES = (
     *("timestamp_ms", "timestamp", "ts", "time_ms", "time", "event_time", "event_timestamp"),

@@ -194,7 +194,7 @@ class _Choice:
         if reason is not None:
             self.take(column, Role.ENTITY, self._names.name_of(plain, column), reason)
             return
-        ignored = self._ignored(facts, plain)
+        ignored = self._number_as_text(facts, plain) or self._ignored(facts, plain)
         if ignored is not None:
             self.take(column, Role.IGNORED, "", ignored)
             return
@@ -245,14 +245,18 @@ class _Choice:
             return None
         return f"integers, {facts.shown_values} in {facts.given:,} rows: stops and limits ads by it"
 
+    def _number_as_text(self, facts: ColumnFacts, plain: str) -> str | None:
+        """Return why a column that a cast would make an entity or the weight is neither."""
+        named = words(plain) & ENTITY_WORDS or plain in self._weight_names
+        if named and facts.typed_text and facts.kind in (Kind.INTEGER, Kind.NUMBER):
+            return f"{facts.kind.value} as text: cast the column to numbers to use it"
+        return None
+
     def _ignored(self, facts: ColumnFacts, plain: str) -> str | None:
         """Return why a column is neither an entity nor a rule; None if it is a rule."""
         named = words(plain)
         if facts.kind is Kind.EMPTY and not facts.nested:
             return "no value in any row"
-        if facts.typed_text and facts.kind in (Kind.INTEGER, Kind.NUMBER):
-            if named & ENTITY_WORDS or plain in self._weight_names:
-                return f"{facts.kind.value} as text: cast the column to numbers to use it"
         if facts.kind is Kind.NUMBER:
             return "numbers: no rule compares numbers; list the values that may see the ad"
         if not facts.may_be_rule:

@@ -29,7 +29,20 @@ def read_schema(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
                 "write one type per column"
             ) from None
         rows += table.num_rows
+    _require_one_case(schema.names, address)
     return _without_null_lists(schema), rows
+
+
+def _require_one_case(names: Sequence[str], address: str) -> None:
+    """Refuse `Country` next to `country`: some lines would lose their rule."""
+    found: dict[str, str] = {}
+    for name in names:
+        other = found.setdefault(name.casefold(), name)
+        if other != name:
+            raise InputError(
+                f"{address}: keys {other!r} and {name!r} differ only in case; write the same key "
+                "in every line"
+            )
 
 
 def batches(

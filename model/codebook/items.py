@@ -263,7 +263,9 @@ def _ids(file: str, first: int, column: pa.Array, shown: str) -> Ids:
 def _require_ids(file: str, first: int, ids: Ids, shown: str) -> None:
     if pa.types.is_integer(ids.type):
         for at in np.flatnonzero(ids.to_numpy() < 0)[:1].tolist():
-            raise InputError(f"{file}: row {first + at + 1}: {shown} is {ids[at]}, a negative number")
+            raise InputError(
+                f"{file}: row {first + at + 1}: {shown} is {ids[at]}, a negative number"
+            )
         return
     lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
     for at in {int(lengths.argmin()), int(lengths.argmax())} if len(ids) else ():
@@ -317,6 +319,6 @@ def require_distinct(name: str, ids: Ids) -> None:
     for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
         one, other = order[at : at + 2].tolist()
         raise InputError(
-            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; give each "
-            "item once"
+            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; "
+            "give each item once"
         )

@@ -119,6 +119,12 @@ class _LogTable:
         files = source.tables()
         name = ", ".join(source.files)
         for file in files:
+            if file.format is not files[0].format:  # the columns of a CSV have other types
+                raise InputError(
+                    f"{file.address}: is {file.format.shown}, but {files[0].address} is "
+                    f"{files[0].format.shown}; write all files of the log in one format"
+                )
+        for file in files:
             ours = _columns(source, file.schema.names, file.address, side, attributes)
             if found and set(ours) != set(found):
                 (other, *_) = sorted(set(ours) ^ set(found))
@@ -145,8 +151,8 @@ class _LogTable:
             if self.columns[name].null_count:
                 row = pc.index(self.columns[name].is_null(), True).as_py()
                 raise InputError(
-                    f"{self.name}: row {row + 1}: column {self.source.theirs(name)!r} has nulls; leave "
-                    "such events out"
+                    f"{self.name}: row {row + 1}: column {self.source.theirs(name)!r} has nulls; "
+                    "leave such events out"
                 )
 
     def users(self, rows: Int64) -> tuple[npt.NDArray[Any], Int64]:
@@ -180,9 +186,10 @@ class _LogTable:
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         for row in np.flatnonzero(wrong)[:1]:
             raise InputError(
-                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
-                f"between 1990 and 2100, in {unit} since 1970; set log.time_unit in tables.yaml to "
-                f"the unit of this column ({', '.join(TIME_UNITS)}), or leave such events out"
+                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is "
+                f"not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
+                f"tables.yaml to the unit of this column ({', '.join(TIME_UNITS)}), or leave such "
+                "events out"
             )
         return given * 1000 if unit == "s" else given // (factor // 1000)
 

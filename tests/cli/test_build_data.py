@@ -160,6 +160,15 @@ def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
     assert (listed["row"], listed["ad_id"], listed["column"]) == (1, "sku-2", "sid")
 
 
+def test_a_csv_s_id_with_blanks_around_it_is_refused_by_name(shop: Path) -> None:
+    ads = shop.parent / "raw" / "ads.csv"
+    ads.write_text(ADS.replace("sku-1,", " sku-1,"))
+    write_sids(shop / "codebook", {**SIDS, " sku-1": [0, 1]})
+    code, _, err = build(shop)
+    assert code == 2
+    assert "ads.csv row 2, ad ' sku-1': ad_id ' sku-1': has blanks around it; remove them" in err
+
+
 def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
     raw, tables = shop.parent / "raw", TABLES.replace("id_map: ids.parquet\n", "")
     (shop / "tables.yaml").write_text(tables)

@@ -305,7 +305,7 @@ def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
     assert "Ad Headline" not in built["ignored_columns"]
 
 
-@pytest.mark.parametrize("form", ("jsonl", "parquet"))
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_ids_as_texts_of_digits_are_numbered(tmp_path: Path, form: str) -> None:
     rows = [{"id": f"{at}.5" if at % 2 else f"{at}", "country": "US"} for at in range(9)]
     initialize(write_table(tmp_path / f"ads.{form}", rows), tmp_path / "shop")

@@ -158,6 +158,11 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         '{"a": 1}\n{"a": 2',
         "a.jsonl: row 2: JSON parse error: Missing a comma",
     ),
+    "json keys in two cases": (
+        "a.jsonl",
+        b'{"id": 1, "country": "US"}\n{"id": 2, "Country": "US"}',
+        "a.jsonl: keys 'country' and 'Country' differ only in case; write the same key",
+    ),
     "json that is no text": ("a.jsonl", b'{"a": "\xff"}', "a.jsonl: row 1: 'utf-8' codec"),
     "json with a key twice": ("a.jsonl", '{"a": 1, "a": 2}', "was specified twice"),
     "no gzip": ("a.jsonl.gz", b"", "a.jsonl.gz"),

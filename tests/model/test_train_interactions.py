@@ -249,6 +249,17 @@ def test_times_in_another_unit_need_time_unit_and_then_give_the_same_log(
     assert log.leaves.tolist() == expected.leaves.tolist()
 
 
+def test_a_log_of_files_in_two_formats_is_refused_by_name(
+    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
+) -> None:
+    folder = written(by_ad(rows, training_catalogue), tmp_path)
+    (tmp_path / "more.csv").write_text("user_id,ad_id,timestamp_ms\n1,2,1700000000000\n")
+    assert folder.log is not None
+    both = replace(folder.log, files=(*folder.log.files, str(tmp_path / "more.csv")))
+    with pytest.raises(InputError, match=r"more\.csv: is CSV, but .*\.parquet is Parquet; write"):
+        read_log(replace(folder, log=both), training_catalogue)
+
+
 def test_events_of_unknown_ads_are_counted_and_left_out_up_to_a_limit(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
