@@ -144,8 +144,8 @@ def _tokens(
         at = int(np.argmax(wrong))
         sizes = ",".join(map(str, vocab_sizes))
         raise InputError(
-            f"{table.address} row {row + at + 1}: sid {sids[at].as_py()}: must be {length} tokens in "
-            f"the vocabulary {sizes}; give the sizes with which the SIDs were made"
+            f"{table.address} row {row + at + 1}: sid {sids[at].as_py()}: must be {length} tokens "
+            f"in the vocabulary {sizes}; give the sizes with which the SIDs were made"
         )
     checked: npt.NDArray[np.uint16] = tokens.astype(np.uint16)
     return checked
