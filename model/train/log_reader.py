@@ -145,8 +145,8 @@ class _LogTable:
             if self.columns[name].null_count:
                 row = pc.index(self.columns[name].is_null(), True).as_py()
                 raise InputError(
-                    f"{self.name}: row {row + 1}: column {self.source.theirs(name)!r} has nulls; leave "
-                    "such events out"
+                    f"{self.name}: row {row + 1}: column {self.source.theirs(name)!r} has nulls; "
+                    "leave such events out"
                 )
 
     def users(self, rows: Int64) -> tuple[npt.NDArray[Any], Int64]:
@@ -180,9 +180,10 @@ class _LogTable:
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         for row in np.flatnonzero(wrong)[:1]:
             raise InputError(
-                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is not "
-                f"between 1990 and 2100, in {unit} since 1970; set log.time_unit in tables.yaml to "
-                f"the unit of this column ({', '.join(TIME_UNITS)}), or leave such events out"
+                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is "
+                f"not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
+                f"tables.yaml to the unit of this column ({', '.join(TIME_UNITS)}), "
+                "or leave such events out"
             )
         return given * 1000 if unit == "s" else given // (factor // 1000)
 
@@ -242,7 +243,7 @@ class _LogTable:
         for place in np.flatnonzero(lengths != trie.sid_length)[:1]:
             raise InputError(
                 f"{self.name}: row {filled[place] + 1}: sid has {lengths[place]} tokens, the "
-                f"catalogue's have {trie.sid_length}; log and ads must be of one SID space"
+                f"catalogue's have {trie.sid_length}; give a log and ads of one SID space"
             )
         tokens = lists.flatten()
         if tokens.null_count:
