@@ -96,7 +96,7 @@ check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the 
 test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile GPU kernels, interpret Triton's, compile the clients of docs; needs no GPU
+test-compile: native $(TOOLS) $(INSTALLED)-nvcc  ## compile GPU kernels and the clients in docs; needs no GPU
 	$(BIN)/python -m pytest -m compile --timeout 1800 tests/kernels tests/native tests/server/test_clients_document.py $(PYTEST_ARGS)
 
 # A machine with a GPU has its own torch, so this target makes no environment there. Packages that only

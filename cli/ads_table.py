@@ -102,7 +102,7 @@ def known_ads(
 def values_of_no_ad(table: AdsTable, user: "UserAttributes") -> list[str]:
     """Return a sentence about each user value that no ad's rule lists.
 
-    The schema lists the values of attributes. The values of sets are read from the table.
+    The schema lists the values of attributes. The table lists those of sets.
     """
     listed: dict[str, set[str]] = {each.name: {*each.values} for each in table.schema.attributes}
     sets = {each.name for each in table.schema.sets} & {name for name in user if user[name]}
@@ -111,7 +111,7 @@ def values_of_no_ad(table: AdsTable, user: "UserAttributes") -> list[str]:
         for name, values in _listed_values(file, table, sets):
             listed[name] |= values
     return [
-        f"{name}: {value!r} is a value of no ad{_other_case(value, listed[name])}"
+        f"{name}: no ad's rule lists {value!r}{_other_case(value, listed[name])}"
         for name, values in sorted(user.items())
         for value in values
         if value not in listed.get(name, values)
@@ -120,7 +120,7 @@ def values_of_no_ad(table: AdsTable, user: "UserAttributes") -> list[str]:
 
 def _other_case(value: str, listed: Set[str]) -> str:
     alike = sorted(each for each in listed if each.casefold() == value.casefold())
-    return f"; {alike[0]!r} is one" if alike else ""
+    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def _listed_values(

@@ -195,11 +195,11 @@ def _print_report(report: "BuildReport", shards: int | None) -> None:
 
 
 def _unpublished(report: "BuildReport") -> str:
-    """Return the names that lost rules, or why none can be compared, with the remedy."""
+    """Return the names that lost rules, or why the build cannot compare them, with the remedy."""
     change = report.coverage
     if change.fault is not None:
         return (
-            f"the rules cannot be compared with those of the current version: {change.fault}; "
+            f"cannot compare the rules with those of the current version: {change.fault}; "
             f"version {report.version} is written, but not published: if its coverage is right, "
             f"`grace publish {report.path.parent} {report.version}`, or build with "
             "--max-coverage-drop 1"

@@ -105,7 +105,7 @@ def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None
         print(f"wrote {path}: read it, and change what is wrong")
     if proposal.log is not None and proposal.log.missing:
         names = ", ".join(each.name for each in proposal.log.missing)
-        print(f"the log is a comment in {files[0]}: fill in the column of {names} to train")
+        print(f"`log:` in {files[0]} is a comment: to train, fill in {names} and remove `# `")
     print("\nnext:")
     for command in commands:
         print(f"  {command}")

@@ -1,6 +1,7 @@
 """Progress on standard error: bars on a terminal, otherwise occasional lines.
 
-So a log shows that long work continues, and how much time is left. Short work prints nothing.
+The lines show in a log that long work continues, and how much time is left. Short work prints
+nothing.
 """
 
 import sys
@@ -28,7 +29,7 @@ class ShowProgress(Protocol):
     def __call__(self, step: str, done: int, total: int, latest: str = "", /) -> None: ...
 
 
-_FIRST_SECONDS = 5.0  # of a step, until a line says how long the rest of it takes
+_FIRST_SECONDS = 5.0  # of a step before its first line
 _LINE_SECONDS = 20.0
 _LINE_SHARE = 0.05  # of the time so far, between the lines of long work
 
@@ -52,7 +53,7 @@ def progress_bars() -> Iterator[ShowProgress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        # It wraps where the line is short, so that the times stay whole.
+        # Only this text wraps in a narrow terminal, so the times stay whole.
         TextColumn("{task.fields[latest]}", table_column=Column()),
         console=console,
     ) as bars:

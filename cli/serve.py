@@ -80,7 +80,7 @@ def serve(
 def _require_published(settings: "ServingConfig") -> None:
     """Refuse snapshots without a current version before torch is imported, which takes seconds.
 
-    A server with a pin may start without a current version, so the load reports its faults.
+    A server with a pin may start without a current version, so the load reports any fault there.
     """
     from grace.configs.errors import ConfigError, InputError, SnapshotError
     from grace.index.storage.versions import locate

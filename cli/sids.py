@@ -38,7 +38,7 @@ def sids(
     ] = "512",
     balance: Annotated[
         float,
-        typer.Option(help="Cap on the items of the fullest code, in even shares; 0: none."),
+        typer.Option(help="Cap on the items of the fullest code; 1 is an even share, 0 is no cap."),
     ] = 2.0,
     seed: Annotated[
         int, typer.Option(min=0, help="Equal seeds give equal SIDs on one device.")

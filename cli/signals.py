@@ -1,4 +1,4 @@
-"""How a command that leaves files or processes ends when a signal stops it."""
+"""The orderly end of a command that has temporary files or child processes."""
 
 import signal
 from collections.abc import Iterator

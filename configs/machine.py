@@ -13,7 +13,7 @@ def available_cores() -> int:
 def yield_cores_while_waiting() -> None:
     """Let OpenMP threads sleep while they wait for each other; call this before torch is loaded.
 
-    By default they spin. If another program uses one of the cores, a step then takes five times as
-    long. OpenMP reads this setting once, from the environment, and the caller's own one wins.
+    By default they spin. Then a step takes five times as long if another program uses one of the
+    cores. OpenMP reads this setting once, from the environment. A value that the caller set wins.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

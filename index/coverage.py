@@ -63,7 +63,7 @@ class CoverageChange:
 
     @property
     def may_be_published(self) -> bool:
-        """Whether no name fell too much. An unreadable version may hide a fall."""
+        """Return whether no name fell too much. An unreadable version may hide a fall."""
         return self.most_drop >= 1 or (self.fault is None and not self.falls)
 
     @property

@@ -22,7 +22,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Reject:
     file: str
-    row: int  # entry, line or row of the file, from 0; people see it from 1
+    row: int  # entry, line or row of the file, from 0; messages count from 1
     id: int | str | None
     fault: Fault
 

@@ -4,8 +4,8 @@ python -m grace.bench.sids.sid_bench --out bench/results/cpu-2core/sids.json
 
 `hierarchy`  items of a known tree: normalised mutual information of prefixes and nodes
 `speed`      2 million vectors of 128 numbers: seconds and peak memory of the whole command
-`recall`     models trained on the SIDs that the vectors of catalogues get, compared with models
-             trained on the SIDs that the catalogues were made with
+`recall`     models trained on the SIDs that `grace sids` gives catalogues' vectors, compared with
+             models trained on the catalogues' original SIDs
 `faiss`      the residual quantiser of faiss on the same items, if faiss is installed
 """
 
@@ -54,8 +54,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--only", choices=sorted(MEASURES), action="append", default=[])
     parser.add_argument("--add", action="store_true", help="keep the other rows of --out")
     parser.add_argument("--steps", type=int, default=1000, help="training steps of `recall`")
-    parser.add_argument("--users", type=int, default=13_000, help="users in the logs of `recall`")
-    parser.add_argument("--catalogues", type=int, default=5, help="repeat `recall` on as many")
+    parser.add_argument("--users", type=int, default=13_000, help="users in each log of `recall`")
+    parser.add_argument("--catalogues", type=int, default=5, help="catalogues of `recall`")
     parser.add_argument("--items", type=int, default=SPEED_ITEMS, help="items of `speed`")
     options = parser.parse_args(arguments)
     chosen = options.only or list(MEASURES)
@@ -122,7 +122,7 @@ def recall(options: argparse.Namespace) -> Rows:
 
 
 def _recall_of(seed: int, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Train on the true and on the learned SIDs of one catalogue; return both reports."""
+    """Train on the original and on the learned SIDs of one catalogue; return both reports."""
     spec = replace(preset_spec("tiny", seed=seed), log_users=options.users)
     tree = make_catalogue(spec).tree
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:

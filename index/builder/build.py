@@ -195,7 +195,7 @@ class BuildPlan:
         )
 
     def _coverage_change(self, snapshot: Snapshot) -> CoverageChange:
-        """Compare with the current version, if it can be read."""
+        """Compare the coverage with that of the current version, if it can be read."""
         spec, after = self.spec, coverage(snapshot)
         try:
             current = current_version(spec.root) if spec.root.is_dir() else None

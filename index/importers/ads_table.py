@@ -76,9 +76,8 @@ class AdsToJoin:
                         yield batch.cast(self.schema)
                         row += batch.num_rows
         except UNREADABLE as error:
-            raise InputError(
-                f"{self.path}: damaged near row {row + 1}: {first_line(error)}"
-            ) from None
+            fault = f"damaged near row {row + 1}: {first_line(error)}"
+            raise InputError(f"{self.path}: {fault}") from None
 
 
 def _check_joinable(path: Path, schema: pa.Schema) -> None:

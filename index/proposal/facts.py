@@ -58,7 +58,7 @@ class ColumnFacts:
 
     name: str
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
-    typed_text: bool = False  # Parquet or JSON texts, which a build reads as no other type
+    typed_text: bool = False  # texts in Parquet or JSON, which a build does not parse
     rows: int = 0
     given: int = 0  # rows with a value
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
@@ -271,7 +271,7 @@ def _kind_of(kind: pa.DataType) -> Kind:
 
 
 def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
-    """Return what texts look like. A column of other texts is not looked at again."""
+    """Return the kinds that texts look like. A column known as plain text is not parsed again."""
     if Kind.TEXT in facts.kinds:
         return set()
     cells = column.filter(pc.not_equal(column, ""))

@@ -39,8 +39,8 @@ class LogProposal:
     files: tuple[str, ...]
     list_separator: str | None
     columns: tuple[LogColumn, ...]  # in the table's order
-    missing: tuple[LogColumn, ...]  # those without a column, with the reason
-    time_unit: str | None  # of integers; None if they need none
+    missing: tuple[LogColumn, ...]  # our names that have no column, with the reason
+    time_unit: str | None  # of integer times; None if they have none
 
     @property
     def renamed(self) -> tuple[LogColumn, ...]:
@@ -100,7 +100,7 @@ def _named(names: Sequence[str], first: pa.RecordBatch, chosen: Mapping[str, obj
 
 
 def _no_name(what: str, names: Sequence[str]) -> str:
-    return f"no column is named like {what} ({', '.join(names[:6])} ...)"
+    return f"no column has a usual name for {what} ({', '.join(names[:6])} ...)"
 
 
 def _choose_ad(first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str, str]]) -> bool:
@@ -124,7 +124,7 @@ def _choose_ad(first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str
 
 
 def _time(column: pa.Array) -> tuple[str | None, str]:
-    """Return the unit of integers, if the times have one, and the reason."""
+    """Return the unit of integer times, or None, and the reason."""
     if pa.types.is_temporal(column.type):
         return None, "times: cast to milliseconds"
     column = column.drop_null()
@@ -137,8 +137,8 @@ def _time(column: pa.Array) -> tuple[str | None, str]:
     ends = pc.min_max(column).as_py()
     for unit, factor in PER_SECOND.items():  # their ranges do not overlap
         if FIRST_SECOND * factor <= ends["min"] <= ends["max"] < LAST_SECOND * factor:
-            return unit, f"integers, {unit} since 1970 by their size"
-    return None, "integers, but in no unit all between 1990 and 2100: correct them"
+            return unit, f"integers: {unit} since 1970, judging by their size"
+    return None, "integers, but no unit puts them all between 1990 and 2100: correct them"
 
 
 def _rules(

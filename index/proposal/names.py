@@ -28,10 +28,10 @@ TITLE_NAMES = (
 )
 USER_NAMES = (
     *("user_id", "user", "uid", "userid", "customer_id", "customer", "visitor_id", "visitor"),
-    *("member_id", "member", "account_id", "account", "client_id", "client", "shopper_id"),
-    *("shopper", "viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person"),
-    *("profile_id", "reviewer_id", "anonymous_id", "cookie_id", "cookie", "device_id"),
-    *("session_id", "session"),
+    *("member_id", "member", "account_id", "account", "client_id", "client"),
+    *("shopper_id", "shopper", "viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person"),
+    *("profile_id", "reviewer_id", "anonymous_id", "cookie_id", "cookie"),
+    *("device_id", "session_id", "session"),
 )
 TIME_NAMES = (
     *("timestamp_ms", "timestamp", "ts", "time_ms", "time", "event_time", "event_timestamp"),
@@ -91,7 +91,7 @@ def words(plain: str) -> frozenset[str]:
 
 
 def is_bid(plain: str) -> bool:
-    """Return whether a larger number of this name should win, as for `cpc_bid`."""
+    """Return whether this is the name of a bid, such as `cpc_bid`: the larger number wins."""
     return plain.endswith("_bid") and not words(plain) & {"min", "minimum", "floor"}
 
 

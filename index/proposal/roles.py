@@ -134,8 +134,8 @@ class _Choice:
                 and np.isfinite([facts.least, facts.most]).all()
             ):
                 reason = (
-                    f"numbers, {facts.least:.3g} to {facts.most:.3g}: of ads of equal score, the "
-                    "larger comes first; take this line out if that is wrong"
+                    f"numbers, {facts.least:.3g} to {facts.most:.3g}: among ads of equal score, "
+                    "the largest comes first; if that is wrong, delete the line from tables.yaml"
                 )
                 self.take(column, Role.WEIGHT, "ad_weight", reason)
                 return
@@ -219,7 +219,7 @@ class _Choice:
                 break
 
     def note_cases(self) -> None:
-        """Add which values of a rule differ only in case: they are different values."""
+        """Note the values of a rule that differ only in case, because a build keeps them apart."""
         for rule in [each for each in self.decisions.values() if each.rule_role is not None]:
             name = rule.name.removesuffix(EXCLUDE_SUFFIX)
             both = (name, name + EXCLUDE_SUFFIX)

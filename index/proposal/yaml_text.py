@@ -64,7 +64,7 @@ def _log(log: LogProposal, out: Path) -> Iterator[str]:
     mark = "# " if log.missing else ""
     if log.missing:
         names = ", ".join(each.name for each in log.missing)
-        yield f"# To train, fill in the column of {names}, and take `# ` away from these lines:"
+        yield f"# To train, fill in {names} and remove `# ` from these lines:"
     yield f"{mark}log:"
     yield f"{mark}  files: {_list(_from_folder(out, log.files))}"
     if log.list_separator is not None:
@@ -74,7 +74,7 @@ def _log(log: LogProposal, out: Path) -> Iterator[str]:
         theirs = f" {quoted(each.column)}" if each.column else ""
         yield f"{mark}    {each.name}:{theirs}  # {_comment(each.reason)}"
     if log.time_unit not in (None, "ms"):
-        yield f"{mark}  time_unit: {log.time_unit}  # what the times count since 1970"
+        yield f"{mark}  time_unit: {log.time_unit}  # unit of the times, which count from 1970"
 
 
 def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:

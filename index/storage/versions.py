@@ -126,7 +126,9 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
     current = current_version(path)
     if current is None:
         there = versions(path)
-        remedy = f"`grace publish` a version ({some_of(there)})" if there else "build one into it"
+        remedy = "build a version into it"
+        if there:
+            remedy = f"`grace publish` a version ({some_of(there)})"
         raise InputError(f"{path}: nothing is published here; {remedy}")
     if current not in versions(path):
         fault = f"names version {current}, which is not here; {_PUBLISH}"

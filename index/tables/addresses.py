@@ -53,7 +53,7 @@ def absolute(address: str) -> str:
 def within(folder: str | Path, address: str) -> str:
     """Return the address, which is relative to the folder unless it is absolute or a URL.
 
-    `shop/../ads.csv` becomes `ads.csv`, unless `shop` is a link, whose `..` is elsewhere.
+    `shop/../ads.csv` becomes `ads.csv`. If `shop` is a link, `..` is the parent of its target.
     """
     if is_url(address):
         return address

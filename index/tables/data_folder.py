@@ -10,7 +10,7 @@
     log:
       files: [../raw/clicks.csv]
       columns: {user_id: uid, ad_id: item, timestamp_ms: ts}
-      time_unit: s               # of integers, if they are not milliseconds
+      time_unit: s               # unit of integer times: s, ms (default), us or ns
 
 Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `interactions.parquet`.
 """
@@ -42,7 +42,7 @@ class TableSource:
     """The address of a table and the names of its columns: `columns` maps our names to theirs.
 
     `ignore` names columns of the table that hold several values and are no rules. `time_unit` is
-    what a log's integers count since 1970.
+    the unit of a log's integer times, which count from 1970.
     """
 
     files: tuple[str, ...]

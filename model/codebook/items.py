@@ -238,7 +238,9 @@ def _dims(files: tuple[TableFile, ...], column: str) -> int:
         for batch in file.batches([column], 1):
             length = pc.list_value_length(batch.column(0))[0].as_py()
             if length is None:
-                raise InputError(f"{file.address}: row 1: column {column!r} is null; leave it out")
+                raise InputError(
+                    f"{file.address}: row 1: column {column!r} is null; leave the row out"
+                )
             return _checked_dims(file, column, int(length))
     raise InputError(f"{files[0].address}: no rows; there are no items to give SIDs")
 
@@ -264,7 +266,7 @@ def _require_ids(file: str, first: int, ids: Ids, shown: str) -> None:
     if pa.types.is_integer(ids.type):
         for at in np.flatnonzero(ids.to_numpy() < 0)[:1].tolist():
             raise InputError(
-                f"{file}: row {first + at + 1}: {shown} is {ids[at]}, a negative number"
+                f"{file}: row {first + at + 1}: {shown} is {ids[at]}; give ids from 0 on"
             )
         return
     lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
@@ -293,7 +295,7 @@ def _finite(
     file: str, first: int, ids: Ids, numbers: npt.NDArray[np.floating], shown: str
 ) -> Vectors:
     """Return the numbers as float32."""
-    # Python's floats, since NumPy would cast LARGEST to float16, which cannot hold it.
+    # Use Python's floats: NumPy would cast LARGEST to float16, which cannot hold it.
     low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     if not (low >= -LARGEST and high <= LARGEST):  # NaN is neither
         bad = ~(np.abs(numbers) <= LARGEST)

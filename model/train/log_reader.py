@@ -249,7 +249,7 @@ class _LogTable:
         for place in np.flatnonzero(lengths != trie.sid_length)[:1]:
             raise InputError(
                 f"{self.name}: row {filled[place] + 1}: sid has {lengths[place]} tokens, the "
-                f"catalogue's have {trie.sid_length}; log and ads must be of one SID space"
+                f"catalogue's have {trie.sid_length}; give a log and ads of one SID space"
             )
         tokens = lists.flatten()
         if tokens.null_count:

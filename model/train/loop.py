@@ -132,7 +132,7 @@ def reproducible(threads: int = 1, device: torch.device = CPU) -> Iterator[None]
         os.environ[_WORKSPACE] = ":4096:8"  # without it, cuBLAS may add in another order
     # `use_deterministic_algorithms` does the same, but first imports torch's compiler for seconds.
     torch.set_deterministic_debug_mode("error")
-    # Torch would fill new memory to show reads of it, which takes an eighth of a step.
+    # Torch would fill new memory to expose reads before writes. That takes an eighth of a step.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(threads)
     try:

@@ -72,7 +72,7 @@ class _Size:
     learning_rate: float
     beams: int
     threads: int  # at most; more help a small model little
-    cpu_steps: int = 0  # at most on a CPU, which takes minutes for them
+    cpu_steps: int = 0  # at most on a CPU, so that training takes minutes
 
 
 _SIZES = (
@@ -148,7 +148,7 @@ def recipe_for(
 def default_recipe(catalogue: Snapshot, log: Interactions, device: str) -> dict[str, Any]:
     """Return a T5 model whose size follows the catalogue; its history and steps follow the log.
 
-    On a CPU, size and steps are limited to what takes minutes.
+    On a CPU, limits on size and steps keep the training to minutes.
     """
     trie, on_cpu = catalogue.trie, device == "cpu"
     sizes = _CPU_SIZES if on_cpu else _SIZES

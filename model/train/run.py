@@ -122,7 +122,7 @@ def train_model(
     """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk.
 
     The state of an interrupted run stays next to `out`, and the next such run continues from it.
-    `note` gets a line before each silent part.
+    `note` receives a line before each part that shows no progress.
     """
     if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
         raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
@@ -152,7 +152,7 @@ class _Prepared:
     state: SavedState
 
     def plan(self, device: torch.device) -> str:
-        """Say what the run will do, in one line."""
+        """Return one line that says what the run will do."""
         config, examples = self.recipe.training, len(self.batches.log.examples())
         return (
             f"{self.catalogue.trie.num_leaves:,} SIDs, {examples:,} events: {config.steps:,} steps "

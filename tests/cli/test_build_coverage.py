@@ -125,7 +125,7 @@ def test_a_name_that_the_schema_lost_is_named(catalogue: Path, tmp_path: Path) -
     assert row_of("audience", out) == ["-", "10.9%", "-10.9"]
 
 
-def test_a_damaged_current_publishes_nothing_unless_every_fall_is_allowed(
+def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
     catalogue: Path, tmp_path: Path
 ) -> None:
     root, half = tmp_path / "root", half_without_country(catalogue, tmp_path)
@@ -136,7 +136,7 @@ def test_a_damaged_current_publishes_nothing_unless_every_fall_is_allowed(
     assert "version 2 (not published)" in out
     last = err.splitlines()[-1]
     assert last.startswith(
-        f"error: the rules cannot be compared with those of the current version: {root}"
+        f"error: cannot compare the rules with those of the current version: {root}"
     )
     assert last.endswith(f"`grace publish {root} 2`, or build with --max-coverage-drop 1")
     assert build(catalogue, root, half, "--no-publish")[0] == 0

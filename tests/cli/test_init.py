@@ -171,8 +171,8 @@ def test_the_log_s_ads_are_found_by_their_values(tmp_path: Path, form: str) -> N
 @pytest.mark.parametrize(
     ("column", "name", "why"),
     [
-        ("visitor", "user_id", "no column is named like the user (user_id, "),
-        ("when", "timestamp_ms", "no column is named like the time (timestamp_ms, "),
+        ("visitor", "user_id", "no column has a usual name for the user (user_id, "),
+        ("when", "timestamp_ms", "no column has a usual name for the time (timestamp_ms, "),
         ("thing", "ad_id", "no column holds ids of the ads table"),
     ],
 )
@@ -190,7 +190,7 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
     log = write_table(tmp_path / "log.csv", rows)
     done = invoke_grace("init", "--ads", ads, "--log", log, "--out", shop)
     assert done.exit_code == 0, done.stderr
-    said = f"the log is a comment in {shop}/tables.yaml: fill in the column of {name} to train\n"
+    said = f"`log:` in {shop}/tables.yaml is a comment: to train, fill in {name} and remove `# `\n"
     assert said in done.stdout
     assert "grace train" not in done.stdout
     assert read_data_folder(shop).log is None
@@ -234,13 +234,13 @@ def test_usual_names_and_units_of_a_log_are_found(
     assert found.time_unit == unit
 
 
-def test_times_that_fit_no_one_unit_are_said_to_be_wrong(tmp_path: Path) -> None:
+def test_times_that_fit_no_single_unit_are_reported(tmp_path: Path) -> None:
     ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
     rows = [{"user": "u1", "ad": "B00001", "ts": at} for at in (1_700_000_000, 1_700_000_000_000)]
     log = write_table(tmp_path / "log.parquet", rows)
     report = initialize(ads, tmp_path / "shop", "--log", log)
     assert "time_unit" not in (tmp_path / "shop" / "tables.yaml").read_text()
-    assert "in no unit all between 1990 and 2100" in report["log"][2]["reason"]
+    assert "no unit puts them all between 1990 and 2100" in report["log"][2]["reason"]
 
 
 Change = Callable[[list[dict[str, Any]]], None]

@@ -262,7 +262,7 @@ def test_a_column_of_our_name_that_a_build_would_refuse_is_refused_by_name(
 def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
     tmp_path: Path, form: str
 ) -> None:
-    """Only a weight and an entity need a column of numbers, which a CSV does not have."""
+    """Only a weight and an entity need a column of numbers; the columns of a CSV have no types."""
     rows = [
         {
             "sku": f"S{at}",
@@ -294,7 +294,7 @@ def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
     }
     reasons = {each["column"]: each["reason"] for each in report["ads"]}
     if form == "csv":
-        assert reasons["CPC Bid"].startswith("numbers, 0.25 to 2.25: of ads of equal score, the la")
+        assert reasons["CPC Bid"].startswith("numbers, 0.25 to 2.25: among ads of equal score")
     else:
         assert reasons["CPC Bid"] == "numbers as text: cast the column to numbers to use it"
         assert reasons["campaign_id"].startswith("integers as text: cast the column")
@@ -312,7 +312,7 @@ def test_ids_as_texts_of_digits_are_numbered(tmp_path: Path, form: str) -> None:
     assert read_data_folder(tmp_path / "shop").id_map is not None
 
 
-def test_values_that_differ_only_in_case_are_said_in_the_reason(tmp_path: Path) -> None:
+def test_the_reason_names_values_that_differ_only_in_case(tmp_path: Path) -> None:
     rows = [
         {
             "id": at,

@@ -1,4 +1,4 @@
-"""Without a terminal, long work prints a line after 5 s, then every 20 s; short work, nothing."""
+"""Without a terminal, long work prints lines after 5 s and then every 20 s, and short work none."""
 
 import pytest
 

@@ -56,7 +56,7 @@ def test_a_folder_that_may_not_be_entered_is_a_fault_in_one_line(
             assert (done.exit_code, done.stdout) == (2, "")
             (line,) = done.stderr.splitlines()
             assert line.startswith(f"error: {folder}: ")
-            assert line.endswith(("name another folder", "build one into it"))
+            assert line.endswith(("name another folder", "build a version into it"))
 
 
 @EVERY_COMMAND

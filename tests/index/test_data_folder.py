@@ -30,9 +30,7 @@ def test_paths_are_relative_to_the_folder_and_urls_stay_urls(tmp_path: Path) -> 
     assert data.log == TableSource(("/data/clicks.csv",), {"user_id": "uid"})
 
 
-def test_paths_are_shown_without_the_way_out_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_shown_without_dot_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep" / "shop").mkdir(parents=True)
     (tmp_path / "link").symlink_to("deep/shop")
     (tmp_path / "shop").mkdir()

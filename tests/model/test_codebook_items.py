@@ -112,7 +112,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "negative id": (
         lambda at: write(at / "i.parquet", [*range(-3, ITEMS - 3)], vectors()),
-        "row 1: column 'item_id' is -3, a negative number",
+        "row 1: column 'item_id' is -3; give ids from 0 on",
     ),
     "repeated id": (
         lambda at: write(at / "i.parquet", [*IDS[:-1], "sku-70"], vectors()),

@@ -40,10 +40,10 @@ def test_it_writes_a_checkpoint_its_metrics_and_a_loss_curve(
     assert row["checkpoint"] == checkpoint_id(out)
 
 
-def test_a_model_behind_followers_is_said_to_be_with_the_remedy(
+def test_a_model_behind_followers_is_reported_with_the_remedy(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    """One step teaches nothing; without split, `followers` has seen what users click."""
+    """One step teaches nothing. Without `split`, `followers` has seen the clicks of every user."""
     table = pq.read_table(training_folder / LOG_FILE).drop_columns(["split"])
     pq.write_table(table, tmp_path / LOG_FILE)
     for name in (TARGETING_FILE, ADS_FILE):
@@ -75,7 +75,7 @@ def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_othe
 def test_a_signal_ends_a_training_without_its_temporary_files(
     number: signal.Signals, training_folder: Path, tmp_path: Path
 ) -> None:
-    """Only the state of the run may stay, if it is already saved."""
+    """Only the saved state of the run may stay."""
     (tmp_path / "tmp").mkdir()
     out = tmp_path / "out"
     train: list[str | Path] = [GRACE, "train", "--data", training_folder, "--out", out, "--no-plot"]
@@ -97,7 +97,7 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_resumed_training_counts_the_steps_that_it_made_itself(
+def test_a_resumed_training_counts_only_its_own_steps(
     training_folder: Path, tmp_path: Path
 ) -> None:
     recipe, out = training_folder / "recipe.yaml", tmp_path / "out"

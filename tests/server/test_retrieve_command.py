@@ -260,7 +260,7 @@ def test_without_a_server_the_error_says_how_to_start_one() -> None:
     assert (done.exit_code, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")
 
 
-def test_a_value_of_no_ad_is_named_with_the_value_that_differs_in_case(
+def test_a_value_that_no_ad_lists_is_named_with_the_value_that_differs_in_case(
     address: str, serving_files: ServingFiles
 ) -> None:
     table = serving_files.folder / "catalogue" / "ads.parquet"
@@ -270,8 +270,9 @@ def test_a_value_of_no_ad_is_named_with_the_value_that_differs_in_case(
     columns = (target_set, f"{target_set}_exclude")
     listed = sorted({value for row in rows for name in columns for value in row.get(name) or ()})
     in_letters = next(value for value in attribute.values if value.swapcase() != value)
+    swapped = in_letters.swapcase()
     users = [
-        f"{attribute.name}={in_letters.swapcase()}",
+        f"{attribute.name}={swapped}",
         f"{target_set}={listed[0]}",
         f"{target_set}=in-no-row",
         "shoe_size=44",
@@ -279,7 +280,7 @@ def test_a_value_of_no_ad_is_named_with_the_value_that_differs_in_case(
     asked = [word for user in users for word in ("--user", user)]
     done = invoke_grace("retrieve", "--address", address, *asked, "--ads", table)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert [line for line in done.stdout.splitlines() if "of no ad" in line] == [
-        f"{attribute.name}: {in_letters.swapcase()!r} is a value of no ad; {in_letters!r} is one",
-        f"{target_set}: 'in-no-row' is a value of no ad",
+    assert [line for line in done.stdout.splitlines() if "no ad's rule" in line] == [
+        f"{attribute.name}: no ad's rule lists {swapped!r}; did you mean {in_letters!r}?",
+        f"{target_set}: no ad's rule lists 'in-no-row'",
     ]

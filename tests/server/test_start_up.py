@@ -63,7 +63,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
     "unpublished": (
         {"snapshots": "{}/no-weights"},
-        ("snapshots: ", "no-weights: nothing is published here; build one into it"),
+        ("snapshots: ", "no-weights: nothing is published here; build a version into it"),
     ),
     "damaged": (
         {"snapshots": "{}/damaged"},

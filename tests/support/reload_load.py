@@ -70,8 +70,8 @@ def memory_while_loading(
 ) -> list[float]:
     """Load versions 2 and 1 in turn, one a second; return the server's memory after each load.
 
-    On a busy machine a load may take longer, and the next one follows at once. The loads go on
-    until they are as many as wanted.
+    On a busy machine a load may take longer, and the next one follows at once. The loads
+    continue until there are `least_loads` of them.
     """
     memory, turn = [], 0
     begin = time.monotonic()

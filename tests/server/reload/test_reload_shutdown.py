@@ -20,7 +20,7 @@ pytestmark = pytest.mark.subprocess
 
 
 def call_until(stop: threading.Event, address: str, live: LiveRoot, seen: list[Outcome]) -> None:
-    """Call until the server says that it drains: by its health or, to a slow client, in a reply."""
+    """Call until the server reports a drain: by its health or, to a slow client, in a reply."""
     caller = Caller(address)
     for request in cycle(live.requests):
         if stop.is_set() or (seen and not seen[-1].ok):
@@ -34,7 +34,7 @@ def assert_none_lost(
     expected: Mapping[tuple[str, int], RetrieveResponse],
     server: ServerProcess,
 ) -> None:
-    """Only a client that did not hear in time may get a refusal, which every client may repeat."""
+    """Only a client that learns of the drain too late may get a refusal, and may then retry."""
     if not seen[-1].ok:
         assert seen.pop().code is grpc.StatusCode.UNAVAILABLE
     for outcome in seen:
