@@ -76,7 +76,7 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
 
     console = table_console()
     lines = [title] if title else []
-    number = "" if ad == str(reply.ad_id) else f" (number {reply.ad_id})"
+    number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")

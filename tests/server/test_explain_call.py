@@ -304,7 +304,7 @@ def test_the_command_takes_an_ads_own_id_and_prints_its_title(
     assert (done.exit_code, done.stderr) == (0, "")
     title, outcome, *_ = done.stdout.splitlines()
     assert title == f"Ad {numbers[4]}"
-    assert outcome.startswith(f"ad sku-{numbers[4]} (number {numbers[4]}): ")
+    assert outcome.startswith(f"ad sku-{numbers[4]} (ad_id {numbers[4]}): ")
     done = invoke_grace("explain", "--ad", "sku-x", *options)
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: --ad sku-x: ids are 0 to 2^63 - 1; give --data FOLDER")
