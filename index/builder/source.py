@@ -172,9 +172,19 @@ def _columns(
         if their not in left_out:
             raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
+    rules = (*rule_columns(expected.schema), *expected.entities)
+    alike = {source.theirs(name).strip().casefold(): source.theirs(name) for name in rules}
     for field in table.schema:
-        read_or_named = {*theirs.values(), *left_out, *source.ignore}
-        if field.name not in read_or_named and _looks_like_a_rule(field):
+        if field.name in {*theirs.values(), *left_out, *source.ignore}:
+            continue
+        expected_name = alike.get(field.name.strip().casefold())
+        if expected_name is not None:
+            raise InputError(
+                f"{table.address}: column {field.name!r} would not be read: it differs from "
+                f"{expected_name!r} only in case or blanks; rename it, or name it in ads.ignore of "
+                "tables.yaml"
+            )
+        if _looks_like_a_rule(field):
             raise InputError(
                 f"{table.address}: column {field.name!r} looks like a targeting rule, but the "
                 "schema declares no such attribute or set; declare it, drop the column, or name it "
