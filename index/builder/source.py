@@ -172,16 +172,25 @@ def _columns(
         if their not in left_out:
             raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
+    read_or_named = {*theirs.values(), *left_out, *source.ignore}
+    _refuse_unread_rules(table, read_or_named, source, expected)
+    return theirs
+
+
+def _refuse_unread_rules(
+    table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
+) -> None:
+    """Refuse a column that looks like a rule by its type, or by its name in another case."""
     rules = (*rule_columns(expected.schema), *expected.entities)
     alike = {source.theirs(name).strip().casefold(): source.theirs(name) for name in rules}
     for field in table.schema:
-        if field.name in {*theirs.values(), *left_out, *source.ignore}:
+        if field.name in read_or_named:
             continue
-        expected_name = alike.get(field.name.strip().casefold())
-        if expected_name is not None:
+        rule = alike.get(field.name.strip().casefold())
+        if rule is not None:
             raise InputError(
                 f"{table.address}: column {field.name!r} would not be read: it differs from "
-                f"{expected_name!r} only in case or blanks; rename it, or name it in ads.ignore of "
+                f"{rule!r} only in case or blanks; rename it, or name it in ads.ignore of "
                 "tables.yaml"
             )
         if _looks_like_a_rule(field):
@@ -190,7 +199,6 @@ def _columns(
                 "schema declares no such attribute or set; declare it, drop the column, or name it "
                 "in ads.ignore of tables.yaml"
             )
-    return theirs
 
 
 def _refuse_second_columns(

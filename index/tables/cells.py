@@ -111,7 +111,8 @@ def text_lists(column: pa.Array) -> pa.Array:
 def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
     """Return the cells of a CSV as lists of texts, without the blanks around each.
 
-    Every Unicode space is a blank, since spreadsheets write no-break spaces. A null cell is a null list. An empty text between two separators is a null in the list.
+    Every Unicode space is a blank, since spreadsheets write no-break spaces. A null cell is a null
+    list. An empty text between two separators is a null in the list.
     """
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     cells = column.filter(pa.array(valid))
