@@ -3,7 +3,8 @@
 Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each
 attribute and set of the targeting schema `<name>` or `<name>_exclude` or both, and each entity. A
 column of lists that the schema does not declare looks like a rule that would not be enforced, so it
-is refused; other columns are ignored, and the summary names them.
+is refused. So is `Country` in a table without `country`. Other columns are ignored, and the summary
+names them.
 """
 
 from collections.abc import Mapping, Set
@@ -181,8 +182,9 @@ def _refuse_unread_rules(
     table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
 ) -> None:
     """Refuse a column that looks like a rule by its type, or by its name in another case."""
-    rules = (*rule_columns(expected.schema), *expected.entities)
-    alike = {source.theirs(name).strip().casefold(): source.theirs(name) for name in rules}
+    rules = map(source.theirs, (*rule_columns(expected.schema), *expected.entities))
+    absent = [name for name in rules if name not in table.schema.names]
+    alike = {name.strip().casefold(): name for name in absent}
     for field in table.schema:
         if field.name in read_or_named:
             continue
