@@ -127,6 +127,8 @@ def _listed_values(
     file: "TableFile", table: AdsTable, names: Set[str]
 ) -> Iterator[tuple[str, set[str]]]:
     """Return the distinct values that the rules on these names list, batch by batch."""
+    import pyarrow as pa
+
     from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
     rules = {
@@ -136,7 +138,9 @@ def _listed_values(
     }
     for batch in file.batches(list(rules), _BATCH_ROWS) if rules else ():
         for theirs, name in rules.items():
-            yield name, {*_list_column(batch.column(theirs), file).flatten().unique().to_pylist()}
+            lists = _list_column(batch.column(theirs), file)
+            if not pa.types.is_null(lists.type):
+                yield name, {*lists.flatten().drop_null().unique().to_pylist()}
 
 
 def _ads_in(

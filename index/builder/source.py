@@ -3,7 +3,8 @@
 Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each
 attribute and set of the targeting schema `<name>` or `<name>_exclude` or both, and each entity. A
 column of lists that the schema does not declare looks like a rule that would not be enforced, so it
-is refused; other columns are ignored, and the summary names them.
+is refused. So is `Country` in a table without `country`. Other columns are ignored, and the summary
+names them.
 """
 
 from collections.abc import Mapping, Set
@@ -172,15 +173,34 @@ def _columns(
         if their not in left_out:
             raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
         del theirs[name]
+    read_or_named = {*theirs.values(), *left_out, *source.ignore}
+    _refuse_unread_rules(table, read_or_named, source, expected)
+    return theirs
+
+
+def _refuse_unread_rules(
+    table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
+) -> None:
+    """Refuse a column that looks like a rule by its type, or by its name in another case."""
+    rules = map(source.theirs, (*rule_columns(expected.schema), *expected.entities))
+    absent = [name for name in rules if name not in table.schema.names]
+    alike = {name.strip().casefold(): name for name in absent}
     for field in table.schema:
-        read_or_named = {*theirs.values(), *left_out, *source.ignore}
-        if field.name not in read_or_named and _looks_like_a_rule(field):
+        if field.name in read_or_named:
+            continue
+        rule = alike.get(field.name.strip().casefold())
+        if rule is not None:
+            raise InputError(
+                f"{table.address}: column {field.name!r} would not be read: it differs from "
+                f"{rule!r} only in case or blanks; rename it, or name it in ads.ignore of "
+                "tables.yaml"
+            )
+        if _looks_like_a_rule(field):
             raise InputError(
                 f"{table.address}: column {field.name!r} looks like a targeting rule, but the "
                 "schema declares no such attribute or set; declare it, drop the column, or name it "
                 "in ads.ignore of tables.yaml"
             )
-    return theirs
 
 
 def _refuse_second_columns(

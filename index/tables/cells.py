@@ -111,7 +111,8 @@ def text_lists(column: pa.Array) -> pa.Array:
 def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
     """Return the cells of a CSV as lists of texts, without the blanks around each.
 
-    A null cell is a null list. An empty text between two separators is a null in the list.
+    Every Unicode space is a blank, since spreadsheets write no-break spaces. A null cell is a null
+    list. An empty text between two separators is a null in the list.
     """
     valid = column.is_valid().to_numpy(zero_copy_only=False)
     cells = column.filter(pa.array(valid))
@@ -122,7 +123,7 @@ def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
         sizes = np.zeros(len(column), np.int64)
         sizes[valid] = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         offsets, flat = _offsets(sizes), parts.flatten()
-    flat = pc.utf8_trim(flat, _BLANKS)
+    flat = pc.utf8_trim_whitespace(flat)
     return _lists(offsets, valid, pc.if_else(pc.equal(flat, ""), None, flat))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.cli.ads_table import known_ads, number_of, shown_table
+from grace.cli.ads_table import known_ads, number_of, shown_table, values_of_no_ad
 from grace.configs.errors import InputError
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
@@ -143,6 +143,10 @@ def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     code, _, err = build(shop)
     assert (code, err) == (0, "")
     assert load_snapshot(shop / "snapshots").rules.num_rules == 2
+    (raw / "2.jsonl").write_text('{"sku": "sku-2", "country code": "US"}\n')
+    code, _, err = build(shop)
+    assert (code, "2.jsonl: column 'country code' would not be read" in err) == (2, True)
+    (raw / "2.jsonl").unlink()
     (raw / "1.jsonl").write_text('{"sku": "007", "campaign": 7}\n')
     code, _, err = build(shop)
     assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
@@ -167,6 +171,28 @@ def test_a_csv_s_id_with_blanks_around_it_is_refused_by_name(shop: Path) -> None
     code, _, err = build(shop)
     assert code == 2
     assert "ads.csv row 2, ad ' sku-1': ad_id ' sku-1': has blanks around it; remove them" in err
+
+
+def test_values_of_a_csv_lose_every_blank_around_them(shop: Path) -> None:
+    """A spreadsheet's no-break space would otherwise show the ad to users whom it excludes."""
+    ads = shop.parent / "raw" / "ads.csv"
+    ads.write_text(ADS.replace("fr|it", "\u00a0fr |\tit\u3000").replace("CA", "\u00a0CA"))
+    assert build(shop)[0] == 0
+    assert load_snapshot(shop / "snapshots").set_values[0].strings == ("de/b, m", "fr", "it")
+
+
+def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
+    raw, user = shop.parent / "raw", {"place": ("IT", "es")}
+    (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
+    table = shown_table(None, None, shop)
+    assert table is not None
+    none, other = "is a value of no ad", "; 'it' is one"
+    assert values_of_no_ad(table, user) == [f"place: 'IT' {none}{other}", f"place: 'es' {none}"]
+    pq.write_table(pa.table({"sku": ["007"], "place": pa.nulls(1)}), raw / "ads.parquet")
+    (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet]}")
+    table = shown_table(None, None, shop)
+    assert table is not None
+    assert values_of_no_ad(table, user) == [f"place: 'IT' {none}", f"place: 'es' {none}"]
 
 
 def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:

@@ -56,6 +56,18 @@ BAD_COLUMNS: dict[str, tuple[dict[str, Any], str]] = {
         "'city' looks like a targeting",
     ),
     "unknown exclude": ({"city_exclude": pa.array(["a", "b"])}, "'city_exclude' looks like"),
+    "include in capitals": (
+        {
+            "country": None,
+            "country_exclude": pa.array(["NO", "US"]),
+            "COUNTRY": pa.array(["US"] * 2),
+        },
+        "'COUNTRY' would not be read: it differs from 'country' only in case or blanks",
+    ),
+    "include with a blank": (
+        {"location ": pa.array(["a", "b"])},
+        "'location ' would not be read: it differs from 'location' only in case or blanks",
+    ),
 }
 
 

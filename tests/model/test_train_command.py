@@ -97,6 +97,25 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_training_under_nohup_goes_on_without_its_terminal(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    """Enough steps for the signal to come before the end."""
+    train: list[str | Path] = ["nohup", GRACE, "train", "--data", training_folder, "--no-plot"]
+    train += ["--out", tmp_path / "out", "--config", training_folder / "recipe.yaml"]
+    train += ["--steps", "400"]
+    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(
+        train, env=plain_environment(), stdin=nothing, stdout=nothing, stderr=pipe, text=True
+    ) as process:
+        assert process.stderr is not None
+        while " steps of " not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        process.stderr.read()
+    assert process.returncode == 0
+
+
 def test_a_resumed_training_counts_only_its_own_steps(
     training_folder: Path, tmp_path: Path
 ) -> None:
