@@ -17,7 +17,6 @@ from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.index.builder import BuildReport
-    from grace.index.tables.data_folder import DataFolder
 
 
 def build(
@@ -239,28 +238,12 @@ def _spec(
     folder = read_data_folder(data)
     spec = spec_of(folder, root)
     if sids is None:
-        _require_codebook(folder)
+        folder.require_codebook()
     return replace(
         spec,
         sids=spec.sids if sids is None else sids,
         id_map=spec.id_map if id_map is None else id_map,
     )
-
-
-def _require_codebook(folder: "DataFolder") -> None:
-    """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
-    from grace.index.tables.addresses import ending_format, is_url
-    from grace.index.tables.data_folder import SIDS_FILE, TABLES_FILE
-
-    named = folder.sids
-    if named is None or is_url(named) or ending_format(named):
-        return
-    table = Path(named) / SIDS_FILE
-    if not table.exists():
-        raise InputError(
-            f"{table}: no such file, but {folder.folder / TABLES_FILE} names its folder as `sids`: "
-            f"run `grace sids --embeddings EMBEDDINGS.parquet --out {named}` first"
-        )
 
 
 def _build(

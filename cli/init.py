@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from grace.index.proposal.propose import Proposal
 
+_CODES = ((30_000, 64), (1_000_000, 256), (float("inf"), 512))
+"""The most ads, and the codes per level of their SIDs."""
+
 
 def init(
     ads: Annotated[
@@ -128,7 +131,10 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
     folder = shlex.quote(str(out))
     commands, build = [], f"grace build --data {folder} --root {folder}/snapshots"
     if proposal.column_of(Role.SID) is None:
-        commands.append(f"grace sids --embeddings EMBEDDINGS.parquet --out {folder}/{CODEBOOK}")
+        codes = next(codes for most, codes in _CODES if proposal.rows <= most)
+        commands.append(
+            f"grace sids --embeddings EMBEDDINGS.parquet --codes {codes} --out {folder}/{CODEBOOK}"
+        )
     elif proposal.vocab_sizes is not None:
         sizes = ",".join(map(str, proposal.vocab_sizes))
         build += f" --sid-space {shlex.quote(out.name or 'ads')} --vocab-sizes {sizes}"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from grace.model.codebook.report import SidReport
 
 
+_FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
+
+
 def sids(
     embeddings: Annotated[
         str,
@@ -176,5 +179,10 @@ def _print(report: "SidReport", out: str) -> None:
         for percent, count in report.items_per_sid.items()
     )
     print(f"\n{report.items:,} items have {report.sids:,} SIDs; items per SID: {per}")
+    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
+        print(
+            "Nearly every item has a SID to itself, so its last token only numbers it: fewer "
+            "--codes or --levels give a model that trains faster"
+        )
     print(f"SID space {report.sid_space}, vocabulary {sizes}")
     print(f"{out} is written")

@@ -93,7 +93,10 @@ class RejectLog:
 
 def ad_rejects(limit: int, path: Path) -> RejectLog:
     """`path` is for the list of a build that ends; the others name theirs."""
-    remedy = "fix them; `--max-rejects 1000000 --no-publish` lists all"
+    remedy = (
+        "fix them, or leave up to N out with `--max-rejects N`; "
+        "`--max-rejects 1000000 --no-publish` lists all"
+    )
     return RejectLog("ad", limit, path, remedy, "name another with --reject-file")
 
 

@@ -26,6 +26,7 @@ from grace.index.storage.folder import (
 )
 
 CURRENT = "CURRENT"
+_USUAL_NAME = "snapshots"  # of a root
 _CURRENT_CONTENT = re.compile(rb"[0-9]{20}\n")
 _PUBLISH = "make it anew with `grace publish ROOT VERSION`"
 
@@ -129,6 +130,8 @@ def locate(path: Path, version: int | None) -> tuple[Path, int]:
         remedy = "build a version into it"
         if there:
             remedy = f"`grace publish` a version ({some_of(there)})"
+        elif (path / _USUAL_NAME).is_dir() and versions(path / _USUAL_NAME):
+            remedy = f"did you mean {path / _USUAL_NAME}?"
         raise InputError(f"{path}: nothing is published here; {remedy}")
     if current not in versions(path):
         fault = f"names version {current}, which is not here; {_PUBLISH}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
-from grace.index.tables.addresses import is_url, within
+from grace.index.tables.addresses import ending_format, is_url, within
 from grace.index.tables.table_file import TableFile, table_files
 
 TABLES_FILE = "tables.yaml"
@@ -78,6 +78,17 @@ class DataFolder:
     sids: str | None = None  # the address of a codebook's folder or of a table of SIDs
     id_map: Path | None = None
     log: TableSource | None = None
+
+    def require_codebook(self) -> None:
+        """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
+        if self.sids is None or is_url(self.sids) or ending_format(self.sids):
+            return
+        table = Path(self.sids) / SIDS_FILE
+        if not table.exists():
+            raise InputError(
+                f"{table}: no such file, but {self.folder / TABLES_FILE} names its folder as "
+                f"`sids`: run `grace sids --embeddings EMBEDDINGS.parquet --out {self.sids}` first"
+            )
 
 
 @dataclass(frozen=True, slots=True)

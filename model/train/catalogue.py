@@ -31,6 +31,7 @@ def catalogue_of(
     mode: MatcherMode = MatcherMode.CD,
 ) -> Snapshot:
     """Build a snapshot, without ads that a build refuses. Training needs no matchers."""
+    folder.require_codebook()
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = replace(
             spec_of(folder, Path(root)),

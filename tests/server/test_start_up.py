@@ -65,6 +65,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"snapshots": "{}/no-weights"},
         ("snapshots: ", "no-weights: nothing is published here; build a version into it"),
     ),
+    "one-folder-above": (
+        {"snapshots": "{}/above"},
+        ("snapshots: ", "above: nothing is published here; did you mean ", "/above/snapshots?"),
+    ),
     "damaged": (
         {"snapshots": "{}/damaged"},
         ("snapshots: ", "damaged/", "; build or publish another version"),
@@ -149,13 +153,14 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
 }
 
-BEFORE_TORCH = ("no-snapshots", "unpublished")
+BEFORE_TORCH = ("no-snapshots", "unpublished", "one-folder-above")
 """The faults that end the command before it imports the server."""
 
 
 def write_faulty(files: ServingFiles, folder: Path) -> None:
     """Write the snapshots and checkpoints that the faults name."""
     shutil.copytree(files.snapshots, folder / "damaged")
+    shutil.copytree(files.snapshots, folder / "above" / "snapshots")
     (array,) = folder.glob("damaged/*/ad_ids.npy")
     array.chmod(0o644)
     array.write_bytes(array.read_bytes()[:-8])
