@@ -186,13 +186,18 @@ def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
     table = shown_table(None, None, shop)
     assert table is not None
-    none, other = "is a value of no ad", "; 'it' is one"
-    assert values_of_no_ad(table, user) == [f"place: 'IT' {none}{other}", f"place: 'es' {none}"]
+    assert values_of_no_ad(table, user) == [
+        "place: no ad's rule lists 'IT'; did you mean 'it'?",
+        "place: no ad's rule lists 'es'",
+    ]
     pq.write_table(pa.table({"sku": ["007"], "place": pa.nulls(1)}), raw / "ads.parquet")
     (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet]}")
     table = shown_table(None, None, shop)
     assert table is not None
-    assert values_of_no_ad(table, user) == [f"place: 'IT' {none}", f"place: 'es' {none}"]
+    assert values_of_no_ad(table, user) == [
+        "place: no ad's rule lists 'IT'",
+        "place: no ad's rule lists 'es'",
+    ]
 
 
 def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
