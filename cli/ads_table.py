@@ -192,10 +192,10 @@ def _lists(column: "pa.Array", file: "TableFile") -> list[list[str] | None]:
 
 def _list_column(column: "pa.Array", file: "TableFile") -> "pa.Array":
     from grace.index.tables.addresses import Format
-    from grace.index.tables.cells import split_cells, text_lists
+    from grace.index.tables.cells import rule_lists
 
     is_csv = file.format is Format.CSV
-    return split_cells(column, file.list_separator) if is_csv else text_lists(column)
+    return rule_lists(column, file.list_separator, is_csv=is_csv)
 
 
 def ad_lines(

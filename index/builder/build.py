@@ -53,7 +53,7 @@ class BuildSpec:
     targeting: Path
     root: Path
     columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
-    list_separator: str | None = None  # of a CSV's cells
+    list_separator: str | None = None  # of texts that list values
     ignore: tuple[str, ...] = ()  # columns of lists that are no rules
     sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
     id_map: Path | None = None  # numbers ads; None: their ids are integers

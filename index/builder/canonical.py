@@ -51,7 +51,8 @@ def canonical(
         _read_texts(columns, schema, rules, file.table.list_separator, faults, names is not None)
     else:
         for name in rules:
-            columns[name] = cells.text_lists(columns[name])
+            separator = file.table.list_separator
+            columns[name] = cells.rule_lists(columns[name], separator, is_csv=False)
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
     return CanonicalBatch(batch, given_ids, tuple(faults))
 

@@ -23,8 +23,7 @@ from grace.index.tables.cells import (
     is_text,
     list_parts,
     numbers,
-    split_cells,
-    text_lists,
+    rule_lists,
     texts,
 )
 from grace.index.tables.table_file import TableFile
@@ -237,7 +236,7 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
         facts.typed_text |= not is_csv
     else:
         facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
-    lists = split_cells(column, separator) if is_csv else text_lists(column)
+    lists = rule_lists(column, separator, is_csv=is_csv)
     if pa.types.is_integer(kind):
         _add_range(facts, column.cast(pa.float64(), safe=False))
     _add_values(facts, lists)

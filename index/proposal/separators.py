@@ -1,4 +1,4 @@
-"""The text between the values that a CSV's cells list, if any do."""
+"""The text between the values that texts list, if any do."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from grace.index.proposal.facts import BATCH_ROWS
 from grace.index.proposal.names import DESCRIBING_WORDS, TITLE_NAMES, plain_name, words
-from grace.index.tables.addresses import Format
+from grace.index.tables.cells import is_text, texts
 from grace.index.tables.table_file import TableFile
 
 SEPARATORS = ("|", ";", ",")
@@ -25,11 +25,13 @@ class _Cells:
     separators: set[str] = field(default_factory=set)
 
     def add(self, column: pa.Array) -> None:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary
         for separator in set(SEPARATORS) - self.separators:
             if pc.any(pc.match_substring(column, separator)).as_py():
                 self.separators.add(separator)
         if len(self.cells) < _MOST:
-            self.cells.update(column.drop_null().unique().to_pylist())
+            self.cells.update(cell for cell in texts(column.unique()) if cell)
 
     def lists(self, separator: str) -> bool:
         """Return whether the values repeat in different cells, or are few and without blanks."""
@@ -53,12 +55,12 @@ def list_separator(files: Sequence[TableFile], columns: Sequence[str] | None = N
     """
     found: dict[str, _Cells] = {}
     for file in files:
-        if file.format is not Format.CSV:
-            continue
         names = [
-            name
-            for name in file.schema.names
-            if (columns is None or name in columns) and not _is_prose(plain_name(name))
+            each.name
+            for each in file.schema
+            if is_text(each.type)
+            and (columns is None or each.name in columns)
+            and not _is_prose(plain_name(each.name))
         ]
         for batch in file.batches(names, BATCH_ROWS) if names else ():
             for name in names:

@@ -108,8 +108,23 @@ def text_lists(column: pa.Array) -> pa.Array:
     return _lists(_offsets(valid), valid, column.filter(pa.array(valid)))
 
 
+def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> pa.Array:
+    """Return a rule as lists of texts.
+
+    A separator splits texts in every format. Without one, a text is one value; the texts of a CSV
+    lose the blanks around them.
+    """
+    if not is_csv and (separator is None or not is_text(column.type)):
+        return text_lists(column)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not is_csv:  # the reader of a CSV has made empty cells null
+        column = pc.if_else(pc.equal(column, ""), None, column)
+    return split_cells(column, separator)
+
+
 def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
-    """Return the cells of a CSV as lists of texts, without the blanks around each.
+    """Return texts as lists of texts, without the blanks around each.
 
     Every Unicode space is a blank, since spreadsheets write no-break spaces. A null cell is a null
     list. An empty text between two separators is a null in the list.

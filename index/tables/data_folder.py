@@ -2,7 +2,7 @@
 
     ads:
       files: [../raw/ads.csv]      # files, folders or URLs, relative to this file
-      list_separator: "|"          # CSV: how a cell lists several values
+      list_separator: "|"          # how a text lists several values
       columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
       ignore: [embedding]          # columns of lists that are no rules
     sids: codebook                 # of `grace sids`, or a table of item_id and sid

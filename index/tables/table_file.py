@@ -35,7 +35,7 @@ class TableFile:
     format: Format
     schema: pa.Schema
     rows: int | None  # None for a CSV, which `count_rows` counts
-    list_separator: str | None = None  # of a CSV's cells that list values
+    list_separator: str | None = None  # of texts that list values
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """Yield these columns, in this order, at most `rows` rows at a time."""
@@ -98,11 +98,6 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
     repeated = [name for name in schema.names if schema.names.count(name) > 1]
     if repeated:
         raise InputError(f"{address}: column {repeated[0]!r} appears twice")
-    if list_separator is not None and form is not Format.CSV:
-        raise InputError(
-            f"{address}: list_separator is for CSV, this file is {form.shown}, which has lists; "
-            "leave list_separator out"
-        )
     return TableFile(address, form, schema, rows, list_separator)
 
 

@@ -25,8 +25,8 @@ from grace.index.tables.cells import (
     integers,
     is_list,
     is_text,
+    rule_lists,
     split_cells,
-    text_lists,
 )
 from grace.index.tables.data_folder import (
     FIRST_SECOND,
@@ -210,7 +210,7 @@ class _LogTable:
     def lists(self, name: str) -> pa.Array:
         """Return a column as lists of texts."""
         column, separator = self.columns[name], self.source.list_separator
-        return split_cells(column, separator) if self.is_csv else text_lists(column)
+        return rule_lists(column, separator, is_csv=self.is_csv)
 
     def leaves(self, folder: DataFolder, catalogue: Snapshot) -> Int64:
         """Return each event's leaf, or _UNKNOWN.   [rows]"""

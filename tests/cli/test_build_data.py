@@ -131,6 +131,39 @@ def test_the_same_ads_in_any_format_have_the_same_bytes(shop: Path, tmp_path: Pa
             assert file.read_bytes() == (other / file.name).read_bytes(), (other, file.name)
 
 
+def test_a_separator_splits_the_texts_of_every_format_alike(shop: Path) -> None:
+    """The same cells as CSV, JSON lines and Parquet: joined, empty, of one value, and null."""
+    raw = shop.parent / "raw"
+    places = [f"p{at % 7}|p{at % 5}x" if at % 3 else None for at in range(63)]
+    rows = [{"sku": f"s{at}", "place": place, "campaign": 1} for at, place in enumerate(places)]
+    rows += [{"sku": "s63", "place": "", "campaign": 2}, {"sku": "s64", "place": " p1 "}]
+    write_sids(shop / "codebook", {str(row["sku"]): [0, 1] for row in rows})
+    csv = "".join(f"{row['sku']},{row['place'] or ''},{row.get('campaign', '')}\n" for row in rows)
+    (raw / "a.csv").write_text(f"sku,place,campaign\n{csv}")
+    (raw / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = pa.Table.from_pylist(rows)
+    at = table.schema.get_field_index("place")
+    pq.write_table(
+        table.set_column(at, "place", table["place"].dictionary_encode()), raw / "c.parquet"
+    )
+    (shop / "targeting.yaml").write_text("sets: {place: {bloom_bits: 64}}\nentities: [campaign]\n")
+    for name in ("a.csv", "b.jsonl", "c.parquet"):
+        tables = f'ads: {{files: [../raw/{name}], list_separator: "|", columns: {{ad_id: sku}}}}\n'
+        (shop / "tables.yaml").write_text(f"{tables}sids: codebook\nid_map: ids.parquet\n")
+        assert build(shop)[0] == 0
+        out = shop.parent / f"proposed-{name}"
+        assert invoke_grace("init", "--ads", raw / name, "--out", out).exit_code == 0
+        assert 'list_separator: "|"' in (out / "tables.yaml").read_text()
+    first, *others = [
+        load_snapshot(shop / "snapshots", each) for each in versions(shop / "snapshots")
+    ]
+    values = {f"p{at}" for at in range(7)} | {f"p{at}x" for at in range(5)}
+    assert set(first.set_values[0].strings) == values
+    for other in others:
+        assert other.set_values[0].strings == first.set_values[0].strings
+        assert other.rules.num_rules == first.rules.num_rules
+
+
 def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     raw, rows = shop.parent / "raw", [{"sku": "sku-1", "Country Code": "US"}]
     rows.append({"sku": "007", "place": "it", "campaign": "7"})

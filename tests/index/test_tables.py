@@ -203,12 +203,6 @@ def test_a_column_that_changes_its_type_in_a_later_block_is_refused(tmp_path: Pa
         open_table(path)
 
 
-def test_a_list_separator_is_for_csv(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="list_separator is for CSV, this file is JSON lines"):
-        open_table(written(tmp_path / "a.jsonl", '{"a": 1}'), "|")
-    assert open_table(written(tmp_path / "a.csv", CSV), "|").list_separator == "|"
-
-
 def test_a_folder_means_its_tables_of_one_format(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv.gz", "_notes.json", ".hidden.csv"):
         written(tmp_path / name, "x\n1\n")
