@@ -32,7 +32,7 @@ MOST_VALUES = 1 << 16
 """The most distinct values to keep of a column. Of more, only the fact that there are more."""
 
 BATCH_ROWS = 1 << 16
-_TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+TIME_PATTERN = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 _BOOLEAN = r"^(?i:true|false)$"
 
 Int64 = npt.NDArray[np.int64]
@@ -288,7 +288,7 @@ def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
     if not bad.any() and not pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py():
         _add_range(facts, parsed)
         return {Kind.NUMBER}
-    for kind, pattern in ((Kind.BOOLEAN, _BOOLEAN), (Kind.TIME, _TIME)):
+    for kind, pattern in ((Kind.BOOLEAN, _BOOLEAN), (Kind.TIME, TIME_PATTERN)):
         if pc.all(pc.match_substring_regex(cells, pattern)).as_py():
             return {kind}
     return {Kind.TEXT}

@@ -1,4 +1,4 @@
-"""Find the columns of a log of interactions: by name, and the ad's column also by its values."""
+"""Find the columns of a log of interactions: by name, those of ad and time also by values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.proposal.facts import BATCH_ROWS, IdValues
+from grace.index.proposal.facts import BATCH_ROWS, TIME_PATTERN, IdValues
 from grace.index.proposal.names import (
     ACTION_NAMES,
     ID_NAMES,
@@ -64,7 +64,8 @@ def propose_log(
         chosen[user] = ("user_id", "the user")
     if not _choose_ad(first, ids, chosen):
         missing.append(LogColumn("", "ad_id", "no column holds ids of the ads table"))
-    time, unit = _named(TIME_NAMES, first, chosen), None
+    time = _named(TIME_NAMES, first, chosen) or _time_by_values(first, chosen)
+    unit = None
     if time is None:
         missing.append(LogColumn("", "timestamp_ms", _no_name("the time", TIME_NAMES)))
     else:
@@ -121,6 +122,25 @@ def _choose_ad(first: pa.RecordBatch, ids: IdValues, chosen: dict[str, tuple[str
     if sid is not None:
         chosen[sid] = ("sid", "the SID of the ad")
     return sid is not None
+
+
+def _time_by_values(first: pa.RecordBatch, chosen: Mapping[str, object]) -> str | None:
+    """Return the only other column whose values are times; None if there are several."""
+    free = [name for name in first.schema.names if name not in chosen]
+    found = [name for name in free if _are_times(first.column(name))]
+    return found[0] if len(found) == 1 else None
+
+
+def _are_times(column: pa.Array) -> bool:
+    if pa.types.is_timestamp(column.type):
+        return True
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if is_text(column.type):
+        times = pc.match_substring_regex(column.drop_null(), TIME_PATTERN)
+        if len(times) and pc.all(times).as_py():
+            return True
+    return _time(column)[0] is not None
 
 
 def _time(column: pa.Array) -> tuple[str | None, str]:

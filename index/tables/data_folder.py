@@ -99,6 +99,10 @@ class _TablesSection:
     log: TableSource | None = None
 
     def __post_init__(self) -> None:
+        if self.ads.time_unit != "ms":
+            raise ConfigError(
+                f"ads: time_unit {self.ads.time_unit}: only the log has times; move it"
+            )
         if self.id_map is not None and is_url(self.id_map):
             raise ConfigError(
                 f"id_map: {self.id_map} is a URL, but a build locks the map; name a local file"

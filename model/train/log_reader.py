@@ -178,7 +178,7 @@ class _LogTable:
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
         if column is None or not pa.types.is_integer(column.type):
             raise self._wrong_type("timestamp_ms", "integers, milliseconds since 1970, or times")
-        given: Int64 = column.cast(pa.int64()).to_numpy()
+        given: Int64 = column.cast(pa.int64(), safe=False).to_numpy()  # too large: negative
         if are_times:
             return given
         unit = self.source.time_unit
@@ -186,8 +186,8 @@ class _LogTable:
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         for row in np.flatnonzero(wrong)[:1]:
             raise InputError(
-                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {given[row]} is "
-                f"not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
+                f"{self.name}: row {row + 1}: {self.source.theirs('timestamp_ms')} {column[row]} "
+                f"is not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
                 f"tables.yaml to the unit of this column ({', '.join(TIME_UNITS)}), or leave such "
                 "events out"
             )

@@ -187,6 +187,8 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
     rows = [{name: value for name, value in row.items() if name != "session"} for row in rows]
     if column == "thing":
         rows = [{**row, "xyz": f"old {at}"} for at, row in enumerate(rows)]
+    if column == "when":  # another column of times leaves it open which one it is
+        rows = [{**row, "since": 1_600_000_000_000} for row in rows]
     log = write_table(tmp_path / "log.csv", rows)
     done = invoke_grace("init", "--ads", ads, "--log", log, "--out", shop)
     assert done.exit_code == 0, done.stderr
@@ -215,6 +217,7 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
         ("Member", "item", "ms", 1000, "ms"),
         ("uid", "Item ID", "ts", 10**6, "us"),
         ("member_id", "sku", "Clicked At", 10**9, "ns"),
+        ("uid", "sku", "Uhrzeit", 1, "s"),  # found by its values
     ],
 )
 def test_usual_names_and_units_of_a_log_are_found(
@@ -232,6 +235,13 @@ def test_usual_names_and_units_of_a_log_are_found(
     assert found is not None
     assert dict(found.columns) == {"user_id": user, "ad_id": ad, "timestamp_ms": time}
     assert found.time_unit == unit
+
+
+def test_two_columns_of_times_are_left_to_the_reader(tmp_path: Path) -> None:
+    ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
+    rows = [{"user": "u1", "ad": "B00001", "begin": 1_700_000_000, "end": 1_700_000_009}]
+    report = initialize(ads, tmp_path / "shop", "--log", write_table(tmp_path / "log.csv", rows))
+    assert report["log_lacks"] == ["timestamp_ms"]
 
 
 def test_times_that_fit_no_single_unit_are_reported(tmp_path: Path) -> None:
