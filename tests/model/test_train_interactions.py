@@ -242,6 +242,12 @@ def test_times_in_another_unit_need_time_unit_and_then_give_the_same_log(
     fault = f"row 1: timestamp_ms {first} is not between 1990 and 2100, in ms .* log.time_unit in"
     with pytest.raises(InputError, match=fault):
         read_log(folder, training_catalogue)
+    huge = pa.array([2**64 - 1] * len(other), pa.uint64())
+    table = pa.Table.from_pylist(other).drop_columns(["timestamp_ms"])
+    pq.write_table(table.append_column("timestamp_ms", huge), tmp_path / LOG_FILE)
+    with pytest.raises(InputError, match=f"row 1: timestamp_ms {2**64 - 1} is not between"):
+        read_log(folder, training_catalogue)
+    folder = written(other, tmp_path)
     assert folder.log is not None
     said = replace(folder, log=replace(folder.log, time_unit=unit))
     log = read_log(said, training_catalogue).interactions
