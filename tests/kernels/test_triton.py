@@ -23,7 +23,6 @@ from support.triton_agreement import TOLERANCE, TRITON, Call, poisoned_memory
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-@pytest.mark.compile
 @pytest.mark.subprocess
 def test_interpreted_bodies_encoders_and_rungs_agree_with_plain_ones(repository: Path) -> None:
     done = run_python(
