@@ -287,7 +287,8 @@ def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path:
             with pytest.raises(CallError, match=text) as failed:
                 client.retrieve(REQUEST, timeout=30.0)
             assert failed.value.code == "UNAVAILABLE"
-            assert "it may" in text or failed.value.attempts == 1
+            # localhost may first be ::1, where no server listens: that is worth another attempt.
+            assert "it may" in text or address == name or failed.value.attempts == 1
             assert address in str(failed.value)
             if "it may" not in text:  # the fault lasts
                 with pytest.raises(CallError, match=text):
