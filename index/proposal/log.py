@@ -132,15 +132,17 @@ def _time_by_values(first: pa.RecordBatch, chosen: Mapping[str, object]) -> str 
 
 
 def _are_times(column: pa.Array) -> bool:
-    if pa.types.is_timestamp(column.type):
-        return True
+    """Return whether all values, or integers in some unit, are times between 1990 and 2100."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if is_text(column.type):
-        times = pc.match_substring_regex(column.drop_null(), TIME_PATTERN)
-        if len(times) and pc.all(times).as_py():
-            return True
-    return _time(column)[0] is not None
+    column = column.drop_null()
+    if is_text(column.type) and pc.all(pc.match_substring_regex(column, TIME_PATTERN)).as_py():
+        years = pc.utf8_slice_codeunits(column, 0, 4).cast(pa.int64())
+    elif pa.types.is_timestamp(column.type):
+        years = pc.year(column.cast(pa.timestamp("s"), safe=False))
+    else:
+        return _time(column)[0] is not None
+    return all(1990 <= year < 2100 for year in pc.unique(years).to_pylist()) and len(years) > 0
 
 
 def _time(column: pa.Array) -> tuple[str | None, str]:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -242,6 +243,24 @@ def test_two_columns_of_times_are_left_to_the_reader(tmp_path: Path) -> None:
     rows = [{"user": "u1", "ad": "B00001", "begin": 1_700_000_000, "end": 1_700_000_009}]
     report = initialize(ads, tmp_path / "shop", "--log", write_table(tmp_path / "log.csv", rows))
     assert report["log_lacks"] == ["timestamp_ms"]
+
+
+@pytest.mark.parametrize(
+    ("form", "born"),
+    [*((form, "1955-01-02") for form in FORMATS), ("parquet", datetime(1955, 1, 2, tzinfo=UTC))],
+)
+def test_times_before_1990_are_not_those_of_a_log(
+    tmp_path: Path, form: str, born: str | datetime
+) -> None:
+    ads = write_table(tmp_path / "ads.parquet", shop_rows(63))
+    rows: list[Row] = [{"user": "u1", "ad": f"B{at:05}", "born": born} for at in range(63)]
+    log = write_table(tmp_path / f"log.{form}", rows)
+    assert initialize(ads, tmp_path / "a", "--log", log)["log_lacks"] == ["timestamp_ms"]
+    rows = [{**row, "when_s": 1_780_000_000} for row in rows]
+    initialize(ads, tmp_path / "b", "--log", write_table(tmp_path / f"log.{form}", rows))
+    found = read_data_folder(tmp_path / "b").log
+    assert found is not None
+    assert found.theirs("timestamp_ms") == "when_s"
 
 
 def test_times_that_fit_no_single_unit_are_reported(tmp_path: Path) -> None:
