@@ -16,7 +16,7 @@ from grace.kernels.decode.tensors import (
 )
 from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.load import admission_slot, load_encoder_ops, load_ops
+from grace.kernels.load import admission_slot, load_encoder_ops, load_ops, load_rounded_ops
 
 __all__ = [
     "NO_BLOCK",
@@ -34,6 +34,7 @@ __all__ = [
     "admission_slot",
     "load_encoder_ops",
     "load_ops",
+    "load_rounded_ops",
     "on_device",
     "with_eligible",
 ]

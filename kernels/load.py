@@ -13,11 +13,15 @@ from grace.configs.extras import install_command
 from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
+from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED, RoundedOps
 from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
 from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.native.nvcc import LEAST_CAPABILITY
+
+ROUNDED_CAPABILITY = (9, 0)
+"""The compute capability of GPUs with the instructions of fp8_products.cu."""
 
 
 def load_ops(device: torch.device) -> Ops:
@@ -36,6 +40,27 @@ def load_ops(device: torch.device) -> Ops:
     _require_capability(device)
     prepare_selection(device)
     return decoder
+
+
+def load_rounded_ops(device: torch.device) -> RoundedOps:
+    """Return the products of precision fp8 on a device, ready to run there."""
+    if device.type != "cuda":
+        return REFERENCE_ROUNDED
+    _cuda_tables(device)
+    from grace.kernels.decode.fp8_products_cuda import (  # noqa: PLC0415
+        CUDA_ROUNDED,
+        prepare_fp8_products,
+    )
+
+    found = torch.cuda.get_device_capability(device)
+    if found != ROUNDED_CAPABILITY:
+        raise DeviceError(
+            f"precision: fp8 runs on GPUs of compute capability {ROUNDED_CAPABILITY[0]}."
+            f"{ROUNDED_CAPABILITY[1]} (H100, H200); {torch.cuda.get_device_name(device)} on "
+            f"{device} has {found[0]}.{found[1]}; use bf16"
+        )
+    prepare_fp8_products(device)
+    return CUDA_ROUNDED
 
 
 def load_encoder_ops(device: torch.device) -> EncoderOps:

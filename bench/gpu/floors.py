@@ -48,25 +48,28 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
 
     def self_attention(
         pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
-        row_scale: Tensor | None = None,
+        row_scale: Tensor | None = None, dtype: torch.dtype | None = None,
     ) -> Tensor:  # fmt: skip
         rows, inner = len(table), pool.shape[2] * pool.shape[3]
         blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
         asked = len(torch.unique(table[:, step]))
         moved = (asked + 2 * blocks + rows) * inner * pool.element_size()
         counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
-        return ops.self_attention(pool, table, step, bias, scale, row_scale)
+        return ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
 
     def cross_attention(
         queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor, scale: float,
         row_scale: Tensor | None = None, query_rows: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor:  # fmt: skip
         rows = len(queries) if query_rows is None else len(query_rows)
         asked = rows if query_rows is None else len(torch.unique(query_rows))
         inner, size = queries.shape[1], queries.element_size()
         moved = (asked + rows) * inner * size + 2 * keys.numel() * size
         counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
-        return ops.cross_attention(queries, keys, values, key_mask, scale, row_scale, query_rows)
+        return ops.cross_attention(
+            queries, keys, values, key_mask, scale, row_scale, query_rows, dtype
+        )
 
     def row_factors(x: Tensor, eps: float) -> Tensor:
         counts.add("row_factors", x.nbytes + 4 * len(x))

@@ -19,7 +19,7 @@ from grace.bench.gpu.measure import RecordedGraph
 from grace.bench.gpu.options import BenchOptions
 from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
-from grace.kernels import Ops, load_ops
+from grace.kernels import Ops, load_ops, load_rounded_ops
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.inputs import UserContext
@@ -34,6 +34,7 @@ from grace.model.definition.spec import (
 )
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.rounded_weights import weights_in
 
 PAPER = Path(configs.__file__).parent / "paper.yaml"
 BATCHES = 4
@@ -112,7 +113,9 @@ class Workload:
         dtype, ops = PRECISIONS[precision], self.load_ops(self.device)
         folded = FastWeights.of(model.decoder)
         memo = PrefixMemo.build(folded, dtype, self.memo_bytes, ops)
-        return Engine(model, folded.to(folded.device, dtype), memo, ops)
+        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
+        weights = weights_in(folded, folded.device, precision, rounded)
+        return Engine(model, weights, memo, ops)
 
     def random_engine(self, precision: Precision) -> Engine:
         return self.engine(random_decoder_alone(self.spec, self.device), precision)

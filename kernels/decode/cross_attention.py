@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
+from grace.kernels.decode.fp8_products import in_type
 from grace.kernels.row_stable import matmul
 
 
@@ -15,6 +16,7 @@ def cross_attention_reference(
     scale: float,
     row_scale: Tensor | None = None,
     query_rows: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return softmax_t(scale * q k_t) v_t over the keys t of the row's request.
 
@@ -24,7 +26,8 @@ def cross_attention_reference(
     row_scale  float32 [B * M]     multiplies the row's query: an RMS factor not yet applied
     query_rows int32 [B * M]       if given, queries is [any, H * d] and the query of row r is that
                                    of query_rows[r]: a memo's queries are read in place
-    -> [B * M, H * d] in the queries' type, computed in float32; zeros for a request without any key
+    -> [B * M, H * d] in `dtype` or else the queries' type, computed in float32; zeros for a request
+       without any key
     """
     check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
     if query_rows is not None:
@@ -37,7 +40,8 @@ def cross_attention_reference(
     # The least finite number, not -inf: without any key the weights are even, not NaN.
     scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
     weights = torch.softmax(scores, dim=-1).masked_fill(ignored, 0.0)
-    return matmul(weights, values.float()).transpose(1, 2).reshape(queries.shape).to(queries.dtype)
+    mixed = matmul(weights, values.float()).transpose(1, 2).reshape(queries.shape)
+    return in_type(mixed, dtype or queries.dtype)
 
 
 def check_cross_attention(

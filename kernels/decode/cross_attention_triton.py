@@ -43,6 +43,7 @@ def cross_attention_triton(
     scale: float,
     row_scale: Tensor | None = None,
     query_rows: Tensor | None = None,
+    dtype: torch.dtype | None = None,
     tiles: CrossAttentionTiles | None = None,
 ) -> Tensor:
     """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
@@ -58,7 +59,7 @@ def cross_attention_triton(
     rows = len(queries) if query_rows is None else len(query_rows)
     beams = rows // requests
     tiles = tiles or _tiles_of(beams, keys)
-    out = torch.empty((rows, heads * d_head), dtype=queries.dtype, device=queries.device)
+    out = torch.empty((rows, heads * d_head), dtype=dtype or queries.dtype, device=queries.device)
     if out.numel():
         whole = tokens <= tiles.keys and queries.dtype != torch.float32
         kernel = _whole_context if whole else _long_context

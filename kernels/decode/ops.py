@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
@@ -29,6 +30,7 @@ class SelfAttention(Protocol):
         bias: Tensor,
         scale: float,
         row_scale: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor: ...
 
 
@@ -42,6 +44,7 @@ class CrossAttention(Protocol):
         scale: float,
         row_scale: Tensor | None = None,
         query_rows: Tensor | None = None,
+        dtype: torch.dtype | None = None,
     ) -> Tensor: ...
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
+from grace.kernels.decode.fp8_products import in_type
 from grace.kernels.decode.tensors import NO_BLOCK
 
 
@@ -18,6 +19,7 @@ def self_attention_reference(
     bias: Tensor,
     scale: float,
     row_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Return softmax_j(scale * q k_j + bias[h, step - j]) v_j over a row's prefix j = 0..step.
 
@@ -25,8 +27,8 @@ def self_attention_reference(
     table      int32 [rows, L]     block of a row's token j; columns beyond `step` are not read
     bias       [H, L]              by distance
     row_scale  float32 [blocks]    multiplies the block's q, k and v: an RMS factor not yet applied
-    -> [rows, H * d] in the pool's type, computed in float32; q of a row is that of its block at
-       `step`
+    -> [rows, H * d] in `dtype` or else the pool's type, computed in float32; q of a row is that
+       of its block at `step`
     """
     check_self_attention(pool, table, step, bias, row_scale)
     _require_ids("table", table[:, : step + 1], len(pool), "block")
@@ -40,7 +42,7 @@ def self_attention_reference(
     # A softmax over another axis than the last rounds a thread's last heads differently.
     by_head = scores.transpose(1, 2).contiguous()
     weights = torch.softmax(by_head, dim=-1).transpose(1, 2)  # [rows, step + 1, H]
-    return (weights.unsqueeze(-1) * values).sum(dim=1).flatten(1).to(pool.dtype)
+    return in_type((weights.unsqueeze(-1) * values).sum(dim=1).flatten(1), dtype or pool.dtype)
 
 
 def check_self_attention(

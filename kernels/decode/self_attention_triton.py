@@ -38,6 +38,7 @@ def self_attention_triton(
     bias: Tensor,
     scale: float,
     row_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
     tiles: SelfAttentionTiles | None = None,
 ) -> Tensor:
     """Compute what `self_attention_reference` does, for d_head up to 256 and any pool type."""
@@ -47,7 +48,7 @@ def self_attention_triton(
     _, _, heads, d_head = pool.shape
     d_pad = triton.next_power_of_2(d_head)
     tiles = tiles or _tiles_of(step, len(pool) < rows, heads, d_pad)
-    out = torch.empty((rows, heads * d_head), dtype=pool.dtype, device=pool.device)
+    out = torch.empty((rows, heads * d_head), dtype=dtype or pool.dtype, device=pool.device)
     if out.numel():
         grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(heads, tiles.heads))
         _attend[grid](

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
+from grace.kernels.decode.fp8_products import LARGEST, RoundedWeight
 from grace.kernels.row_stable import linear
 from grace.model.definition.beam_search import root_beams
 from grace.model.definition.decoder import CrossCache
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import FastWeights, float_product
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.residual import Residual, input_type
 
 
 @torch.inference_mode()
@@ -34,13 +36,15 @@ def fast_search(
 ) -> Beams:
     """Return the last step's beams; their `corrupt` covers the whole search."""
     batch = len(context.states)
+    cross, value_scales = _cross_cache(weights, context)
     blocks = batch * sum(profile.beams)
     shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
     decoder = _FastDecoder(
         weights=weights,
         memo=memo,
         ops=ops,
-        cross=_cross_cache(weights, context),
+        cross=cross,
+        value_scales=value_scales,
         pools=tuple(weights.start.new_empty(shape) for _ in weights.qkv),
         factors=tuple(weights.start.new_empty(blocks, dtype=torch.float32) for _ in weights.qkv),
         blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
@@ -92,15 +96,17 @@ def _empty_prefixes(weights: FastWeights, batch: int) -> _Prefixes:
 class _FastDecoder:
     """The state of one batch's search.
 
-    pools    [blocks, 3, H, dh] of each layer after the first, written step by step
-    factors  float32 [blocks] of each pool: the row factors that attention applies to its q, k and v
-    blocks   int32 [blocks]   the blocks' numbers
+    pools         [blocks, 3, H, dh] of each layer after the first, written step by step
+    factors       float32 [blocks] of each pool: the row factors that attention applies to q, k, v
+    blocks        int32 [blocks]   the blocks' numbers
+    value_scales  float32 [B] of each layer: what cross-attention's values were divided by, or None
     """
 
     weights: FastWeights
     memo: PrefixMemo
     ops: Ops
     cross: CrossCache
+    value_scales: tuple[Tensor | None, ...]
     pools: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
     blocks: Tensor
@@ -114,7 +120,7 @@ class _FastDecoder:
         x = self._first_layer(step, prefixes)
         for layer in range(1, len(self.weights.layers)):
             self._later_layer(layer, step, x, prefixes.paged, rows)
-        return float_product(x, self.weights.heads[step]), self._row_factors(x)
+        return x.logits(self.weights.heads[step])
 
     def continued(self, step: int, prefixes: _Prefixes, beams: Beams) -> _Prefixes:
         """Return the prefixes of the beams that a step has selected."""
@@ -128,37 +134,42 @@ class _FastDecoder:
         paged = self.ops.rearrange(prefixes.paged, beams.parents, step)
         return _Prefixes(tokens, numbers, first, paged)
 
-    def _first_layer(self, step: int, prefixes: _Prefixes) -> Tensor:
-        """Return the residual stream after layer 0, [rows, d]."""
+    def _first_layer(self, step: int, prefixes: _Prefixes) -> Residual:
+        """Return the residual stream after layer 0."""
         weights, layer = self.weights, self.weights.layers[0]
         if step < self.memo.steps:
-            x = self.memo.states[step].index_select(0, prefixes.numbers)
+            states = self.memo.states[step].index_select(0, prefixes.numbers)
+            x = Residual(states, weights, self.ops)
             queries, query_rows, factors = self.memo.queries[step], prefixes.numbers, None
         else:
             # The memo always holds step 0, so there is a token before this one.
-            x = weights.embed[step - 1].index_select(0, prefixes.tokens)
+            embedded = weights.embed[step - 1].index_select(0, prefixes.tokens)
+            x = Residual(embedded, weights, self.ops)
             attended = self.ops.self_attention(
-                weights.first_blocks, prefixes.first, step, weights.bias, weights.scale
+                *(weights.first_blocks, prefixes.first, step, weights.bias, weights.scale),
+                dtype=input_type(layer.self_out),
             )
-            weights.products.add(x, attended, layer.self_out)
-            queries, query_rows, factors = linear(x, layer.cross_q), None, self._row_factors(x)
+            x.add(attended, layer.self_out)
+            (queries, factors), query_rows = x.product(layer.cross_q), None
         self._cross_and_feed_forward(0, x, queries, factors, query_rows)
         return x
 
-    def _later_layer(self, index: int, step: int, x: Tensor, table: Tensor, rows: slice) -> None:
+    def _later_layer(self, index: int, step: int, x: Residual, table: Tensor, rows: slice) -> None:
         weights, layer = self.weights, self.weights.layers[index]
         pool, factors = self.pools[index - 1], self.factors[index - 1]
-        factors[rows] = self._row_factors(x)
-        weights.products.into(x, weights.qkv[index - 1], pool.flatten(1)[rows])
-        attended = self.ops.self_attention(pool, table, step, weights.bias, weights.scale, factors)
-        weights.products.add(x, attended, layer.self_out)
-        row_scale = self._row_factors(x)
-        self._cross_and_feed_forward(index, x, linear(x, layer.cross_q), row_scale, None)
+        factors[rows] = x.into(weights.qkv[index - 1], pool.flatten(1)[rows])
+        attended = self.ops.self_attention(
+            *(pool, table, step, weights.bias, weights.scale, factors),
+            dtype=input_type(layer.self_out),
+        )
+        x.add(attended, layer.self_out)
+        queries, row_scale = x.product(layer.cross_q)
+        self._cross_and_feed_forward(index, x, queries, row_scale, None)
 
     def _cross_and_feed_forward(
         self,
         index: int,
-        x: Tensor,
+        x: Residual,
         queries: Tensor,
         row_scale: Tensor | None,
         query_rows: Tensor | None,
@@ -166,26 +177,36 @@ class _FastDecoder:
         layer, cross = self.weights.layers[index], self.cross
         keys, values = cross.keys[index], cross.values[index]
         attended = self.ops.cross_attention(
-            queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows
+            *(queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows),
+            dtype=input_type(layer.cross_out),
         )
-        self.weights.products.add(x, attended, layer.cross_out)
-        factors = self._row_factors(x)
-        hidden = self.ops.activate(linear(x, layer.ffn_in), factors, self.weights.spec.ffn)
-        self.weights.products.add(x, hidden, layer.ffn_out)
-
-    def _row_factors(self, x: Tensor) -> Tensor:
-        return self.ops.row_factors(x, self.weights.spec.norm_eps)
+        x.add(attended, layer.cross_out, self.value_scales[index])
+        x.add(x.hidden(layer.ffn_in), layer.ffn_out)
 
 
-def _cross_cache(weights: FastWeights, context: UserContext) -> CrossCache:
-    """Compute all layers' keys and values in one product. They stay where it writes them."""
+def _cross_cache(
+    weights: FastWeights, context: UserContext
+) -> tuple[CrossCache, tuple[Tensor | None, ...]]:
+    """Compute all layers' keys and values in one product. They stay where it writes them.
+
+    A rounded product of attended rows needs values that e4m3 can hold. So each request's are
+    divided by a number of its own, which is returned for each layer: no request changes another.
+    """
     batch, tokens, _ = context.states.shape
     states = context.states.to(weights.dtype)
     shape = (batch, tokens, len(weights.layers), 2, weights.spec.heads, weights.spec.d_head)
     written = linear(states.flatten(0, 1), weights.cross_kv).view(shape)
     by_layer = written.permute(2, 3, 0, 4, 1, 5)  # [layers, 2, B, H, T, dh]
-    return CrossCache(
+    scales: tuple[Tensor | None, ...] = (None,) * len(weights.layers)
+    if isinstance(weights.layers[0].cross_out, RoundedWeight):
+        values = by_layer[:, 1]
+        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=(2, 3, 4))
+        by = (largest.float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
+        values /= by[:, :, None, None, None]
+        scales = tuple(by)
+    cache = CrossCache(
         keys=tuple(layer[0] for layer in by_layer),
         values=tuple(layer[1] for layer in by_layer),
         mask=context.mask,
     )
+    return cache, scales

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from grace.kernels.decode.fp8_products import RoundedOps, RoundedWeight
 from grace.kernels.decode.lt_products import LtProducts
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
@@ -22,13 +23,17 @@ from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import DecoderSpec
 
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 
 PRECISIONS: Mapping[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "fp8": torch.bfloat16,
 }
+"""The type of everything but the decoder's products: `rounded_weights` says which fp8 rounds."""
+
+Weight: TypeAlias = Tensor | RoundedWeight
 
 
 class Products(Protocol):
@@ -78,11 +83,11 @@ class FastLayer:
     ffn_in [d_ff, d] (gated: [2 * d_ff, d], gate first), ffn_out [d, d_ff]
     """
 
-    self_out: Tensor
-    cross_q: Tensor
-    cross_out: Tensor
-    ffn_in: Tensor
-    ffn_out: Tensor
+    self_out: Weight
+    cross_q: Weight
+    cross_out: Weight
+    ffn_in: Weight
+    ffn_out: Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,8 @@ class FastWeights:
     cross_kv     [layers * 2 * I, d_context]   each layer's keys, then its values
     heads        [vocab_sizes[t] + extra[t], d] of each step
     bias         float32 [H, L], in every precision
-    products     the body for these weights' device and precision
+    products     the body of plain products for these weights' device and precision
+    rounded      that of products with rounded weights, if there are any
     """
 
     spec: DecoderSpec
@@ -107,11 +113,12 @@ class FastWeights:
     embed: Tensor
     first_blocks: Tensor
     layers: tuple[FastLayer, ...]
-    qkv: tuple[Tensor, ...]
+    qkv: tuple[Weight, ...]
     cross_kv: Tensor
     heads: tuple[Tensor, ...]
     bias: Tensor
     products: Products
+    rounded: RoundedOps | None = None
 
     @staticmethod
     @torch.no_grad()
@@ -143,13 +150,16 @@ class FastWeights:
         )
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that are in this object's precision, by name."""
+        """Yield the tensors that are in this object's precision, by name, and rounded scales."""
         for name in ("start", "embed", "first_blocks", "cross_kv"):
             yield name, getattr(self, name)
+        lists: list[tuple[str, Weight]] = []
         for name in ("qkv", "heads"):
-            yield from ((f"{name}[{i}]", each) for i, each in enumerate(getattr(self, name)))
+            lists += ((f"{name}[{i}]", each) for i, each in enumerate(getattr(self, name)))
         for i, layer in enumerate(self.layers):
-            yield from ((f"layers[{i}].{f.name}", getattr(layer, f.name)) for f in fields(layer))
+            lists += ((f"layers[{i}].{f.name}", getattr(layer, f.name)) for f in fields(layer))
+        for name, weight in lists:
+            yield name, weight.scales if isinstance(weight, RoundedWeight) else weight
 
     @property
     def sid_length(self) -> int:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.row_stable import linear
-from grace.model.engine.decode_weights import PLAIN_PRODUCTS, FastWeights
+from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.residual import Residual
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _rows(weights: FastWeights, step: int, rows: slice, ops: Ops) -> tuple[Tenso
         if place + 1 == step:
             x = weights.embed[place][tokens]
     attended = ops.self_attention(weights.first_blocks, table, step, weights.bias, weights.scale)
-    layer = weights.layers[0]
-    PLAIN_PRODUCTS.add(x, attended, layer.self_out)
-    factors = ops.row_factors(x, weights.spec.norm_eps)
-    return x, linear(x, layer.cross_q) * factors.unsqueeze(1)
+    residual = Residual(x, weights, ops)
+    residual.add(attended, weights.layers[0].self_out)
+    queries, factors = residual.product(weights.layers[0].cross_q)
+    return x, queries * factors.unsqueeze(1)

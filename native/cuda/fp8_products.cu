@@ -25,8 +25,8 @@ enum class Result : int64_t {
   kHidden,    // the ReLU of x W^T, rounded
 };
 
-// `row_factors` are those of the rows that are rounded: of the sums with kResidual, of the product
-// with kHidden.
+// What is rounded is multiplied by `row_factors` and `times` before: the new rows with kResidual, the
+// product with kHidden.
 struct Product {
   const void* x;                // e4m3 [rows, inner]
   const void* weight;           // e4m3 [outs, inner]
@@ -37,6 +37,7 @@ struct Product {
   void* rounded;                // e4m3 [rows, outs]
   float* squares;               // [outs / tile_outs, rows]
   int64_t rows, outs, inner, beams, tile_outs, result;
+  float times;
 };
 
 constexpr int kTileRows = 128, kGroupRows = 64;
@@ -109,7 +110,7 @@ __device__ void write_results(const Product& p, float (&sums)[kOuts / 2], uint32
       scale[half] =
           p.request_scales[static_cast<uint32_t>(rows[half]) / static_cast<uint32_t>(p.beams)];
     }
-    factor[half] = kResult != Result::kRows && live[half] ? p.row_factors[rows[half]] : 0.0f;
+    factor[half] = kResult != Result::kRows && live[half] ? p.times * p.row_factors[rows[half]] : 0.0f;
   }
   const int matrix_row = warp_row + lane / 8 % 2 * 8 + lane % 8, matrix_chunk = lane / 16;
   uint32_t bytes[2][8];

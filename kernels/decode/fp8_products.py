@@ -1,0 +1,201 @@
+"""Products of rows and weights rounded to e4m3, an 8-bit float, and what a layer does with them.
+
+A weight is rounded once, with a scale per output channel. Rows are rounded by the operation that
+computes them. The residual stream itself stays in bfloat16. Its rounded copy is of rows times a
+scale that was known before the last addition: twice their RMS factor until then. So no operation
+reads rows to find their largest number. e4m3 reaches 448, about five times what rows can have if
+an addition does not change their norm, and a larger number becomes the largest.
+
+Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
+8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
+order (`RoundedWeight.of`), so no sum depends on it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from grace.kernels.checks import require_tensor
+from grace.kernels.decode.row_factors import row_factors_reference
+from grace.kernels.row_stable import linear
+
+E4M3 = torch.float8_e4m3fn
+LARGEST = 448.0
+"""The largest number of e4m3."""
+
+ORDERED = 128
+"""Columns that are put in the threads' order together: rounded rows have a multiple of them."""
+
+HEADROOM = 2.0
+"""A row's scale over its RMS factor before the last addition."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedWeight:
+    """A weight [outs, inner] in e4m3, of which each output channel has its own scale.
+
+    rounded  e4m3 [outs, inner]
+    scales   float32 [outs]       the weight is rounded * scales
+    """
+
+    rounded: Tensor
+    scales: Tensor
+
+    @staticmethod
+    def of(weight: Tensor, *, reads_ordered: bool) -> "RoundedWeight":
+        """Round a weight. It may read rows of `RoundedRows`, whose columns are ordered."""
+        weight = weight.float()
+        scales = weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
+        rounded = to_e4m3(weight / scales.unsqueeze(1))
+        return RoundedWeight(ordered(rounded) if reads_ordered else rounded, scales)
+
+    def __len__(self) -> int:
+        return len(self.rounded)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedRows:
+    """The residual stream, and its rounded copy.
+
+    rows             bfloat16 [rows, d]
+    row_factors      float32 [rows]   the RMS factors of rows, and so of their products
+    rounded          e4m3 [rows, d]   rows times a scale, with ordered columns
+    rounded_factors  float32 [rows]   the RMS factors of products of `rounded`: of rows over scale
+    """
+
+    rows: Tensor
+    row_factors: Tensor
+    rounded: Tensor
+    rounded_factors: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RoundedOps:
+    """One body of each operation; its `..._reference` says what it computes."""
+
+    round_rows: Callable[[Tensor, float], RoundedRows]  # (rows, eps)
+    product: Callable[[Tensor, RoundedWeight, Tensor], None]  # (rounded, weight, out)
+    add_product: "AddProduct"
+    hidden: Callable[[RoundedRows, RoundedWeight], Tensor]
+
+
+class AddProduct(Protocol):
+    def __call__(
+        self,
+        rows: Tensor,
+        row_factors: Tensor,
+        rounded: Tensor,
+        weight: RoundedWeight,
+        request_scales: Tensor | None,
+        eps: float,
+    ) -> RoundedRows: ...
+
+
+def to_e4m3(x: Tensor) -> Tensor:
+    """Round to e4m3. A number beyond the largest becomes the largest, NaN stays NaN."""
+    return x.float().clamp(-LARGEST, LARGEST).to(E4M3)
+
+
+def in_type(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast to any type; to e4m3 as `to_e4m3` does."""
+    return to_e4m3(x) if dtype == E4M3 else x.to(dtype)
+
+
+def ordered(rounded: Tensor) -> Tensor:
+    """Return rows of e4m3 with their columns in the threads' order."""
+    rows, columns = rounded.shape
+    if columns % ORDERED:
+        raise ValueError(f"rounded rows must have a multiple of {ORDERED} columns, got {columns}")
+    parts = rounded.view(torch.uint8).view(rows, -1, ORDERED // 8, 4, 2)
+    return parts.transpose(2, 3).reshape(rows, columns).view(E4M3)
+
+
+def round_rows_reference(rows: Tensor, eps: float) -> RoundedRows:
+    """Round rows, with twice their own RMS factors as scales."""
+    factors = row_factors_reference(rows, eps)
+    rounded = ordered(to_e4m3(rows.float() * (HEADROOM * factors).unsqueeze(1)))
+    return RoundedRows(rows, factors, rounded, torch.full_like(factors, 1.0 / HEADROOM))
+
+
+def product_reference(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
+    """Write the product x W^T to `out`, bfloat16 [rows, outs]."""
+    check_product(rounded, weight)
+    require_tensor("out", out, torch.bfloat16, rows=len(rounded), outs=len(weight))
+    out.copy_(_product(rounded, weight))
+
+
+def add_product_reference(
+    rows: Tensor,
+    row_factors: Tensor,
+    rounded: Tensor,
+    weight: RoundedWeight,
+    request_scales: Tensor | None,
+    eps: float,
+) -> RoundedRows:
+    """Add x W^T to the residual stream in place, and return it with its new rounded copy.
+
+    rows            bfloat16 [rows, outs]
+    row_factors     float32 [rows]              the RMS factors of rows before
+    rounded         e4m3 [rows, inner]          x
+    request_scales  float32 [requests], or None   multiply the product; a request's rows follow one
+                                                  another, equally many for each
+    """
+    check_add_product(rows, row_factors, rounded, weight, request_scales)
+    added = _product(rounded, weight)
+    if request_scales is not None:
+        repeats = len(added) // len(request_scales)
+        added = added * request_scales.repeat_interleave(repeats).unsqueeze(1)
+    new = rows.float() + added
+    scales = HEADROOM * row_factors
+    factors = row_factors_reference(new, eps)
+    copy = ordered(to_e4m3(new * scales.unsqueeze(1)))
+    return RoundedRows(rows.copy_(new), factors, copy, factors / scales)
+
+
+def hidden_reference(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
+    """Return the rounded ReLU of x W^T of normalised rows.   -> e4m3 [rows, outs], ordered"""
+    check_product(rows.rounded, weight)
+    product = _product(rows.rounded, weight) * rows.rounded_factors.unsqueeze(1)
+    return ordered(to_e4m3(torch.relu(product)))
+
+
+def check_product(rounded: Tensor, weight: RoundedWeight) -> None:
+    if rounded.dim() != 2:
+        raise ValueError(f"rounded must be [rows, inner], got {list(rounded.shape)}")
+    outs, inner = weight.rounded.shape
+    require_tensor("rounded", rounded, E4M3, rows=len(rounded), inner=inner)
+    require_tensor("weight.rounded", weight.rounded, E4M3, outs=outs, inner=inner)
+    require_tensor("weight.scales", weight.scales, torch.float32, outs=outs)
+
+
+def check_add_product(
+    rows: Tensor,
+    row_factors: Tensor,
+    rounded: Tensor,
+    weight: RoundedWeight,
+    request_scales: Tensor | None,
+) -> None:
+    check_product(rounded, weight)
+    count = len(rounded)
+    require_tensor("rows", rows, torch.bfloat16, rows=count, outs=len(weight))
+    require_tensor("row_factors", row_factors, torch.float32, rows=count)
+    if request_scales is not None:
+        requests = len(request_scales)
+        require_tensor("request_scales", request_scales, torch.float32, requests=requests)
+        if requests == 0 or count % requests:
+            raise ValueError(f"rows must be equally many per request: {count} of {requests}")
+
+
+def _product(rounded: Tensor, weight: RoundedWeight) -> Tensor:
+    return linear(rounded.float(), weight.rounded.float()) * weight.scales
+
+
+REFERENCE_ROUNDED = RoundedOps(
+    round_rows=round_rows_reference,
+    product=product_reference,
+    add_product=add_product_reference,
+    hidden=hidden_reference,
+)

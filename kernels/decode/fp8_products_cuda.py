@@ -1,0 +1,258 @@
+"""Products of rounded rows on a GPU: native/cuda/fp8_products.cu. Small kernels are Triton's.
+
+The product's own kernel adds to the residual, sums the squares of its rows, and rounds them. What is
+left is a kernel that makes row factors of a few sums per row.
+"""
+
+import ctypes
+from ctypes import c_float, c_int64, c_void_p
+from enum import IntEnum
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from grace.kernels.checks import address, current_stream, require_contiguous
+from grace.kernels.decode.fp8_products import (
+    E4M3,
+    HEADROOM,
+    LARGEST,
+    ORDERED,
+    RoundedOps,
+    RoundedRows,
+    RoundedWeight,
+    check_add_product,
+    check_product,
+)
+from grace.kernels.decode.row_factors import check_row_factors
+from grace.native.loader import declare, load_cuda_library
+
+_TILE_ROWS = 128
+_WIDE, _NARROW = 256, 128  # columns of a tile
+_NARROW_COST = 0.6  # of a narrow tile, measured in wide ones
+_FACTOR_ROWS = 256
+
+
+class _Result(IntEnum):
+    ROWS, RESIDUAL, HIDDEN = range(3)
+
+
+class _Product(ctypes.Structure):
+    """The layout of native/cuda/fp8_products.cu."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),
+        *((name, c_void_p) for name in ("row_factors", "out", "rounded", "squares")),
+        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "tile_outs", "result")),
+        ("times", c_float),
+    )
+
+
+_prepare = declare("grace_cuda_prepare_fp8_products", library=load_cuda_library)
+_run = declare(
+    *("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p), library=load_cuda_library
+)
+
+
+def prepare_fp8_products(device: torch.device) -> None:
+    """Prepare a device, once, before its first product and outside of any capture."""
+    with torch.cuda.device(device):
+        _prepare()
+
+
+def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
+    """Compute what `product_reference` does."""
+    check_product(rounded, weight)
+    if out.shape != (len(rounded), len(weight)):
+        raise ValueError(f"out must be {[len(rounded), len(weight)]}, got {list(out.shape)}")
+    _launch(_Result.ROWS, rounded, weight, out=out)
+
+
+def add_product_cuda(
+    rows: Tensor,
+    row_factors: Tensor,
+    rounded: Tensor,
+    weight: RoundedWeight,
+    request_scales: Tensor | None,
+    eps: float,
+) -> RoundedRows:
+    """Compute what `add_product_reference` does."""
+    check_add_product(rows, row_factors, rounded, weight, request_scales)
+    copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
+    squares = _launch(
+        _Result.RESIDUAL,
+        rounded,
+        weight,
+        out=rows,
+        copy=copy,
+        row_factors=row_factors,
+        request_scales=request_scales,
+    )
+    after, rounded_factors = _next_factors(squares, row_factors, rows.shape[1], eps)
+    return RoundedRows(rows, after, copy, rounded_factors)
+
+
+def hidden_cuda(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
+    """Compute what `hidden_reference` does."""
+    check_product(rows.rounded, weight)
+    shape = (len(rows.rounded), len(weight))
+    hidden = torch.empty(shape, dtype=E4M3, device=rows.rounded.device)
+    _launch(_Result.HIDDEN, rows.rounded, weight, copy=hidden, row_factors=rows.rounded_factors)
+    return hidden
+
+
+def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
+    """Compute what `round_rows_reference` does."""
+    check_row_factors(rows)
+    require_contiguous(rows=rows)
+    count, d = rows.shape
+    _require_ordered("rows", d)
+    row_factors = torch.empty(count, dtype=torch.float32, device=rows.device)
+    rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)
+    if count:
+        _round[(count,)](
+            *(rows, row_factors, rounded, eps),
+            d=d,
+            d_pad=triton.next_power_of_2(d),
+            headroom=HEADROOM,
+            largest=LARGEST,
+            num_warps=4,
+        )
+    return RoundedRows(rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / HEADROOM))
+
+
+CUDA_ROUNDED = RoundedOps(
+    round_rows=round_rows_triton,
+    product=product_cuda,
+    add_product=add_product_cuda,
+    hidden=hidden_cuda,
+)
+
+
+def _launch(
+    result: _Result,
+    x: Tensor,
+    weight: RoundedWeight,
+    *,
+    out: Tensor | None = None,
+    copy: Tensor | None = None,
+    row_factors: Tensor | None = None,
+    request_scales: Tensor | None = None,
+) -> Tensor:
+    """Launch a product; return the sums of squares of its tiles' rows, [tiles, rows]."""
+    (rows, inner), outs, device = x.shape, len(weight), x.device
+    _require_ordered("weight", outs)
+    if inner % 16:
+        raise ValueError(f"weight must have a multiple of 16 columns, got {inner}")
+    blocks = _multiprocessors(device)
+    tile = _tile_outs(rows, outs, blocks)
+    parts = triton.cdiv(outs, tile) if result is _Result.RESIDUAL else 0
+    squares = torch.empty((parts, rows), dtype=torch.float32, device=device)
+    product = _Product(
+        x=address("rounded", x, device, E4M3),
+        weight=address("weight.rounded", weight.rounded, device, E4M3),
+        weight_scales=address("weight.scales", weight.scales, device, torch.float32),
+        request_scales=address("request_scales", request_scales, device, torch.float32),
+        row_factors=address("row_factors", row_factors, device, torch.float32),
+        out=address("out", out, device, torch.bfloat16),
+        rounded=address("copy", copy, device, E4M3),
+        squares=squares.data_ptr(),
+        rows=rows,
+        outs=outs,
+        inner=inner,
+        beams=1 if request_scales is None else rows // len(request_scales),
+        tile_outs=tile,
+        result=result,
+        times=HEADROOM if result is _Result.RESIDUAL else 1.0,
+    )
+    _run(current_stream(device), blocks, ctypes.sizeof(product), ctypes.byref(product))
+    return squares
+
+
+def _tile_outs(rows: int, outs: int, blocks: int) -> int:
+    """Return the width of tiles that keeps the GPU's multiprocessors busiest."""
+
+    def cost(width: int, tile_cost: float) -> float:
+        tiles = -(-rows // _TILE_ROWS) * -(-outs // width)
+        return -(-tiles // blocks) * tile_cost
+
+    return _NARROW if cost(_NARROW, _NARROW_COST) < cost(_WIDE, 1.0) else _WIDE
+
+
+@cache
+def _multiprocessors(device: torch.device) -> int:
+    count: int = torch.cuda.get_device_properties(device).multi_processor_count
+    return count
+
+
+def _require_ordered(name: str, columns: int) -> None:
+    if columns % ORDERED:
+        raise ValueError(f"{name} must have a multiple of {ORDERED} columns, got {columns}")
+
+
+def _next_factors(
+    squares: Tensor, row_factors: Tensor, d: int, eps: float
+) -> tuple[Tensor, Tensor]:
+    parts, rows = squares.shape
+    own, of_rounded = torch.empty_like(row_factors), torch.empty_like(row_factors)
+    if rows:
+        _factors[(triton.cdiv(rows, _FACTOR_ROWS),)](
+            *(squares, row_factors, own, of_rounded, rows, eps),
+            d=d,
+            parts=parts,
+            headroom=HEADROOM,
+            block=_FACTOR_ROWS,
+            num_warps=4,
+        )
+    return own, of_rounded
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _factors(
+    p_squares: tl.tensor,
+    p_before: tl.tensor,
+    p_own: tl.tensor,
+    p_rounded: tl.tensor,
+    rows: tl.tensor,
+    eps: tl.tensor,
+    d: tl.constexpr,
+    parts: tl.constexpr,
+    headroom: tl.constexpr,
+    block: tl.constexpr,
+) -> None:
+    o_row = tl.program_id(0) * block + tl.arange(0, block)
+    live = o_row < rows
+    total = tl.zeros((block,), dtype=tl.float32)
+    for part in tl.static_range(parts):
+        total += tl.load(p_squares + part * rows + o_row, mask=live, other=0.0)
+    factor = tl.rsqrt(total / d + eps)
+    before = tl.load(p_before + o_row, mask=live, other=1.0)
+    tl.store(p_own + o_row, factor, mask=live)
+    tl.store(p_rounded + o_row, factor / (headroom * before), mask=live)
+
+
+@triton.jit
+def _round(
+    p_rows: tl.tensor,
+    p_factors: tl.tensor,
+    p_rounded: tl.tensor,
+    eps: tl.tensor,
+    d: tl.constexpr,
+    d_pad: tl.constexpr,
+    headroom: tl.constexpr,
+    largest: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    o = tl.arange(0, d_pad)  # places of the rounded row
+    inside = o < d
+    place = o % 128
+    column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
+    x = tl.load(p_rows + row * d + column, mask=inside, other=0.0).to(tl.float32)
+    factor = tl.rsqrt(tl.sum(x * x, axis=0) / d + eps)
+    tl.store(p_factors + row, factor)
+    scaled = x * (headroom * factor)
+    scaled = tl.where(scaled > largest, largest, scaled)
+    scaled = tl.where(scaled < -largest, -largest, scaled)
+    tl.store(p_rounded + row * d + o, scaled.to(p_rounded.dtype.element_ty), mask=inside)

@@ -1,0 +1,89 @@
+"""The residual stream of a step's beam rows, and the products that read it or add to it.
+
+The weight decides how a product is computed. Plain weights multiply the rows, rounded weights the
+rows' rounded copy. A rounded product that is added makes the next copy; after any other change the
+copy is made when it is needed.
+"""
+
+import torch
+from torch import Tensor
+
+from grace.kernels import Ops
+from grace.kernels.decode.fp8_products import E4M3, RoundedOps, RoundedRows, RoundedWeight
+from grace.kernels.row_stable import linear
+from grace.model.engine.decode_weights import FastWeights, Weight, float_product
+
+
+class Residual:
+    """Rows [rows, d] in the weights' type, which `add` changes in place."""
+
+    def __init__(self, rows: Tensor, weights: FastWeights, ops: Ops) -> None:
+        self.rows = rows
+        self._weights, self._ops = weights, ops
+        self._factors: Tensor | None = None
+        self._copy: RoundedRows | None = None
+
+    @property
+    def row_factors(self) -> Tensor:
+        """The rows' RMS factors.   float32 [rows]"""
+        if self._factors is None:
+            self._factors = self._ops.row_factors(self.rows, self._weights.spec.norm_eps)
+        return self._factors
+
+    def product(self, weight: Weight) -> tuple[Tensor, Tensor]:
+        """Return the product with a weight, without its row factors, and the factors."""
+        if isinstance(weight, RoundedWeight):
+            out = self.rows.new_empty((len(self.rows), len(weight)))
+            return out, self.into(weight, out)
+        return linear(self.rows, weight), self.row_factors
+
+    def into(self, weight: Weight, out: Tensor) -> Tensor:
+        """Write the product with a weight to `out`, [rows, out], and return its row factors."""
+        if isinstance(weight, RoundedWeight):
+            copy = self._rounded()
+            self._rounded_ops.product(copy.rounded, weight, out)
+            return copy.rounded_factors
+        self._weights.products.into(self.rows, weight, out)
+        return self.row_factors
+
+    def add(self, x: Tensor, weight: Weight, request_scales: Tensor | None = None) -> None:
+        """Add x W^T. `x` has the weight's `input_type`; `request_scales` are for rounded ones."""
+        if isinstance(weight, RoundedWeight):
+            self._copy = self._rounded_ops.add_product(
+                *(self.rows, self.row_factors, x, weight, request_scales, self._eps)
+            )
+            self._factors = self._copy.row_factors
+        else:
+            self._weights.products.add(self.rows, x, weight)
+            self._copy = self._factors = None
+
+    def hidden(self, weight: Weight) -> Tensor:
+        """Return the hidden rows of a feed-forward network, for a second product with them."""
+        if isinstance(weight, RoundedWeight):
+            return self._rounded_ops.hidden(self._rounded(), weight)
+        product, factors = self.product(weight)
+        return self._ops.activate(product, factors, self._weights.spec.ffn)
+
+    def logits(self, head: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the product with a head in float32, without its row factors, and the factors."""
+        return float_product(self.rows, head), self.row_factors
+
+    @property
+    def _eps(self) -> float:
+        return self._weights.spec.norm_eps
+
+    @property
+    def _rounded_ops(self) -> RoundedOps:
+        assert self._weights.rounded is not None
+        return self._weights.rounded
+
+    def _rounded(self) -> RoundedRows:
+        if self._copy is None:
+            self._copy = self._rounded_ops.round_rows(self.rows, self._eps)
+            self._factors = self._copy.row_factors
+        return self._copy
+
+
+def input_type(weight: Weight) -> torch.dtype:
+    """Return the type of rows that a weight multiplies."""
+    return E4M3 if isinstance(weight, RoundedWeight) else weight.dtype

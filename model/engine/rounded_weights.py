@@ -1,0 +1,121 @@
+"""Which of the decoder's weights precision fp8 rounds, and how its operands keep within e4m3.
+
+A product with a rounded weight needs rounded rows with a scale known beforehand. A normalised row
+has the norm sqrt(d), so no component of its product exceeds sqrt(d) times the norm of a weight's
+row. So the weights of values and hidden units are divided by these norms, and the weights that
+multiply them are multiplied: the function stays the same. Layer 0's values are a table with its own
+largest numbers, and cross-attention's are scaled for each request by `decode_loop`.
+
+The heads stay in bfloat16: they are 2 % of a search's time and cost most of its agreement.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from grace.configs.errors import ConfigError
+from grace.kernels.decode.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
+from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
+
+ROUNDABLE = ("qkv", "self_out", "cross_q", "cross_out", "feed_forward")
+"""The products that precision fp8 can round; `qkv` are self-attention's in one product."""
+
+
+def weights_in(
+    folded: FastWeights,
+    device: torch.device,
+    precision: Precision,
+    rounded: RoundedOps | None = None,
+    kept: Collection[str] = (),
+) -> FastWeights:
+    """Return weights in a precision, from those in float32; fp8 needs the `rounded` operations.
+
+    Products in `kept` stay in bfloat16.
+    """
+    if precision != "fp8":
+        return folded.to(device, PRECISIONS[precision])
+    if rounded is None:
+        raise ValueError("rounded: precision fp8 needs operations")
+    names = set(ROUNDABLE) - set(kept)
+    if folded.spec.ffn != "relu":
+        names.discard("feed_forward")  # the product's epilogue has no gate
+    _require_shapes(folded)
+    balanced = _balanced(folded)
+    plain = balanced.to(device, PRECISIONS[precision])
+    given = zip(balanced.layers, plain.layers, strict=True)
+    return replace(
+        plain,
+        layers=tuple(_layer(own, other, names, device) for own, other in given),
+        qkv=tuple(_rounded(each, device, ordered=True) for each in balanced.qkv)
+        if "qkv" in names
+        else plain.qkv,
+        rounded=rounded,
+    )
+
+
+def _layer(
+    balanced: FastLayer, plain: FastLayer, names: Collection[str], device: torch.device
+) -> FastLayer:
+    changed: dict[str, Weight] = {}
+    for name, product, ordered in (
+        ("self_out", "self_out", False),
+        ("cross_q", "cross_q", True),
+        ("cross_out", "cross_out", False),
+        ("ffn_in", "feed_forward", True),
+        ("ffn_out", "feed_forward", True),
+    ):
+        if product in names:
+            changed[name] = _rounded(getattr(balanced, name), device, ordered=ordered)
+    return replace(plain, **changed)
+
+
+def _rounded(weight: Weight, device: torch.device, *, ordered: bool) -> RoundedWeight:
+    return RoundedWeight.of(_plain(weight).to(device), reads_ordered=ordered)
+
+
+def _balanced(folded: FastWeights) -> FastWeights:
+    bound = 2.0 ** math.floor(math.log2(LARGEST / math.sqrt(folded.spec.d_model)))
+    largest = folded.first_blocks[:, 2].abs().flatten(1).amax(dim=0)
+    by = _nonzero(largest) / LARGEST
+    blocks = folded.first_blocks.clone()
+    blocks[:, 2] /= by.view(blocks.shape[2:])
+    qkv, layers = [], []
+    for index, layer in enumerate(folded.layers):
+        if index:
+            weight = _plain(folded.qkv[index - 1]).clone()
+            values = weight[2 * folded.inner :]
+            by = _nonzero(values.norm(dim=1)) / bound
+            values /= by.unsqueeze(1)
+            qkv.append(weight)
+        ffn_in, ffn_out = _plain(layer.ffn_in), _plain(layer.ffn_out)
+        if folded.spec.ffn == "relu":
+            of_hidden = _nonzero(ffn_in.norm(dim=1)) / bound
+            ffn_in, ffn_out = ffn_in / of_hidden.unsqueeze(1), ffn_out * of_hidden
+        self_out = _plain(layer.self_out) * by
+        layers.append(replace(layer, self_out=self_out, ffn_in=ffn_in, ffn_out=ffn_out))
+    return replace(folded, first_blocks=blocks, qkv=tuple(qkv), layers=tuple(layers))
+
+
+def _require_shapes(folded: FastWeights) -> None:
+    spec = folded.spec
+    sizes = {"d_model": spec.d_model, "heads * d_head": folded.inner}
+    if spec.ffn == "relu":
+        sizes["d_ff"] = spec.d_ff
+    for name, size in sizes.items():
+        if size % ORDERED:
+            raise ConfigError(
+                f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
+                f"checkpoint's is {size}; use bf16"
+            )
+
+
+def _plain(weight: Weight) -> Tensor:
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def _nonzero(sizes: Tensor) -> Tensor:
+    return torch.where(sizes > 0, sizes, torch.ones_like(sizes))

@@ -1,0 +1,163 @@
+"""Products of rows rounded to e4m3: what they compute, on a CPU and on a GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from grace.kernels import load_rounded_ops
+from grace.kernels.decode.fp8_products import (
+    E4M3,
+    LARGEST,
+    REFERENCE_ROUNDED,
+    RoundedRows,
+    RoundedWeight,
+    ordered,
+    round_rows_reference,
+    to_e4m3,
+)
+
+EPS = 1e-6
+CPU = torch.device("cpu")
+GPU = torch.device("cuda", 0)
+# rows, outs, inner: tiles of 128 x 256 and 128 x 128, parts of tiles, one step and several.
+SHAPES = ((1, 128, 128), (77, 384, 640), (300, 2048, 512), (4100, 256, 256), (16500, 512, 256))
+
+
+def normal(rows: int, columns: int, seed: int, device: torch.device = CPU) -> Tensor:
+    generator = torch.Generator(device).manual_seed(seed)
+    return torch.randn((rows, columns), generator=generator, device=device)
+
+
+def weight_of(outs: int, inner: int, *, reads_ordered: bool, device: torch.device) -> RoundedWeight:
+    sizes = torch.linspace(0.1, 3.0, outs, device=device).unsqueeze(1)
+    weight = normal(outs, inner, outs + inner, device) * sizes * inner**-0.5
+    return RoundedWeight.of(weight, reads_ordered=reads_ordered)
+
+
+def test_numbers_beyond_the_largest_become_the_largest_and_nan_stays_nan() -> None:
+    x = torch.tensor([[1e9, -1e9, torch.inf, torch.nan, 0.3, 448.0, -449.0, 0.0]])
+    expected = [LARGEST, -LARGEST, LARGEST, torch.nan, 0.3125, LARGEST, -LARGEST, 0.0]
+    assert torch.equal(to_e4m3(x).float().nan_to_num(7.0), torch.tensor([expected]).nan_to_num(7.0))
+
+
+def test_ordering_rows_and_a_weights_columns_changes_no_product() -> None:
+    rows, weight = to_e4m3(normal(7, 384, 1)), normal(5, 384, 2)
+    plain = RoundedWeight.of(weight, reads_ordered=False)
+    other = RoundedWeight.of(weight, reads_ordered=True)
+    assert not torch.equal(plain.rounded.float(), other.rounded.float())
+    expected = rows.double() @ plain.rounded.double().t()
+    torch.testing.assert_close(ordered(rows).double() @ other.rounded.double().t(), expected)
+
+
+def test_rows_of_another_width_cannot_be_ordered() -> None:
+    with pytest.raises(ValueError, match="multiple of 128 columns, got 130"):
+        ordered(to_e4m3(normal(2, 130, 1)))
+
+
+def test_the_rounded_copy_stays_near_the_rows_over_many_additions() -> None:
+    """A row's scale is that of the row before, so it must not drift away from the row's size."""
+    rows = normal(33, 256, 3).bfloat16()
+    weight = weight_of(256, 128, reads_ordered=False, device=CPU)
+    stream = round_rows_reference(rows, EPS)
+    for turn in range(6):
+        x = to_e4m3(16 * normal(33, 128, 10 + turn))
+        added = (x.float() @ weight.rounded.float().t()) * weight.scales
+        expected = rows.float() + added
+        stream = REFERENCE_ROUNDED.add_product(rows, stream.row_factors, x, weight, None, EPS)
+        torch.testing.assert_close(rows.float(), expected, rtol=2**-8, atol=1e-6)
+        factors = torch.rsqrt(expected.square().mean(1) + EPS)
+        torch.testing.assert_close(stream.row_factors, factors, rtol=1e-4, atol=0)
+        copy = stream.rounded.float() * (stream.rounded_factors).unsqueeze(1)
+        normed = ordered_float(expected * factors.unsqueeze(1))
+        error = (copy - normed).norm() / normed.norm()
+        assert error < 0.04
+
+
+def test_a_requests_scale_multiplies_its_rows_alone() -> None:
+    weight = weight_of(128, 128, reads_ordered=False, device=CPU)
+    x, scales = to_e4m3(normal(6, 128, 4)), torch.tensor([0.5, 3.0])
+    rows = torch.zeros((6, 128), dtype=torch.bfloat16)
+    ones = torch.ones(6)
+    REFERENCE_ROUNDED.add_product(rows, ones, x, weight, scales, EPS)
+    product = (x.float() @ weight.rounded.float().t()) * weight.scales
+    expected = product * torch.tensor([0.5] * 3 + [3.0] * 3).unsqueeze(1)
+    torch.testing.assert_close(rows.float(), expected, rtol=2**-8, atol=1e-6)
+
+
+def test_hidden_rows_are_the_rounded_relu_of_normalised_products() -> None:
+    stream = round_rows_reference(normal(9, 256, 5).bfloat16(), EPS)
+    weight = weight_of(128, 256, reads_ordered=True, device=CPU)
+    hidden = REFERENCE_ROUNDED.hidden(stream, weight)
+    product = (stream.rounded.float() @ weight.rounded.float().t()) * weight.scales
+    expected = torch.relu(product * stream.rounded_factors.unsqueeze(1))
+    assert torch.equal(hidden.float(), ordered(to_e4m3(expected)).float())
+
+
+def ordered_float(x: Tensor) -> Tensor:
+    """The order of `ordered`, for rows of floats."""
+    return x.view(len(x), -1, 16, 4, 2).transpose(2, 3).reshape(x.shape)
+
+
+def stream_of(rows: int, d: int, device: torch.device) -> RoundedRows:
+    return round_rows_reference(3 * normal(rows, d, rows + d, device).bfloat16(), EPS)
+
+
+def assert_near_e4m3(got: Tensor, expected: Tensor) -> None:
+    """Both were rounded from sums of another order, so a few may be neighbours."""
+    close = torch.isclose(got.float(), expected.float(), rtol=0.13, atol=2**-8)
+    assert close.float().mean() > 0.9999
+    assert (got.float() == expected.float()).float().mean() > 0.97
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "outs", "inner"), SHAPES)
+def test_a_gpu_computes_the_same(rows: int, outs: int, inner: int) -> None:
+    ops = load_rounded_ops(GPU)
+    stream = stream_of(rows, inner, GPU)
+    own = ops.round_rows(stream.rows, EPS)
+    assert_near_e4m3(own.rounded, stream.rounded)
+    torch.testing.assert_close(own.row_factors, stream.row_factors)
+
+    weight = weight_of(outs, inner, reads_ordered=True, device=GPU)
+    out = torch.full((rows, outs), torch.nan, dtype=torch.bfloat16, device=GPU)
+    wanted = out.clone()
+    ops.product(stream.rounded, weight, out)
+    REFERENCE_ROUNDED.product(stream.rounded, weight, wanted)
+    torch.testing.assert_close(out, wanted, rtol=2e-2, atol=5e-2)
+
+    assert_near_e4m3(ops.hidden(stream, weight), REFERENCE_ROUNDED.hidden(stream, weight))
+
+    x = to_e4m3(8 * normal(rows, inner, 8, GPU))
+    requests = next(n for n in (7, 4, 1) if rows % n == 0)
+    for scales in (None, torch.linspace(0.3, 2.0, requests, device=GPU)):
+        mine = 3 * normal(rows, outs, 9, GPU).bfloat16()
+        theirs = mine.clone()
+        before = round_rows_reference(mine, EPS).row_factors
+        got = ops.add_product(mine, before, x, weight, scales, EPS)
+        expected = REFERENCE_ROUNDED.add_product(theirs, before, x, weight, scales, EPS)
+        torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=1e-1)
+        torch.testing.assert_close(got.row_factors, expected.row_factors, rtol=2e-3, atol=0)
+        torch.testing.assert_close(got.rounded_factors, expected.rounded_factors, rtol=2e-3, atol=0)
+        assert_near_e4m3(got.rounded, expected.rounded)
+
+
+@pytest.mark.gpu
+def test_a_row_that_is_not_finite_changes_no_other_row_on_a_gpu() -> None:
+    ops, rows = load_rounded_ops(GPU), 200
+    weight = weight_of(256, 256, reads_ordered=False, device=GPU)
+    x = to_e4m3(normal(rows, 256, 1, GPU))
+    results = []
+    for spoiled in (False, True):
+        residual = normal(rows, 256, 2, GPU).bfloat16()
+        if spoiled:
+            residual[7] = torch.nan
+            residual[9] = torch.inf
+        factors = torch.ones(rows, device=GPU)
+        results.append(ops.add_product(residual, factors, x, weight, None, EPS))
+    others = [i for i in range(rows) if i not in (7, 9)]
+    for name in ("rows", "row_factors", "rounded_factors", "rounded"):
+        one, other = (getattr(each, name)[others].float() for each in results)
+        assert torch.equal(one, other), name
+    assert results[1].rows[7].isnan().all()
+    assert not results[1].rows[9].isfinite().any()
+    assert x.dtype == E4M3
