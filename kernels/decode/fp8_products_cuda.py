@@ -29,9 +29,7 @@ from grace.kernels.decode.fp8_products import (
 from grace.kernels.decode.row_factors import check_row_factors
 from grace.native.loader import declare, load_cuda_library
 
-_TILE_ROWS = 128
-_WIDE, _NARROW = 256, 128  # columns of a tile
-_NARROW_COST = 0.6  # of a narrow tile, measured in wide ones
+_TILE_COLUMNS = 128
 _FACTOR_ROWS = 256
 
 
@@ -45,7 +43,7 @@ class _Product(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),
         *((name, c_void_p) for name in ("row_factors", "out", "rounded", "squares")),
-        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "tile_outs", "result")),
+        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "result")),
         ("times", c_float),
     )
 
@@ -146,9 +144,7 @@ def _launch(
     _require_ordered("weight", outs)
     if inner % 16:
         raise ValueError(f"weight must have a multiple of 16 columns, got {inner}")
-    blocks = _multiprocessors(device)
-    tile = _tile_outs(rows, outs, blocks)
-    parts = triton.cdiv(outs, tile) if result is _Result.RESIDUAL else 0
+    parts = outs // _TILE_COLUMNS if result is _Result.RESIDUAL else 0
     squares = torch.empty((parts, rows), dtype=torch.float32, device=device)
     product = _Product(
         x=address("rounded", x, device, E4M3),
@@ -163,22 +159,12 @@ def _launch(
         outs=outs,
         inner=inner,
         beams=1 if request_scales is None else rows // len(request_scales),
-        tile_outs=tile,
         result=result,
         times=HEADROOM if result is _Result.RESIDUAL else 1.0,
     )
+    blocks = _multiprocessors(device)
     _run(current_stream(device), blocks, ctypes.sizeof(product), ctypes.byref(product))
     return squares
-
-
-def _tile_outs(rows: int, outs: int, blocks: int) -> int:
-    """Return the width of tiles that keeps the GPU's multiprocessors busiest."""
-
-    def cost(width: int, tile_cost: float) -> float:
-        tiles = -(-rows // _TILE_ROWS) * -(-outs // width)
-        return -(-tiles // blocks) * tile_cost
-
-    return _NARROW if cost(_NARROW, _NARROW_COST) < cost(_WIDE, 1.0) else _WIDE
 
 
 @cache

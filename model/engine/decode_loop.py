@@ -199,11 +199,11 @@ def _cross_cache(
     by_layer = written.permute(2, 3, 0, 4, 1, 5)  # [layers, 2, B, H, T, dh]
     scales: tuple[Tensor | None, ...] = (None,) * len(weights.layers)
     if isinstance(weights.layers[0].cross_out, RoundedWeight):
-        values = by_layer[:, 1]
-        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=(2, 3, 4))
+        values = written[:, :, :, 1].flatten(3)  # [B, T, layers, I]
+        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=(1, 3))
         by = (largest.float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
-        values /= by[:, :, None, None, None]
-        scales = tuple(by)
+        values /= by[:, None, :, None]
+        scales = tuple(by.t().contiguous())
     cache = CrossCache(
         keys=tuple(layer[0] for layer in by_layer),
         values=tuple(layer[1] for layer in by_layer),

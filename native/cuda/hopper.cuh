@@ -133,30 +133,12 @@ __device__ inline void settle(float (&sums)[kSums]) {
   for (int i = 0; i < kSums; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// d = a b^T (+ d, if `keep`) of 64 rows and 32 terms, with as many columns as d has places.
+// d = a b^T, or with `keep` d += a b^T, of 64 rows, 128 columns and 32 terms in e4m3.
 #define GRACE_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define GRACE_SUMS_16(i) \
   GRACE_SUMS_4(i), GRACE_SUMS_4(i + 4), GRACE_SUMS_4(i + 8), GRACE_SUMS_4(i + 12)
 #define GRACE_SUMS_64(i) \
   GRACE_SUMS_16(i), GRACE_SUMS_16(i + 16), GRACE_SUMS_16(i + 32), GRACE_SUMS_16(i + 48)
-__device__ inline void add_product(float (&d)[128], uint64_t a, uint64_t b, bool keep) {
-  asm volatile(
-      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k32.f32.e4m3.e4m3 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
-      "%127}, "
-      "%128, %129, keep, 1, 1;\n}"
-      : GRACE_SUMS_64(0), GRACE_SUMS_64(64)
-      : "l"(a), "l"(b), "r"(static_cast<int>(keep)));
-}
-
 __device__ inline void add_product(float (&d)[64], uint64_t a, uint64_t b, bool keep) {
   asm volatile(
       "{\n.reg .pred keep;\nsetp.ne.b32 keep, %66, 0;\n"
