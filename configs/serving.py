@@ -12,7 +12,8 @@ from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 
-PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16"]
+PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
+Fp8Product: TypeAlias = Literal["qkv", "self_out", "cross_q", "cross_out", "feed_forward"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MAX_PORT = 65535
@@ -220,6 +221,9 @@ class ServingConfig:
         PrecisionSetting,
         "the model's number format; auto: fp32 on a CPU, which has no other, bf16 on a GPU",
     ] = "auto"
+    fp8_keep: Annotated[
+        tuple[Fp8Product, ...], "products of the decoder that stay in bf16 with precision fp8"
+    ] = ()
     memo_bytes: Annotated[
         int, "most GPU memory, in bytes, for what the first steps compute once for every prefix"
     ] = 4 << 30
@@ -248,6 +252,11 @@ class ServingConfig:
     def __post_init__(self) -> None:
         _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")
         _require_within(self, 0, MAX_SECONDS, "watch_seconds")
+        if self.fp8_keep and self.precision != "fp8":
+            raise ConfigError(
+                f"fp8_keep: has no effect with precision {self.precision}; set precision: fp8, or "
+                "remove it"
+            )
         if self.state_dir is None and (self.updates.require_full or self.updates.file is not None):
             given = "file" if self.updates.file is not None else "require_full"
             raise ConfigError(

@@ -16,7 +16,13 @@ from grace.kernels.decode.tensors import (
 )
 from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.load import admission_slot, load_encoder_ops, load_ops, load_rounded_ops
+from grace.kernels.load import (
+    admission_slot,
+    load_encoder_ops,
+    load_ops,
+    load_rounded_ops,
+    require_fp8,
+)
 
 __all__ = [
     "NO_BLOCK",
@@ -36,5 +42,6 @@ __all__ = [
     "load_ops",
     "load_rounded_ops",
     "on_device",
+    "require_fp8",
     "with_eligible",
 ]

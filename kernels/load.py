@@ -20,8 +20,8 @@ from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
-ROUNDED_CAPABILITY = (9, 0)
-"""The compute capability of GPUs with the instructions of fp8_products.cu."""
+FP8_CAPABILITY = (9, 0)
+"""Hopper's. Its tensor cores' instructions are no other GPU's, not even a newer one's."""
 
 
 def load_ops(device: torch.device) -> Ops:
@@ -46,21 +46,26 @@ def load_rounded_ops(device: torch.device) -> RoundedOps:
     """Return the products of precision fp8 on a device, ready to run there."""
     if device.type != "cuda":
         return REFERENCE_ROUNDED
+    require_fp8(device)
     _cuda_tables(device)
     from grace.kernels.decode.fp8_products_cuda import (  # noqa: PLC0415
         CUDA_ROUNDED,
         prepare_fp8_products,
     )
 
-    found = torch.cuda.get_device_capability(device)
-    if found != ROUNDED_CAPABILITY:
-        raise DeviceError(
-            f"precision: fp8 runs on GPUs of compute capability {ROUNDED_CAPABILITY[0]}."
-            f"{ROUNDED_CAPABILITY[1]} (H100, H200); {torch.cuda.get_device_name(device)} on "
-            f"{device} has {found[0]}.{found[1]}; use bf16"
-        )
     prepare_fp8_products(device)
     return CUDA_ROUNDED
+
+
+def require_fp8(device: torch.device) -> None:
+    """Refuse a GPU without the instructions of fp8_products.cu."""
+    found = torch.cuda.get_device_capability(device)
+    if found != FP8_CAPABILITY:
+        raise DeviceError(
+            f"precision: fp8 needs a GPU of compute capability {FP8_CAPABILITY[0]}."
+            f"{FP8_CAPABILITY[1]} (H100, H200), {torch.cuda.get_device_name(device)} has "
+            f"{found[0]}.{found[1]}; use bf16"
+        )
 
 
 def load_encoder_ops(device: torch.device) -> EncoderOps:

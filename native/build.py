@@ -101,8 +101,8 @@ CPU = Target(
 )
 CUDA = Target(
     name="libgrace_cuda",
-    sources=("cuda/*.cu", "src/abi.cpp"),
-    headers=("include/**/*.h", "cuda/*.cuh"),
+    sources=("cuda/*.cu", "cuda/hopper/*.cu", "src/abi.cpp"),
+    headers=("include/**/*.h", "cuda/**/*.cuh"),
     flags=NVCC_FLAGS,
     find_compiler=find_nvcc,
     command="python -m grace.native.build --cuda",

@@ -29,7 +29,7 @@ import uvloop
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
 from grace.server.daemon_thread import DaemonThread
-from grace.server.engine.serving_pair import ServingPair, precision_of
+from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.engine.warm_up import warm_up_requests
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
@@ -98,7 +98,7 @@ def serve(
             require_guarded_admin(config)
             require_descriptors(config.limits.connections)
             device = require_device(config.device)
-            precision_of(config.precision, device)
+            engine_settings(config, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
             require_folder_of(timeline)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -18,8 +18,8 @@ from grace.configs.serving import ServingConfig
 from grace.kernels import load_ops
 from grace.server.engine.serving_pair import (
     ServingPair,
+    engine_settings,
     load_pair,
-    precision_of,
     require_numbered_ids,
 )
 from grace.server.engine.warm_up import warm_up
@@ -123,8 +123,7 @@ def load_and_warm_up(
                 config.checkpoint,
                 config.generation,
                 device,
-                precision_of(config.precision, device),
-                config.memo_bytes,
+                engine_settings(config, device),
                 config.threads.post,
                 version,
             )

@@ -103,11 +103,11 @@ def searched_tables(work: Workload, engine: Engine, profile: BeamProfile) -> lis
 
     def attend(
         pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
-        row_scale: Tensor | None = None,
+        row_scale: Tensor | None = None, dtype: torch.dtype | None = None,
     ) -> Tensor:  # fmt: skip
         if pool is not engine.weights.first_blocks and step not in read:
             read[step] = BlockTable.of(table.clone(), step, len(pool))
-        return engine.ops.self_attention(pool, table, step, bias, scale, row_scale)
+        return engine.ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
 
     context = work.contexts(engine.weights.dtype, 1)[0]
     ops = replace(engine.ops, self_attention=attend)

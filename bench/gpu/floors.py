@@ -60,7 +60,7 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
     def cross_attention(
         queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor, scale: float,
         row_scale: Tensor | None = None, query_rows: Tensor | None = None,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | None = None, request_scale: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         rows = len(queries) if query_rows is None else len(query_rows)
         asked = rows if query_rows is None else len(torch.unique(query_rows))
@@ -68,7 +68,8 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         moved = (asked + rows) * inner * size + 2 * keys.numel() * size
         counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
         return ops.cross_attention(
-            queries, keys, values, key_mask, scale, row_scale, query_rows, dtype
+            *(queries, keys, values, key_mask, scale, row_scale, query_rows, dtype),
+            request_scale=request_scale,
         )
 
     def row_factors(x: Tensor, eps: float) -> Tensor:

@@ -44,10 +44,11 @@ def cross_attention_triton(
     row_scale: Tensor | None = None,
     query_rows: Tensor | None = None,
     dtype: torch.dtype | None = None,
+    request_scale: Tensor | None = None,
     tiles: CrossAttentionTiles | None = None,
 ) -> Tensor:
     """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
-    check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows)
+    check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows, request_scale)
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
     for name, tensor in (("keys", keys), ("values", values)):
@@ -66,6 +67,7 @@ def cross_attention_triton(
         grid = (triton.cdiv(beams, tiles.beams * tiles.turns), heads, requests)
         kernel[grid](
             *(queries, keys, values, key_mask.view(torch.uint8), row_scale, query_rows, out),
+            request_scale,
             *(scale * LOG2_E.value, beams, *keys.stride()[:3], *values.stride()[:3]),
             heads=heads,
             d_head=d_head,
@@ -77,6 +79,7 @@ def cross_attention_triton(
             stages=tiles.stages,
             scaled=row_scale is not None,
             gathered=query_rows is not None,
+            fitted=request_scale is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
         )
@@ -145,6 +148,7 @@ def _whole_context(
     p_scale: tl.tensor,
     p_query_rows: tl.tensor,
     p_out: tl.tensor,
+    p_request_scale: tl.tensor,
     scale: tl.tensor,
     beams: tl.tensor,
     key_request: tl.tensor,
@@ -163,6 +167,7 @@ def _whole_context(
     stages: tl.constexpr,
     scaled: tl.constexpr,
     gathered: tl.constexpr,
+    fitted: tl.constexpr,
 ) -> None:
     i_head = tl.program_id(1).to(tl.int64)
     i_request = tl.program_id(2).to(tl.int64)
@@ -213,6 +218,8 @@ def _whole_context(
         total = tl.sum(weights, axis=1)
         mixed = tl.dot(weights.to(values.dtype), values)  # [beams, d_pad]
         mixed = tl.where(any_key, mixed / total[:, None], 0.0)
+        if fitted:
+            mixed *= tl.load(p_request_scale + i_request)
         _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
 
 
@@ -225,6 +232,7 @@ def _long_context(
     p_scale: tl.tensor,
     p_query_rows: tl.tensor,
     p_out: tl.tensor,
+    p_request_scale: tl.tensor,
     scale: tl.tensor,
     beams: tl.tensor,
     key_request: tl.tensor,
@@ -243,6 +251,7 @@ def _long_context(
     stages: tl.constexpr,
     scaled: tl.constexpr,
     gathered: tl.constexpr,
+    fitted: tl.constexpr,
 ) -> None:
     i_head = tl.program_id(1).to(tl.int64)
     i_request = tl.program_id(2).to(tl.int64)
@@ -277,4 +286,6 @@ def _long_context(
             scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
             highest, total, mixed = add_keys(scores, values, highest, total, mixed)
         mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
+        if fitted:
+            mixed *= tl.load(p_request_scale + i_request)
         _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)

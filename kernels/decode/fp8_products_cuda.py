@@ -1,7 +1,7 @@
-"""Products of rounded rows on a GPU: native/cuda/fp8_products.cu. Small kernels are Triton's.
+"""Products of rounded rows on a GPU: native/cuda/hopper/fp8_products.cu.
 
-The product's own kernel adds to the residual, sums the squares of its rows, and rounds them. What is
-left is a kernel that makes row factors of a few sums per row.
+Its kernel also adds to the residual, sums the squares of its rows, and rounds them. What is left is
+a small kernel, which makes row factors of a few sums per row.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ class _Result(IntEnum):
 
 
 class _Product(ctypes.Structure):
-    """The layout of native/cuda/fp8_products.cu."""
+    """The layout of native/cuda/hopper/fp8_products.cu."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),

@@ -45,6 +45,7 @@ class CrossAttention(Protocol):
         row_scale: Tensor | None = None,
         query_rows: Tensor | None = None,
         dtype: torch.dtype | None = None,
+        request_scale: Tensor | None = None,
     ) -> Tensor: ...
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
-from grace.kernels.decode.fp8_products import LARGEST, RoundedWeight
+from grace.kernels.decode.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.beam_search import root_beams
 from grace.model.definition.decoder import CrossCache
@@ -36,15 +36,16 @@ def fast_search(
 ) -> Beams:
     """Return the last step's beams; their `corrupt` covers the whole search."""
     batch = len(context.states)
-    cross, value_scales = _cross_cache(weights, context)
+    bounds = _value_bounds(weights, context)
     blocks = batch * sum(profile.beams)
     shape = (blocks, 3, weights.spec.heads, weights.spec.d_head)
     decoder = _FastDecoder(
         weights=weights,
         memo=memo,
         ops=ops,
-        cross=cross,
-        value_scales=value_scales,
+        cross=_cross_cache(weights, context),
+        bounds=bounds,
+        inverse_bounds=None if bounds is None else bounds.reciprocal(),
         pools=tuple(weights.start.new_empty(shape) for _ in weights.qkv),
         factors=tuple(weights.start.new_empty(blocks, dtype=torch.float32) for _ in weights.qkv),
         blocks=torch.arange(blocks, dtype=torch.int32, device=weights.device),
@@ -96,17 +97,18 @@ def _empty_prefixes(weights: FastWeights, batch: int) -> _Prefixes:
 class _FastDecoder:
     """The state of one batch's search.
 
-    pools         [blocks, 3, H, dh] of each layer after the first, written step by step
-    factors       float32 [blocks] of each pool: the row factors that attention applies to q, k, v
-    blocks        int32 [blocks]   the blocks' numbers
-    value_scales  float32 [B] of each layer: what cross-attention's values were divided by, or None
+    bounds          `_value_bounds`, and one over them
+    pools           [blocks, 3, H, dh] of each layer after the first, written step by step
+    factors         float32 [blocks] of each pool: the row factors that attention applies
+    blocks          int32 [blocks]   the blocks' numbers
     """
 
     weights: FastWeights
     memo: PrefixMemo
     ops: Ops
     cross: CrossCache
-    value_scales: tuple[Tensor | None, ...]
+    bounds: Tensor | None
+    inverse_bounds: Tensor | None
     pools: tuple[Tensor, ...]
     factors: tuple[Tensor, ...]
     blocks: Tensor
@@ -179,34 +181,34 @@ class _FastDecoder:
         attended = self.ops.cross_attention(
             *(queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows),
             dtype=input_type(layer.cross_out),
+            request_scale=None if self.inverse_bounds is None else self.inverse_bounds[index],
         )
-        x.add(attended, layer.cross_out, self.value_scales[index])
+        x.add(attended, layer.cross_out, None if self.bounds is None else self.bounds[index])
         x.add(x.hidden(layer.ffn_in), layer.ffn_out)
 
 
-def _cross_cache(
-    weights: FastWeights, context: UserContext
-) -> tuple[CrossCache, tuple[Tensor | None, ...]]:
-    """Compute all layers' keys and values in one product. They stay where it writes them.
-
-    A rounded product of attended rows needs values that e4m3 can hold. So each request's are
-    divided by a number of its own, which is returned for each layer: no request changes another.
-    """
+def _cross_cache(weights: FastWeights, context: UserContext) -> CrossCache:
+    """Compute all layers' keys and values in one product. They stay where it writes them."""
     batch, tokens, _ = context.states.shape
     states = context.states.to(weights.dtype)
     shape = (batch, tokens, len(weights.layers), 2, weights.spec.heads, weights.spec.d_head)
     written = linear(states.flatten(0, 1), weights.cross_kv).view(shape)
     by_layer = written.permute(2, 3, 0, 4, 1, 5)  # [layers, 2, B, H, T, dh]
-    scales: tuple[Tensor | None, ...] = (None,) * len(weights.layers)
-    if isinstance(weights.layers[0].cross_out, RoundedWeight):
-        values = written[:, :, :, 1].flatten(3)  # [B, T, layers, I]
-        largest = torch.linalg.vector_norm(values, ord=torch.inf, dim=(1, 3))
-        by = (largest.float() / LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
-        values /= by[:, None, :, None]
-        scales = tuple(by.t().contiguous())
-    cache = CrossCache(
+    return CrossCache(
         keys=tuple(layer[0] for layer in by_layer),
         values=tuple(layer[1] for layer in by_layer),
         mask=context.mask,
     )
-    return cache, scales
+
+
+def _value_bounds(weights: FastWeights, context: UserContext) -> Tensor | None:
+    """Return what bounds each layer's cross-attention, over the largest number of e4m3.
+
+    Each request has its own bound, from its own context, so no request changes another.
+    -> float32 [layers, B], or None without rounded weights
+    """
+    if weights.value_norms is None:
+        return None
+    sizes = torch.linalg.vector_norm(context.states, dim=2, dtype=torch.float32).amax(dim=1)
+    least = torch.finfo(torch.float32).tiny
+    return (torch.outer(weights.value_norms, sizes) / LARGEST).clamp_min(least)

@@ -104,6 +104,8 @@ class FastWeights:
     bias         float32 [H, L], in every precision
     products     the body of plain products for these weights' device and precision
     rounded      that of products with rounded weights, if there are any
+    value_norms  float32 [layers]: the largest norm of a row of cross-attention's weights of values;
+                 with rounded weights
     """
 
     spec: DecoderSpec
@@ -119,6 +121,7 @@ class FastWeights:
     bias: Tensor
     products: Products
     rounded: RoundedOps | None = None
+    value_norms: Tensor | None = None
 
     @staticmethod
     @torch.no_grad()

@@ -9,6 +9,7 @@ and empty users the others, so every shape is known beforehand.
 
 import copy
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import Protocol
@@ -17,6 +18,7 @@ import torch
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.serving import Fp8Product
 from grace.kernels import (
     AdmissionSlot,
     Beams,
@@ -25,6 +27,7 @@ from grace.kernels import (
     UserTensors,
     admission_slot,
     load_encoder_ops,
+    load_rounded_ops,
 )
 from grace.model.definition.beam_search import (
     Generated,
@@ -39,7 +42,21 @@ from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.rounded_weights import weights_in
 from grace.model.engine.search_trace import SearchTrace
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How generation computes.
+
+    memo_bytes  most memory for what the first steps compute once for every prefix
+    fp8_keep    the decoder's products that stay in bf16 with precision fp8
+    """
+
+    precision: Precision
+    memo_bytes: int
+    fp8_keep: tuple[Fp8Product, ...] = ()
 
 
 class Generation(Protocol):
@@ -65,13 +82,14 @@ class Generation(Protocol):
 
 
 def generation_for(
-    model: Model, ops: Ops, precision: Precision, memo_bytes: int, config: GenerationConfig
+    model: Model, ops: Ops, settings: EngineSettings, config: GenerationConfig
 ) -> Generation:
     """Return the fastest generation for the model's device. On a GPU, record all its graphs."""
     device = model.decoder.start.device
     if device.type == "cuda":
-        fast = FastGeneration(model, ops, precision, memo_bytes)
+        fast = FastGeneration(model, ops, settings)
         return GraphGeneration(model, fast, config.batch_buckets, config.profiles.values())
+    precision = settings.precision
     if precision != "fp32":
         raise ConfigError(f"precision: {precision} needs a GPU; on device {device} use fp32")
     return PlainGeneration(model, ops)
@@ -106,15 +124,16 @@ class FastGeneration:
     Products share a workspace. So only one batch runs at a time, here or in graphs of this object.
     """
 
-    def __init__(self, model: Model, ops: Ops, precision: Precision, memo_bytes: int) -> None:
+    def __init__(self, model: Model, ops: Ops, settings: EngineSettings) -> None:
         folded = FastWeights.of(model.decoder)
-        dtype = PRECISIONS[precision]
+        precision, dtype = settings.precision, PRECISIONS[settings.precision]
         self.dtype = dtype
         self.device = folded.device
         self.vocab_sizes = folded.vocab_sizes
         self.ops = ops
-        self.memo = PrefixMemo.build(folded, dtype, memo_bytes, ops)
-        self._weights = folded.to(self.device, dtype)
+        self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
+        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
+        self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
         self._encoder_ops = load_encoder_ops(self.device)
         self._encoder = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
         if dtype != torch.float32:

@@ -4,7 +4,7 @@ A product with a rounded weight needs rounded rows with a scale known beforehand
 has the norm sqrt(d), so no component of its product exceeds sqrt(d) times the norm of a weight's
 row. So the weights of values and hidden units are divided by these norms, and the weights that
 multiply them are multiplied: the function stays the same. Layer 0's values are a table with its own
-largest numbers, and cross-attention's are scaled for each request by `decode_loop`.
+largest numbers. Cross-attention's values have the bound of a request's context (`decode_loop`).
 
 The heads stay in bfloat16: they are 2 % of a search's time and cost most of its agreement.
 """
@@ -12,16 +12,15 @@ The heads stay in bfloat16: they are 2 % of a search's time and cost most of its
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from grace.configs.errors import ConfigError
+from grace.configs.serving import Fp8Product
 from grace.kernels.decode.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
-
-ROUNDABLE = ("qkv", "self_out", "cross_q", "cross_out", "feed_forward")
-"""The products that precision fp8 can round; `qkv` are self-attention's in one product."""
 
 
 def weights_in(
@@ -29,7 +28,7 @@ def weights_in(
     device: torch.device,
     precision: Precision,
     rounded: RoundedOps | None = None,
-    kept: Collection[str] = (),
+    kept: Collection[Fp8Product] = (),
 ) -> FastWeights:
     """Return weights in a precision, from those in float32; fp8 needs the `rounded` operations.
 
@@ -39,7 +38,7 @@ def weights_in(
         return folded.to(device, PRECISIONS[precision])
     if rounded is None:
         raise ValueError("rounded: precision fp8 needs operations")
-    names = set(ROUNDABLE) - set(kept)
+    names: set[str] = set(get_args(Fp8Product)) - set(kept)
     if folded.spec.ffn != "relu":
         names.discard("feed_forward")  # the product's epilogue has no gate
     _require_shapes(folded)
@@ -53,6 +52,7 @@ def weights_in(
         if "qkv" in names
         else plain.qkv,
         rounded=rounded,
+        value_norms=_value_norms(folded).to(device) if "cross_out" in names else None,
     )
 
 
@@ -87,16 +87,22 @@ def _balanced(folded: FastWeights) -> FastWeights:
         if index:
             weight = _plain(folded.qkv[index - 1]).clone()
             values = weight[2 * folded.inner :]
-            by = _nonzero(values.norm(dim=1)) / bound
+            by = _nonzero(torch.linalg.vector_norm(values, dim=1)) / bound
             values /= by.unsqueeze(1)
             qkv.append(weight)
         ffn_in, ffn_out = _plain(layer.ffn_in), _plain(layer.ffn_out)
         if folded.spec.ffn == "relu":
-            of_hidden = _nonzero(ffn_in.norm(dim=1)) / bound
+            of_hidden = _nonzero(torch.linalg.vector_norm(ffn_in, dim=1)) / bound
             ffn_in, ffn_out = ffn_in / of_hidden.unsqueeze(1), ffn_out * of_hidden
         self_out = _plain(layer.self_out) * by
         layers.append(replace(layer, self_out=self_out, ffn_in=ffn_in, ffn_out=ffn_out))
     return replace(folded, first_blocks=blocks, qkv=tuple(qkv), layers=tuple(layers))
+
+
+def _value_norms(folded: FastWeights) -> Tensor:
+    by_layer = folded.cross_kv.view(len(folded.layers), 2, folded.inner, -1)
+    norms: Tensor = torch.linalg.vector_norm(by_layer[:, 1], dim=2)
+    return norms.amax(dim=1)
 
 
 def _require_shapes(folded: FastWeights) -> None:

@@ -10,20 +10,20 @@ import torch
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
-from grace.configs.serving import LimitsConfig, PrecisionSetting
+from grace.configs.serving import LimitsConfig, PrecisionSetting, ServingConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, with_eligible
+from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, require_fp8, with_eligible
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
-from grace.model.engine.generation import Generation, generation_for
+from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
 from grace.server.engine.memory import require_memory
@@ -97,14 +97,13 @@ def load_pair(
     checkpoint: Path,
     generation: GenerationConfig,
     device: torch.device,
-    precision: Precision,
-    memo_bytes: int,
+    engine: EngineSettings,
     match_threads: int,
     version: int | None = None,
 ) -> ServingPair:
     """Load a snapshot of a folder, the current one without a `version`, and a checkpoint."""
     snapshot = load_version(snapshots, version, device, generation.max_batch, available_cores())
-    model = load_model(checkpoint, snapshot, generation, device, precision, memo_bytes)
+    model = load_model(checkpoint, snapshot, generation, device, engine)
     return serving_pair(snapshot, model, match_threads, generation.max_batch)
 
 
@@ -127,17 +126,16 @@ def load_model(
     snapshot: Snapshot,
     generation: GenerationConfig,
     device: torch.device,
-    precision: Precision,
-    memo_bytes: int,
+    engine: EngineSettings,
 ) -> ServingModel:
     """Load and prepare a checkpoint of the snapshot's SID space."""
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
-    loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[precision])
+    loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[engine.precision])
     require_match(loaded.spec, snapshot, checkpoint)
     generation.require_steps(loaded.spec.sid_length)
     generation.require_vocabulary(loaded.spec.vocab_sizes)
     require_numbered_places(generation, loaded.spec.vocab_sizes, device)
-    model = serving_model(loaded, checkpoint, precision, memo_bytes, generation)
+    model = serving_model(loaded, checkpoint, engine, generation)
     del loaded
     if device.type == "cuda":
         torch.cuda.empty_cache()  # generation and features have copied the weights
@@ -163,15 +161,14 @@ def serving_pair(
 def serving_model(
     model: Model,
     checkpoint: Path,
-    precision: Precision,
-    memo_bytes: int,
+    engine: EngineSettings,
     generation: GenerationConfig,
 ) -> ServingModel:
     """Prepare a checkpoint. On a GPU the result copies everything, so `model` can be dropped."""
     device = model.decoder.start.device
     ops = load_ops(device)
     begin = perf_counter()
-    made = generation_for(model, ops, precision, memo_bytes, generation)
+    made = generation_for(model, ops, engine, generation)
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     seconds = perf_counter() - begin
@@ -180,10 +177,10 @@ def serving_model(
         checkpoint=checkpoint_id(checkpoint),
         folder=checkpoint,
         device=device,
-        features=feature_stage_for(model, PRECISIONS[precision]),
+        features=feature_stage_for(model, PRECISIONS[engine.precision]),
         ops=ops,
         generation=made,
-        engine=engine_facts(made, model.spec, precision, generation, seconds),
+        engine=engine_facts(made, model.spec, engine.precision, generation, seconds),
     )
 
 
@@ -214,12 +211,20 @@ def _next_memo_bytes(memo: PrefixMemo, spec: ModelSpec) -> int:
     return math.prod(spec.vocab_sizes[: memo.steps]) * of_a_prefix
 
 
+def engine_settings(config: ServingConfig, device: torch.device) -> EngineSettings:
+    """Return how a server's generation computes; refuse what the device lacks."""
+    precision = precision_of(config.precision, device)
+    return EngineSettings(precision, config.memo_bytes, config.fp8_keep)
+
+
 def precision_of(setting: PrecisionSetting, device: torch.device) -> Precision:
     """Return the precision that the setting means; refuse one that the device lacks."""
     if setting == "auto":
         return "fp32" if device.type == "cpu" else "bf16"
     if device.type == "cpu" and setting != "fp32":
         raise ConfigError(f"precision: {setting} needs a GPU; on device {device} use fp32 or auto")
+    if setting == "fp8":
+        require_fp8(device)
     return setting
 
 

@@ -20,11 +20,11 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage import root_of
 from grace.model.checkpoints.checkpoint import MODEL_YAML, checkpoint_id, require_match
 from grace.model.definition.spec import load_spec
-from grace.model.engine.decode_weights import Precision
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingModel,
     ServingPair,
+    engine_settings,
     load_model,
     load_version,
     serving_pair,
@@ -107,7 +107,7 @@ class Loader:
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
-            model = self._model(wanted.checkpoint, snapshot, model.engine.precision)
+            model = self._model(wanted.checkpoint, snapshot)
             self._go_on()
         if is_other:
             threads, max_batch = self.config.threads.post, self.config.generation.max_batch
@@ -123,13 +123,12 @@ class Loader:
         self.before_swap(pair)
         return pair
 
-    def _model(self, checkpoint: Path, snapshot: Snapshot, precision: Precision) -> ServingModel:
+    def _model(self, checkpoint: Path, snapshot: Snapshot) -> ServingModel:
         config = self.config
         require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
         require_memory_of_weights(checkpoint, self.device)
-        return load_model(
-            *(checkpoint, snapshot, config.generation, self.device, precision, config.memo_bytes)
-        )
+        settings = engine_settings(config, self.device)
+        return load_model(checkpoint, snapshot, config.generation, self.device, settings)
 
     def _pause(self, seconds: float) -> None:
         """Leave the engine to live requests for `seconds`, as long as a warm-up batch took."""

@@ -116,7 +116,7 @@ def test_an_impossible_setting_is_refused_by_its_path(
 @pytest.mark.parametrize(
     ("key", "value", "fault"),
     [
-        ("precision", "fp8", "precision: expected one of auto, fp32, bf16, fp16, got 'fp8'"),
+        ("precision", "int8", "precision: expected one of auto, fp32, bf16, fp16, fp8, got 'int8'"),
         ("memo_bytes", -1, "memo_bytes: must be at least 0, got -1"),
         ("memo_bytes", 1 << 51, "memo_bytes: must be at most 1125899906842624, got"),
     ],

@@ -18,7 +18,12 @@ from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
-from grace.model.engine.generation import FastGeneration, GraphGeneration, PlainGeneration
+from grace.model.engine.generation import (
+    EngineSettings,
+    FastGeneration,
+    GraphGeneration,
+    PlainGeneration,
+)
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -100,7 +105,7 @@ class Recorded:
     @staticmethod
     def of(cuda: FakeCuda, kind: str = "interformer") -> "Recorded":
         model = make_model(kind, CPU)
-        fast = ReplayableGeneration(model, load_ops(CPU), "fp32", ALL_STEPS)
+        fast = ReplayableGeneration(model, load_ops(CPU), EngineSettings("fp32", ALL_STEPS))
         fast.cuda = cuda
         return Recorded(model, GraphGeneration(model, fast, (1, 4), PROFILES))
 

@@ -13,6 +13,7 @@ from grace.kernels import load_ops
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
+    EngineSettings,
     FastGeneration,
     copy_features,
     empty_features,
@@ -33,7 +34,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     """It leaves the model as it is, and later changes of the model change no answer."""
     model = make_model(kind, CPU)
     weights = mapped(tuple(model.state_dict().values()), torch.clone)
-    fast = FastGeneration(model, OPS, precision, 0)
+    fast = FastGeneration(model, OPS, EngineSettings(precision, 0))
     features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
     lookups = features.read([], 4).inputs
@@ -74,19 +75,19 @@ def test_weights_beyond_a_precisions_range_are_refused_with_the_precision_to_use
         model.get_parameter(weight).fill_(value)
     text = rf"^precision: fp16 holds no number beyond 65504, which the {where} has; use bf16 or"
     with pytest.raises(ConfigError, match=text):
-        FastGeneration(model, OPS, "fp16", ALL_STEPS)
-    FastGeneration(model, OPS, "bf16", ALL_STEPS)
+        FastGeneration(model, OPS, EngineSettings("fp16", ALL_STEPS))
+    FastGeneration(model, OPS, EngineSettings("bf16", ALL_STEPS))
 
 
 def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() -> None:
     model = make_model("t5", CPU)
-    fast = FastGeneration(model, OPS, "fp32", 0)
+    fast = FastGeneration(model, OPS, EngineSettings("fp32", 0))
     batch = make_batch(model, 1, 2, 2, CPU)
     index = replace(index_of(model, 1, MatcherMode.CD, CPU), vocab_sizes=(7, 5, 12))
     with pytest.raises(ConfigError, match=r"\(7, 5, 11\), the snapshot's are \(7, 5, 12\)"):
         fast.generate(batch.features, batch.users, index, PROFILES[0])
     with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
-        generation_for(model, OPS, "bf16", 0, CONFIG)
+        generation_for(model, OPS, EngineSettings("bf16", 0), CONFIG)
 
 
 def test_empty_features_are_no_view_of_a_weight() -> None:

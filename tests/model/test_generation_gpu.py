@@ -14,7 +14,12 @@ from grace.kernels import REFERENCE, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import Precision
-from grace.model.engine.generation import FastGeneration, GraphGeneration, PlainGeneration
+from grace.model.engine.generation import (
+    EngineSettings,
+    FastGeneration,
+    GraphGeneration,
+    PlainGeneration,
+)
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
 from support.op_cases import mapped
@@ -38,7 +43,7 @@ class Both:
     @staticmethod
     def of(kind: str, precision: Precision = "fp32") -> "Both":
         model = make_model(kind, GPU)
-        fast = FastGeneration(model, load_ops(GPU), precision, ALL_STEPS)
+        fast = FastGeneration(model, load_ops(GPU), EngineSettings(precision, ALL_STEPS))
         graphs = GraphGeneration(model, fast, BUCKETS, PROFILES)
         return Both(model, fast, graphs, make_model(kind, CPU))
 

@@ -17,7 +17,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.updates.live_ads import LiveView
 from grace.kernels import load_ops
 from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import FastGeneration
+from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import ServiceError
 from grace.server.messages import GeneratedBatch, Retrieval
@@ -277,7 +277,9 @@ def test_the_fast_engine_explains_like_the_definition(explainer: Explainer) -> N
     fast = replace(
         pair.model,
         features=FastStage(model, torch.float32),
-        generation=FastGeneration(model, load_ops(torch.device("cpu")), "fp32", 1 << 22),
+        generation=FastGeneration(
+            model, load_ops(torch.device("cpu")), EngineSettings("fp32", 1 << 22)
+        ),
     )
     check_engine(replace(explainer.scene, pair=replace(pair, model=fast)))
 

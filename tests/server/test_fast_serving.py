@@ -13,7 +13,7 @@ from grace.index.builder import BuildSpec, build
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.feature_stage import PlainStage
-from grace.model.engine.generation import FastGeneration, PlainGeneration
+from grace.model.engine.generation import EngineSettings, FastGeneration, PlainGeneration
 from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
 from grace.server.stages.stages import STAGES
 from support.fast_serving import (
@@ -105,7 +105,7 @@ def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: Servin
     model = load_checkpoint(serving_files.checkpoint)
 
     def engine(memo_bytes: int) -> EngineFacts:
-        generation = FastGeneration(model, load_ops(CPU), "fp32", memo_bytes)
+        generation = FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes))
         return engine_facts(generation, model.spec, "fp32", GENERATION, seconds=0.0)
 
     now = engine(0)

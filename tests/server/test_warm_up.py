@@ -11,7 +11,7 @@ from grace.configs.serving import LimitsConfig
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.decode_weights import Precision
-from grace.model.engine.generation import FastGeneration
+from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
@@ -125,7 +125,7 @@ def in_precision(
             weight.mul_(2e4 / weight.abs().max())
         for layer in model.decoder.layers:
             layer.get_parameter("ffn_norm").mul_(8)
-    generation = FastGeneration(model, load_ops(pair.device), precision, 0)
+    generation = FastGeneration(model, load_ops(pair.device), EngineSettings(precision, 0))
     engine = replace(pair.model.engine, precision=precision)
     return replace(pair, model=replace(pair.model, generation=generation, engine=engine))
 

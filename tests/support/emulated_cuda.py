@@ -30,6 +30,7 @@ _FLAGS = (
 EMULATED = replace(
     CUDA,
     name="libgrace_cuda_emulated",
+    sources=("cuda/*.cu", "src/abi.cpp"),  # Hopper's own instructions have no emulation
     headers=(*CUDA.headers, "tests/emulated/*.h"),
     flags=_FLAGS,
     find_compiler=find_compiler,

@@ -18,6 +18,7 @@ from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
 from grace.model.definition.spec import parse_spec
 from grace.model.engine.feature_reader import read_inputs
+from grace.model.engine.generation import EngineSettings
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
@@ -102,8 +103,8 @@ class Scene:
         checkpoint = folder / "checkpoint"
         write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
         pair = load_pair(
-            *(spec.root, checkpoint, GENERATION, device, "fp32"),
-            memo_bytes=1 << 22,
+            *(spec.root, checkpoint, GENERATION, device),
+            engine=EngineSettings("fp32", 1 << 22),
             match_threads=1,
         )
         stopped = {

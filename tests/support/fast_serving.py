@@ -14,7 +14,7 @@ from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.feature_stage import FastStage
-from grace.model.engine.generation import FastGeneration
+from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair, load_pair, serving_pair
 from grace.server.messages import Answer, PendingRequest
@@ -68,15 +68,15 @@ def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPair
     fast = replace(
         pair.model,
         features=FastStage(model, torch.float32),
-        generation=FastGeneration(model, load_ops(CPU), "fp32", memo_bytes),
+        generation=FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes)),
     )
     return TwoPairs.of(replace(pair, model=fast), files)
 
 
 def captured_pairs(files: ServingFiles, precision: Precision) -> TwoPairs:
     pair = load_pair(
-        *(files.snapshots, files.checkpoint, GENERATION, torch.device("cuda:0"), precision),
-        memo_bytes=MEMO_BYTES,
+        *(files.snapshots, files.checkpoint, GENERATION, torch.device("cuda:0")),
+        engine=EngineSettings(precision, MEMO_BYTES),
         match_threads=2,
     )
     return TwoPairs.of(pair, files)

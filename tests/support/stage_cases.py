@@ -16,6 +16,7 @@ from grace.configs.serving import LimitsConfig
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_update
+from grace.model.engine.generation import EngineSettings
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
@@ -33,8 +34,8 @@ DEFAULT_LIMITS = LimitsConfig()
 
 def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
     return load_pair(
-        *(snapshots, checkpoint, GENERATION, torch.device("cpu"), "fp32"),
-        memo_bytes=0,
+        *(snapshots, checkpoint, GENERATION, torch.device("cpu")),
+        engine=EngineSettings("fp32", 0),
         match_threads=1,
     )
 

@@ -11,9 +11,9 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include "../launch.cuh"
 #include "grace/abi.h"
-#include "hopper.cuh"
-#include "launch.cuh"
+#include "instructions.cuh"
 
 namespace {
 
