@@ -12,7 +12,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import UserContext
-from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.decode_weights import FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 from support.fast_cases import (
     ALL_STEPS,
@@ -118,12 +118,12 @@ def test_a_request_gives_the_same_bits_at_every_row_with_any_neighbours(
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
-def test_a_lower_precision_finds_most_of_the_same_sids(dtype: torch.dtype, device: str) -> None:
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_lower_precision_finds_most_of_the_same_sids(precision: Precision, device: str) -> None:
     case = on(fast_case("L=4-unequal", 4, MatcherMode.CD, ads=400), torch.device(device))
     ops = load_ops(torch.device(device))
     expected = search_plainly(case, REFERENCE)
-    got = mapped(search_fast(case, ops, dtype=dtype), torch.Tensor.cpu)
+    got = mapped(search_fast(case, ops, precision=precision), torch.Tensor.cpu)
     same = [
         len(set(a) & set(b)) / len(set(a))
         for a, b in zip(expected.leaves.tolist(), got.leaves.tolist(), strict=True)

@@ -1,22 +1,24 @@
 """Decoders of every kind with a catalogue and users, for the plain search and the fast one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile
+from grace.configs.serving import Fp8Product
 from grace.index.matchers.modes import MatcherMode
 from grace.index.users.user_rows import UserAttributes, UserEncoder
-from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot
+from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
 from grace.model.definition.beam_search import Generated, beam_search, leaves_of
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from grace.model.engine.decode_loop import fast_search
-from grace.model.engine.decode_weights import FastWeights
+from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.rounded_weights import weights_in
 from support.models import random_context, random_decoder
 from support.op_cases import mapped
 from support.plain_builder import plain_snapshot
@@ -32,6 +34,11 @@ DECODERS: Mapping[str, tuple[DecoderSpec, tuple[int, ...]]] = {
     "L=3-gated-scaled": (replace(_RELU, ffn="gated_gelu", scale_scores=True), (7, 11, 5)),
     "L=4-unequal": (replace(_RELU, layers=3, d_model=20, d_head=5), (5, 13, 3, 9)),
     "L=4-extra-rows": (replace(_RELU, extra_head_rows=(7, 0, 1, 3)), (7, 3, 11, 5)),
+    "L=3-wide": (replace(_RELU, d_model=128, heads=4, d_head=32, d_ff=256), (13, 11, 7)),
+    "L=3-wide-gated": (
+        replace(_RELU, d_model=128, heads=2, d_head=64, ffn="gated_gelu"),
+        (11, 13, 5),
+    ),
     "L=5": (replace(_RELU, heads=1, d_head=16, norm_eps=1e-3), (3, 5, 2, 7, 3)),
 }
 """Specifications of the T5 family with vocabularies, by name."""
@@ -83,12 +90,17 @@ def search_plainly(case: FastCase, ops: Ops) -> Generated:
 
 
 def search_fast(
-    case: FastCase, ops: Ops, memo_bytes: int = ALL_STEPS, dtype: torch.dtype = torch.float32
+    case: FastCase,
+    ops: Ops,
+    memo_bytes: int = ALL_STEPS,
+    precision: Precision = "fp32",
+    kept: Collection[Fp8Product] = (),
 ) -> Generated:
     folded = FastWeights.of(case.decoder)
-    memo = PrefixMemo.build(folded, dtype, memo_bytes, ops)
+    memo = PrefixMemo.build(folded, PRECISIONS[precision], memo_bytes, ops)
     slot = admission_slot(ops)
     slot.point_at(case.users, case.index)
-    weights = folded.to(folded.device, dtype)
+    rounded = load_rounded_ops(folded.device) if precision == "fp8" else None
+    weights = weights_in(folded, folded.device, precision, rounded, kept)
     found = fast_search(weights, memo, case.context, slot, case.profile, ops)
     return Generated(leaves_of(found.nodes, case.index), found.scores, found.corrupt)
