@@ -14,7 +14,7 @@ Bytes are those that must be read and written once; their rate is compared with 
 run. The result that the timed graph left is compared with the definition.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +38,7 @@ from grace.bench.gpu.workload import Workload
 from grace.bench.result_file import Row
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops
+from grace.kernels.decode.fp8_products import E4M3
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 _INPUTS = 3  # of cross-attention, in turn
@@ -49,6 +50,15 @@ class _Setting(NamedTuple):
     ops: Ops
     copy_rate: float
     precision: Precision
+
+    @property
+    def result(self) -> torch.dtype:
+        """The type of attended rows."""
+        return E4M3 if self.precision == "fp8" else PRECISIONS[self.precision]
+
+    def measured(self, names: Iterable[str]) -> list[str]:
+        """Return the kernels that this precision has: only ours returns rows in e4m3."""
+        return [name for name in names if self.precision != "fp8" or name.startswith("ours")]
 
     def row(
         self, measure: str, variant: str, run: Callable[[], object], calls: int, least: Least
@@ -90,12 +100,18 @@ def _cross(setting: _Setting) -> Iterator[Row]:
     inputs = [cross_inputs(work, beams, dtype, seed) for seed in range(_INPUTS)]
     first = inputs[0]
     expected = [
-        REFERENCE.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale) for x in inputs
+        REFERENCE.cross_attention(
+            x.queries, x.keys, x.values, x.mask, x.scale, dtype=setting.result
+        )
+        for x in inputs
     ]
     rows, inner = first.queries.shape
-    moved = (2 * rows * inner + 2 * first.keys.numel()) * first.queries.element_size()
+    size = first.queries.element_size()
+    moved = (rows * inner + 2 * first.keys.numel()) * size + rows * inner * setting.result.itemsize
     least = Least(bytes=moved, flop=4 * rows * inner * first.keys.shape[2])
-    for name, attend in cross_kernels(setting.ops, work.device).items():
+    kernels = cross_kernels(setting.ops, work.device, setting.result)
+    for name in setting.measured(kernels):
+        attend = kernels[name]
         if name == "before":  # one input of gigabytes exceeds every cache
             keys, values = spread(first.keys, beams), spread(first.values, beams)
             prepared, rounds = [first._replace(keys=keys, values=values)], 1
@@ -140,12 +156,13 @@ def _self_rows(setting: _Setting, table: BlockTable, names: Sequence[str]) -> It
     step, rows = table.step, len(table.ids)
     defined = {
         paged: REFERENCE.self_attention(
-            x.pool, table.ids, step, x.bias, x.scale, x.factors if paged else None
+            *(x.pool, table.ids, step, x.bias, x.scale, x.factors if paged else None),
+            dtype=setting.result,
         )
         for paged in (True, False)
     }
-    for name in names:
-        call = self_kernel(work, name, setting.ops, x)
+    for name in setting.measured(names):
+        call = self_kernel(work, name, setting.ops, x, setting.result)
         written = (x.cache.keys[step, :rows], x.cache.values[step, :rows])
         if name in ("write", "fused"):
             for part in written:
@@ -158,7 +175,7 @@ def _self_rows(setting: _Setting, table: BlockTable, names: Sequence[str]) -> It
                 require_close(what, got, defined[name.startswith("ours")])
         for part, new in zip(written, (x.qkv[:, 1], x.qkv[:, 2]), strict=True):
             require_equal(f"{what}, the cache", part, new)
-        row = setting.row("self", name, run, len(results), _self_least(name, x))
+        row = setting.row("self", name, run, len(results), _self_least(name, x, setting.result))
         yield row | {"step": step, "beams": rows, "past_blocks": _past(name, table)}
 
 
@@ -167,12 +184,13 @@ def _past(name: str, table: BlockTable) -> int:
     return table.past if name.startswith("ours") else len(table.ids) * table.step
 
 
-def _self_least(name: str, x: SelfInputs) -> Least:
+def _self_least(name: str, x: SelfInputs, result: torch.dtype) -> Least:
     rows, inner = len(x.qkv), x.qkv.shape[2] * x.qkv.shape[3]
     size = x.qkv.element_size()
     if name == "write":
         return Least(bytes=4 * rows * inner * size, flop=0)
-    # q and the output; k and v of the rows and of their past
-    moved = 2 * rows + 2 * (rows + _past(name, x.table))
+    # q; k and v of the rows and of their past
+    moved = rows + 2 * (rows + _past(name, x.table))
     written = 2 * rows if name == "fused" else 0
-    return Least(bytes=(moved + written) * inner * size, flop=4 * rows * (x.table.step + 1) * inner)
+    moved_bytes = ((moved + written) * size + rows * result.itemsize) * inner
+    return Least(bytes=moved_bytes, flop=4 * rows * (x.table.step + 1) * inner)

@@ -138,8 +138,13 @@ def self_inputs(work: Workload, table: BlockTable, dtype: torch.dtype) -> SelfIn
     )
 
 
-def cross_kernels(ops: Ops, device: torch.device) -> dict[str, Callable[[CrossInputs], Tensor]]:
-    """Return the kernels by name. `before` takes keys and values of every row."""
+def cross_kernels(
+    ops: Ops, device: torch.device, result: torch.dtype | None = None
+) -> dict[str, Callable[[CrossInputs], Tensor]]:
+    """Return the kernels by name. `before` takes keys and values of every row.
+
+    Only `ours` can return a `result` of another type.
+    """
 
     def sdpa(x: CrossInputs, backend: SDPBackend = SDPBackend.FLASH_ATTENTION) -> Tensor:
         return cross_sdpa(x.queries, x.keys, x.values, x.scale, backend)
@@ -147,7 +152,9 @@ def cross_kernels(ops: Ops, device: torch.device) -> dict[str, Callable[[CrossIn
     kernels: dict[str, Callable[[CrossInputs], Tensor]] = {"before": sdpa, "flash": sdpa}
     if device.type == "cuda":
         kernels["cudnn"] = partial(sdpa, backend=SDPBackend.CUDNN_ATTENTION)
-    kernels["ours"] = lambda x: ops.cross_attention(x.queries, x.keys, x.values, x.mask, x.scale)
+    kernels["ours"] = lambda x: ops.cross_attention(
+        x.queries, x.keys, x.values, x.mask, x.scale, dtype=result
+    )
     return kernels
 
 
@@ -157,11 +164,19 @@ def self_names(device: torch.device) -> tuple[str, ...]:
     return ("write", "fa2", *triton_only, "ours", "ours distinct")
 
 
-def self_kernel(work: Workload, name: str, ops: Ops, x: SelfInputs) -> Callable[[], Tensor | None]:
-    """Return the call; only `ours` applies the row factors of the pool, as the decoder's does."""
+def self_kernel(
+    work: Workload, name: str, ops: Ops, x: SelfInputs, result: torch.dtype | None = None
+) -> Callable[[], Tensor | None]:
+    """Return the call.
+
+    Only `ours` applies the row factors of the pool, as the decoder's does, and can return a
+    `result` of another type.
+    """
     step = x.table.step
     if name.startswith("ours"):
-        return lambda: ops.self_attention(x.pool, x.table.ids, step, x.bias, x.scale, x.factors)
+        return lambda: ops.self_attention(
+            x.pool, x.table.ids, step, x.bias, x.scale, x.factors, result
+        )
     if name == "write":
         return lambda: append(x.qkv, x.cache, step)
     if name == "fa2":

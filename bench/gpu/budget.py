@@ -12,16 +12,23 @@ allow. The products' part of them is their arithmetic at the large product's jou
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from grace.bench.gpu.floors import Counts, Least, count_admission, counting_ops
 from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
+from grace.bench.gpu.named_products import (
+    ADD,
+    HIDDEN,
+    INTO,
+    ROUNDED,
+    ROUNDED_ADD,
+    named_products,
+    named_rounded,
+)
 from grace.bench.gpu.search import (
     DecoderBatch,
     DecoderGraph,
@@ -36,15 +43,15 @@ from grace.bench.gpu.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
-from grace.model.engine.decode_weights import PRECISIONS, Precision, Products
+from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 _ROUNDS = 3  # over the batches
 _LEAST_UNEXPLAINED = 0.02  # share of products without a shape that is worth a row
 _POWER_SECONDS = 1.5  # the driver reports the mean power of a second
 
-_NAMESPACE = "grace_bench"
-INTO, ADD = f"{_NAMESPACE}::product_into", f"{_NAMESPACE}::product_add"
-"""Operators of `named_products`: rows [m, k], weight [n, k] and the output [m, n]."""
+_ROUNDED_SUFFIX = {ROUNDED: " fp8", ROUNDED_ADD: " fp8 added", HIDDEN: " fp8 rounded"}
+_ROUNDED_BYTES = {ROUNDED: 2, ROUNDED_ADD: 2 + 2 + 1, HIDDEN: 1}
+"""Bytes that an element of the result costs: bfloat16 written, or read, written and rounded."""
 
 _TORCH_PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_")
 
@@ -56,7 +63,7 @@ _KINDS = (
     ("rearrange", r"^_gather$"),
     ("admit_children", r"admit_with|\bpoint\("),
     ("select_beams", r"score_rows|select_beams"),
-    ("products", r"nvjet|gemm|cutlass|cublas|xmma|splitK"),
+    ("products", r"nvjet|gemm|cutlass|cublas|xmma|splitK|fp8_product"),
 )
 """Operations by their kernels' names; kernels that fit none copy, gather or fill."""
 
@@ -204,8 +211,11 @@ def _profiled(
         if entry.self_device_time_total:
             by_kind[kind_of_kernel(entry.key)] += entry.self_device_time_total / 1e3 / runs
     # The host reports shapes, and that slows it down: so they have a run of their own.
-    with named_products(own.weights.products) as products:
-        named = replace(own, weights=replace(own.weights, products=products))
+    with (
+        named_products(own.weights.products) as products,
+        named_rounded(own.weights.rounded) as rounded,
+    ):
+        named = replace(own, weights=replace(own.weights, products=products, rounded=rounded))
         profiled = _recorded(
             lambda: search(named), device, ProfilerActivity.CPU, ProfilerActivity.CUDA
         )
@@ -217,7 +227,7 @@ def _products(profiled: profile, runs: int, dtype: torch.dtype) -> dict[str, tup
     for entry in profiled.key_averages(group_by_input_shape=True):
         # A named product without kernels has one of torch's inside, which counts instead.
         if entry.key in _TORCH_PRODUCTS or (
-            entry.key in (INTO, ADD) and entry.self_device_time_total
+            entry.key in (INTO, ADD, *_ROUNDED_SUFFIX) and entry.self_device_time_total
         ):
             shapes = [shape for shape in entry.input_shapes or () if len(shape) == 2]
             name, least = _product(entry.key, shapes, entry.count // runs, dtype)
@@ -230,7 +240,12 @@ def _products(profiled: profile, runs: int, dtype: torch.dtype) -> dict[str, tup
 def _product(
     key: str, shapes: list[list[int]], count: int, dtype: torch.dtype
 ) -> tuple[str, Least]:
-    """[m, k] by [k, n], after an accumulator if there is one; INTO and ADD have [n, k] weights."""
+    """[m, k] by [k, n], after an accumulator if there is one; ours have [n, k] weights."""
+    if key in _ROUNDED_SUFFIX:
+        (rows, inner), (columns, _) = shapes[:2]
+        moved = rows * inner + inner * columns + rows * columns * _ROUNDED_BYTES[key]
+        least = Least(count, moved * count, 2 * rows * inner * columns * count)
+        return f"{rows} x {inner} x {columns}{_ROUNDED_SUFFIX[key]}", least
     adds = "addmm" in key or key == ADD
     left, right = shapes[1:3] if "addmm" in key else shapes[:2]
     rows, inner = left
@@ -252,35 +267,6 @@ def _recorded(
         if on_gpu:
             torch.cuda.synchronize(device)
     return recorded
-
-
-@contextmanager
-def named_products(products: Products) -> Iterator[Products]:
-    """The engine's matrix products as torch operators, which the profiler reports with shapes.
-
-    Some are launched through ctypes (kernels.lt_products), where a profiler sees a kernel but no
-    operation. Inside a torch operator, the kernel is the operator's. The operators belong to the
-    process, so only one such context can be open.
-    """
-    library: Any = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
-    for name, run in (
-        ("product_into", products.into),
-        ("product_add", lambda x, weight, out: products.add(out, x, weight)),
-    ):
-        library.define(f"{name}(Tensor x, Tensor weight, Tensor(a!) out) -> ()")
-        library.impl(name, run, "CompositeExplicitAutograd")
-
-    class Named:
-        def into(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
-            torch.ops.grace_bench.product_into(x, weight, out)
-
-        def add(self, residual: Tensor, x: Tensor, weight: Tensor) -> None:
-            torch.ops.grace_bench.product_add(x, weight, residual)
-
-    try:
-        yield Named()
-    finally:
-        library._destroy()  # noqa: SLF001
 
 
 def kind_of_kernel(name: str) -> str:

@@ -16,6 +16,15 @@ import torch
 
 from grace.bench.gpu import attention, budget, gtm, ladder, serve
 from grace.bench.gpu.catalogue import Catalogue, catalogue_spec, full_requests
+from grace.bench.gpu.named_products import (
+    ADD,
+    HIDDEN,
+    INTO,
+    ROUNDED,
+    ROUNDED_ADD,
+    named_products,
+    named_rounded,
+)
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.workload import PAPER, workload_of
 from grace.bench.markdown import ms
@@ -26,6 +35,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot, versions
 from grace.index.storage.layout import arrays_of
 from grace.kernels import Ops
+from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED, RoundedWeight
 from grace.model.checkpoints.init import load_model_config
 from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
@@ -63,7 +73,7 @@ def test_attention_rows_have_every_kernel_and_step(attention_rows: list[Row]) ->
 
 def test_shared_blocks_are_read_once_and_a_dense_cache_whole(attention_rows: list[Row]) -> None:
     last = {row["variant"]: row for row in attention_rows if row.get("step") == 3}
-    block = 2 * 16 * 4 / 1e6  # heads, size of each, float32
+    block = 2 * 64 * 4 / 1e6  # heads, size of each, float32
     assert last["fa2"]["past_blocks"] == last["ours distinct"]["past_blocks"] == 3 * 33
     assert 3 + 3 <= last["ours"]["past_blocks"] < 2 * 33 + 3
     for name in ("fa2", "ours", "ours distinct"):
@@ -144,6 +154,16 @@ def test_a_budget_has_floors_for_products_and_operations() -> None:
     assert operations["self_attention"]["calls"] == 4 + 2
 
 
+def test_a_ladder_in_fp8_has_the_engines_rungs() -> None:
+    rows = list(ladder.measure(tiny("ladder", "L1", "D0", "D4", precisions=("fp8",))))
+    assert [(row["rung"], row["precision"]) for row in rows] == [("D0", "fp8"), ("D4", "fp8")]
+
+
+def test_attention_in_fp8_has_our_kernels() -> None:
+    rows = list(attention.measure(tiny("attention", "cross", "self", precisions=("fp8",))))
+    assert {row["variant"] for row in rows[1:]} == {"ours", "ours distinct"}
+
+
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -172,7 +192,7 @@ def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
     for own in (Outside(), PLAIN_PRODUCTS):
         out = torch.full((5, 4), torch.nan)
         with (
-            budget.named_products(own) as products,
+            named_products(own) as products,
             torch.inference_mode(),
             torch.profiler.profile(record_shapes=True) as profiled,
         ):
@@ -180,8 +200,36 @@ def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
             products.add(out, x, weight)
         torch.testing.assert_close(out, 2 * x @ weight.t())
         entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
-        for key in (budget.INTO, budget.ADD):
+        for key in (INTO, ADD):
             assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
+
+
+@torch.inference_mode()
+def test_a_product_of_rounded_weights_is_reported_with_its_shape() -> None:
+    rows = torch.randn((5, 128)).bfloat16()
+    weight = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
+    plain = REFERENCE_ROUNDED
+    stream = plain.round_rows(rows, 1e-6)
+    expected = plain.add_product(
+        rows.clone(), stream.row_factors, stream.rounded, weight, None, 1e-6
+    )
+    with (
+        named_rounded(plain) as named,
+        torch.profiler.profile(record_shapes=True) as profiled,
+    ):
+        assert named is not None
+        out, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
+        named.product(stream.rounded, weight, out)
+        hidden = named.hidden(stream, weight)
+        got = named.add_product(rows, stream.row_factors, stream.rounded, weight, None, 1e-6)
+    plain.product(stream.rounded, weight, wanted)
+    assert torch.equal(out, wanted)
+    assert torch.equal(hidden.float(), plain.hidden(stream, weight).float())
+    for name in ("rows", "row_factors", "rounded", "rounded_factors"):
+        assert torch.equal(getattr(got, name).float(), getattr(expected, name).float())
+    entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
+    for key in (ROUNDED, ROUNDED_ADD, HIDDEN):
+        assert entries[key].input_shapes[:2] == [[5, 128], [128, 128]]
 
 
 def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:

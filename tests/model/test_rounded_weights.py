@@ -12,12 +12,20 @@ from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, load_ops, require_fp8
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import UserContext
-from support.fast_cases import ALL_STEPS, FastCase, fast_case, on, search_fast, search_plainly
+from support.fast_cases import (
+    ALL_STEPS,
+    WIDE_DECODERS,
+    FastCase,
+    fast_case,
+    on,
+    search_fast,
+    search_plainly,
+)
 from support.op_cases import mapped
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ALL: tuple[Fp8Product, ...] = get_args(Fp8Product)
-WIDE = ("L=3-wide", "L=3-wide-gated")
+WIDE = tuple(WIDE_DECODERS)
 
 
 def case_on(device: str, name: str = "L=3-wide", seed: int = 2, requests: int = 5) -> FastCase:

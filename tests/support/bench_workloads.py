@@ -22,9 +22,9 @@ def tiny(
     seconds: float = 1e-6,
     out: Path | None = None,
     cache: Path | None = None,
+    precisions: tuple[Precision, ...] = ("fp32",),
 ) -> Workload:
     sids = () if TABLES[table].sids == "none" else sids
-    precisions: tuple[Precision, ...] = ("fp32",)
     if TABLES[table].precisions == "none":
         precisions = ()
     options = BenchOptions(
