@@ -13,6 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,7 @@ from grace.bench.gpu.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
+from grace.kernels.decode.fp8_products import E4M3, RoundedWeight, to_e4m3
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
 _ROUNDS = 3  # over the batches
@@ -279,10 +281,16 @@ def kind_of_kernel(name: str) -> str:
 
 
 def _rates(work: Workload, precision: Precision) -> _Rates:
-    side = 8192 if work.on_gpu else 64
+    side = 8192 if work.on_gpu else 128
     dtype, device, seconds = PRECISIONS[precision], work.device, work.options.seconds
-    a, b = (torch.randn((side, side), device=device).to(dtype) for _ in range(2))
-    product = sustained(lambda: torch.mm(a, b), device, seconds, warm_up_seconds=_POWER_SECONDS)
-    rows = a[:64].float() @ b.float()
-    require_close("the large product", torch.mm(a, b)[:64] / side**0.5, rows / side**0.5)
+    x, weight = (torch.randn((side, side), device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(x)
+    run: Callable[[], object] = partial(torch.mm, x, weight.t(), out=out)
+    if precision == "fp8":
+        by = RoundedWeight.of(weight, reads_ordered=False)
+        run = partial(work.rounded.product, to_e4m3(x), by, out)
+    product = sustained(run, device, seconds, warm_up_seconds=_POWER_SECONDS)
+    expected = x[:64].float() @ weight.float().t()
+    like = E4M3 if precision == "fp8" else None
+    require_close("the large product", out[:64] / side**0.5, expected / side**0.5, like)
     return _Rates(copy_rate(device, seconds), 2 * side**3 / product.p50_ms * 1e3, product)

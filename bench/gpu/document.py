@@ -287,28 +287,11 @@ def _budget_tables(rows: Sequence[Row]) -> str:
         f"{row['product_tflops']:.0f} TFLOP/s of a large product ({row['precision']}).\n"
         for row in rows_of(rows, "rates")
     ]
-    own = sorted(
-        rows_of(rows, "product", "operation", "other"), key=lambda row: -row["measured_ms"]
-    )
-    total: Row = {"kernel": "all", "precision": "", "calls": 0, "gflop": 0, "mb": 0}
-    total |= {name: sum(row[name] for row in own) for name in ("floor_ms", "measured_ms")}
-
-    def known(name: str, form: str) -> Cell:
-        return lambda row: format(row[name], form) if row[name] else ""
-
-    parts.append(
-        table_of(
-            [*own, total],
-            ("kernel", "{kernel}"),
-            ("type", "{precision}"),
-            ("calls", known("calls", "")),
-            ("GFLOP", known("gflop", ",.1f")),
-            ("MB", known("mb", ",.1f")),
-            ("at sustained rates, ms", known("floor_ms", ".3f")),
-            ("measured, ms", "{measured_ms:.3f}"),
-            ("share", lambda x: f"{x['share']:.1%}" if "share" in x else ""),
-        )
-    )
+    kernels = rows_of(rows, "product", "operation", "other")
+    parts += [
+        _kernels_table([row for row in kernels if row["precision"] == precision])
+        for precision in dict.fromkeys(row["precision"] for row in kernels)
+    ]
     whole = [row for row in rows_of(rows, "whole") if row["joules"] is not None]
     if whole:
         parts.append("**Energy of a batch**, all of its steps as one graph\n")
@@ -328,6 +311,28 @@ def _budget_tables(rows: Sequence[Row]) -> str:
             )
         )
     return "\n".join(parts)
+
+
+def _kernels_table(rows: Sequence[Row]) -> str:
+    """Return all kernels of one precision, the longest first, and their sum."""
+    own = sorted(rows, key=lambda row: -row["measured_ms"])
+    total: Row = {"kernel": "all", "precision": "", "calls": 0, "gflop": 0, "mb": 0}
+    total |= {name: sum(row[name] for row in own) for name in ("floor_ms", "measured_ms")}
+
+    def known(name: str, form: str) -> Cell:
+        return lambda row: format(row[name], form) if row[name] else ""
+
+    return table_of(
+        [*own, total],
+        ("kernel", "{kernel}"),
+        ("type", "{precision}"),
+        ("calls", known("calls", "")),
+        ("GFLOP", known("gflop", ",.1f")),
+        ("MB", known("mb", ",.1f")),
+        ("at sustained rates, ms", known("floor_ms", ".3f")),
+        ("measured, ms", "{measured_ms:.3f}"),
+        ("share", lambda x: f"{x['share']:.1%}" if "share" in x else ""),
+    )
 
 
 def _comparison_tables(rows: Sequence[Row]) -> str:

@@ -53,7 +53,8 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         rows, inner = len(table), pool.shape[2] * pool.shape[3]
         blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
         asked = len(torch.unique(table[:, step]))
-        moved = (asked + 2 * blocks + rows) * inner * pool.element_size()
+        size, result = pool.element_size(), (dtype or pool.dtype).itemsize
+        moved = ((asked + 2 * blocks) * size + rows * result) * inner
         counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
         return ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
 
@@ -65,7 +66,8 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         rows = len(queries) if query_rows is None else len(query_rows)
         asked = rows if query_rows is None else len(torch.unique(query_rows))
         inner, size = queries.shape[1], queries.element_size()
-        moved = (asked + rows) * inner * size + 2 * keys.numel() * size
+        result = (dtype or queries.dtype).itemsize
+        moved = (asked * size + rows * result) * inner + 2 * keys.numel() * size
         counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
         return ops.cross_attention(
             *(queries, keys, values, key_mask, scale, row_scale, query_rows, dtype),

@@ -20,6 +20,7 @@ from grace.bench.gpu.options import BenchOptions
 from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops, load_ops, load_rounded_ops
+from grace.kernels.decode.fp8_products import RoundedOps
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.inputs import UserContext
@@ -88,6 +89,11 @@ class Workload:
         return self.options.device
 
     @property
+    def rounded(self) -> RoundedOps:
+        """The products of precision fp8."""
+        return load_rounded_ops(self.device)
+
+    @property
     def on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
@@ -113,7 +119,7 @@ class Workload:
         dtype, ops = PRECISIONS[precision], self.load_ops(self.device)
         folded = FastWeights.of(model.decoder)
         memo = PrefixMemo.build(folded, dtype, self.memo_bytes, ops)
-        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
+        rounded = self.rounded if precision == "fp8" else None
         weights = weights_in(folded, folded.device, precision, rounded)
         return Engine(model, weights, memo, ops)
 
