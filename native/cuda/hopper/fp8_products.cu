@@ -93,29 +93,47 @@ __device__ inline uint32_t tile_address(uint32_t tile, int row, int chunk) {
   return tile + chunk / 8 * kBoxBytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
 }
 
-// Writes the results of 64 rows of a tile, from row `first` on.
-template <Result kResult>
-__device__ void write_results(const Product& p, const float (&sums)[kHalf], uint32_t tile,
-                              int first, int row, int column) {
-  const int lane = threadIdx.x % kWarp, quarter = lane % 4;
-  const int warp_row = first + threadIdx.x % kGroupThreads / kWarp * 16;
-  int64_t rows[2];
-  float scale[2], factor[2], squares[2] = {0.0f, 0.0f};
-  bool live[2];
+// What a thread multiplies the results of a tile by. It is read before the products, because a read
+// between them and the results would be waited for.
+struct Scales {
+  float2 columns[kTile / 8];      // of columns 8 i + 2 q and the next
+  float requests[4], factors[4];  // of rows 16 w + lane / 4 + 8 i of the upper half, then the lower
+
+  template <Result kResult>
+  __device__ void read(const Product& p, int row, int column) {
+    const int lane = threadIdx.x % kWarp;
+    const float* own = p.weight_scales + column + 2 * (lane % 4);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    rows[half] = row + warp_row + lane / 4 + 8 * half;
-    live[half] = rows[half] < p.rows;
-    scale[half] = 1.0f;
-    if (p.request_scales != nullptr && live[half]) {
-      const uint32_t request = static_cast<uint32_t>(rows[half]) / static_cast<uint32_t>(p.beams);
-      scale[half] = p.request_scales[request];
+    for (int at = 0; at < kTile / 8; ++at) {
+      columns[at] = __ldg(reinterpret_cast<const float2*>(own + 8 * at));
     }
-    factor[half] =
-        kResult != Result::kRows && live[half] ? p.times * p.row_factors[rows[half]] : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int64_t at = row + row_in_tile(i);
+      const bool live = at < p.rows;
+      requests[i] = 1.0f;
+      factors[i] = 0.0f;
+      if (kResult == Result::kResidual && p.request_scales != nullptr && live) {
+        requests[i] = p.request_scales[static_cast<uint32_t>(at) / static_cast<uint32_t>(p.beams)];
+      }
+      if (kResult != Result::kRows && live) factors[i] = p.times * p.row_factors[at];
+    }
   }
+
+  __device__ static int row_in_tile(int i) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x % kGroupThreads / kWarp;
+    return i / 2 * kHalf + warp * 16 + lane / 4 + i % 2 * 8;
+  }
+};
+
+// Writes the results of one half of a tile's rows, the upper or the lower.
+template <Result kResult>
+__device__ void write_results(const Product& p, const float (&sums)[kHalf], const Scales& scales,
+                              uint32_t tile, int lower, int row, int column) {
+  const int lane = threadIdx.x % kWarp, quarter = lane % 4;
+  const int warp_row = lower * kHalf + threadIdx.x % kGroupThreads / kWarp * 16;
   const int matrix_row = warp_row + lane / 8 % 2 * 8 + lane % 8, matrix_chunk = lane / 16;
-  const float* scales = p.weight_scales + column + 2 * quarter;
+  float squares[2] = {0.0f, 0.0f};
   uint32_t bytes[2][8];
 #pragma unroll
   for (int eight = 0; eight < kTile / 8; eight += 2) {
@@ -125,19 +143,21 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], uint
 #pragma unroll
     for (int part = 0; part < 4; ++part) {  // in the order of the matrices
       const int half = part % 2, at = eight + part / 2;
-      const float2 by = __ldg(reinterpret_cast<const float2*>(scales + 8 * at));
+      const float2 by = scales.columns[at];
+      const float factor = scales.factors[2 * lower + half];
       float low = sums[4 * at + 2 * half] * by.x, high = sums[4 * at + 2 * half + 1] * by.y;
       if (kResult == Result::kRows) {
         numbers[part] = bfloat16_pair(low, high);
       } else if (kResult == Result::kResidual) {
-        low = fmaf(low, scale[half], __uint_as_float(numbers[part] << 16));
-        high = fmaf(high, scale[half], __uint_as_float(numbers[part] & 0xffff0000u));
+        low = fmaf(low, scales.requests[2 * lower + half], __uint_as_float(numbers[part] << 16));
+        high = fmaf(high, scales.requests[2 * lower + half],
+                    __uint_as_float(numbers[part] & 0xffff0000u));
         squares[half] = fmaf(low, low, fmaf(high, high, squares[half]));
         numbers[part] = bfloat16_pair(low, high);
-        pair[half][part / 2] = rounded_pair(low * factor[half], high * factor[half]);
+        pair[half][part / 2] = rounded_pair(low * factor, high * factor);
       } else {
-        low *= factor[half];
-        high *= factor[half];
+        low *= factor;
+        high *= factor;
         // NaN stays NaN, which a maximum would hide.
         pair[half][part / 2] = rounded_pair(low < 0.0f ? 0.0f : low, high < 0.0f ? 0.0f : high);
       }
@@ -150,9 +170,11 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], uint
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (kResult != Result::kRows && live[half]) {
-      auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + rows[half] * p.outs +
-                                          column + quarter * 32);
+    const int64_t own = row + Scales::row_in_tile(2 * lower + half);
+    const bool live = own < p.rows;
+    if (kResult != Result::kRows && live) {
+      auto* to = reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.rounded) + own * p.outs + column +
+                                          quarter * 32);
       to[0] = make_uint4(bytes[half][0], bytes[half][1], bytes[half][2], bytes[half][3]);
       to[1] = make_uint4(bytes[half][4], bytes[half][5], bytes[half][6], bytes[half][7]);
     }
@@ -160,7 +182,7 @@ __device__ void write_results(const Product& p, const float (&sums)[kHalf], uint
       float sum = squares[half];
       sum += __shfl_xor_sync(grace::kAllLanes, sum, 1);
       sum += __shfl_xor_sync(grace::kAllLanes, sum, 2);
-      if (quarter == 0 && live[half]) p.squares[column / kTile * p.rows + rows[half]] = sum;
+      if (quarter == 0 && live) p.squares[column / kTile * p.rows + own] = sum;
     }
   }
 }
@@ -244,7 +266,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint32_t at = group * steps;  // the step's number, counted over all tiles of this block
   uint32_t turn = 0;
   for (uint32_t tile = blockIdx.x + group * gridDim.x; tile < tiles.count; tile += 2 * gridDim.x) {
+    const int row = tiles.row(tile), column = tiles.column(tile);
     float upper[kHalf], lower[kHalf];
+    Scales scales;
+    scales.read<kResult>(p, row, column);
     hopper::wait(&barriers.turn[group], turn);
     uint32_t stage = at % kStages, parity = at / kStages % 2, before = 0;
     for (int step = 0; step < steps; ++step) {
@@ -273,9 +298,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     at += 2 * steps;
     if (kResult != Result::kHidden) hopper::wait(&barriers.tile_full[group], turn);
     turn ^= 1;
-    const int row = tiles.row(tile), column = tiles.column(tile);
-    write_results<kResult>(p, upper, results, 0, row, column);
-    write_results<kResult>(p, lower, results, kHalf, row, column);
+    write_results<kResult>(p, upper, scales, results, 0, row, column);
+    write_results<kResult>(p, lower, scales, results, 1, row, column);
     if (kResult != Result::kHidden) {
       hopper::publish_shared();
       hopper::arrive(&barriers.tile_done[group]);

@@ -97,14 +97,12 @@ __device__ inline void give_registers() {
 __device__ inline void load_matrices(uint32_t (&numbers)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(numbers[0]), "=r"(numbers[1]), "=r"(numbers[2]), "=r"(numbers[3])
-               : "r"(row)
-               : "memory");
+               : "r"(row));
 }
 
 __device__ inline void store_matrices(uint32_t row, const uint32_t (&numbers)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-               "r"(numbers[0]), "r"(numbers[1]), "r"(numbers[2]), "r"(numbers[3])
-               : "memory");
+               "r"(numbers[0]), "r"(numbers[1]), "r"(numbers[2]), "r"(numbers[3]));
 }
 
 // A matrix in shared memory for the tensor cores: rows of 128 bytes, swizzled as the copy engine
