@@ -20,14 +20,19 @@ import torch
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
 
-REFERENCE_SECONDS = 1.0
-"""How long one reference event is used. torch measures from it in float32 milliseconds: exact to
-0.1 us after a second, to 8 ms after a day."""
+REFERENCE_SECONDS = 10.0
+"""How long one reference event is used. A batch waits while it is replaced. torch measures from it
+in float32 milliseconds: exact to 1 us after ten seconds, to 8 ms after a day."""
 
 REFERENCE_TRIES = 3
 
 
 class Stream(Protocol):
+    """`queues`: a function that works in the stream only queues the work, which is done later."""
+
+    @property
+    def queues(self) -> bool: ...
+
     def context(self) -> AbstractContextManager[object]:
         """Return the context in which the stage's thread works."""
 
@@ -77,6 +82,8 @@ def streams_for(device: torch.device) -> Streams:
 class HostStream:
     """The stream and the clock of a stage that works on the host."""
 
+    queues = False
+
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
@@ -100,6 +107,8 @@ class HostStream:
 
 
 class DeviceStream:
+    queues = True
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
