@@ -204,8 +204,7 @@ class Pipeline:
         stages: Sequence[StageName],
         then: Slot[Any] | None,
     ) -> None:
-        """Make a thread that takes batch after batch through these stages, and passes it on. Its
-        name is that of the first stage."""
+        """Make a thread, named after its first stage, that carries batch after batch through."""
         name = f"grace-{stages[0]}"
 
         def run() -> None:
@@ -229,8 +228,7 @@ class Pipeline:
     def _work(
         self, stage: StageName, given: _Taken, then: Slot[Any] | None = None
     ) -> _Taken | None:
-        """Return what a stage has made of a batch and put into the slot, if one is given. Return
-        None if the batch has ended."""
+        """Return what a stage has made of a batch, and put into the slot; None if that ended."""
         # Post works on the host; its thread waits for the device and reads the device's times.
         works_in: Stream | Clock = self._marks if stage == "post" else self._streams[stage]
         works: dict[StageName, Callable[[Any], _Taken | None]] = {
@@ -256,11 +254,9 @@ class Pipeline:
         carried = self._attempt("input", given, self._read_all)
         if carried is None:
             return None
-        if carried.batch.requests:
-            self._end(carried.batch.failures)
-            return carried
-        self._end(carried.batch.failures, under_way)
-        return None
+        goes_on = len(carried.batch.requests) > 0
+        self._end(carried.batch.failures, None if goes_on else under_way)
+        return carried if goes_on else None
 
     def _features(self, given: _Carried[InputBatch]) -> _Carried[FeatureBatch] | None:
         return self._attempt("features", given, self._stages.features)
@@ -314,7 +310,7 @@ class Pipeline:
         stream = self._streams[stage]
         if given.times:
             stream.follow(given.times[-1].end)
-        begin = stream.mark()
+        begin = self._begins(stage, given)
         try:
             made = work(given.batch)
         except Exception as error:  # fails one batch, unless the stage is broken
@@ -326,6 +322,14 @@ class Pipeline:
         self._failed[stage].clear()
         timed = _Timed(stage, begin, stream.mark())
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
+
+    def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
+        """Return where the work of a stage begins, without a mark on its stream if it can: each
+        takes time. The streams of input and features have no other work, so input begins now, and
+        features where input has ended."""
+        if stage == "input":
+            return perf_counter()
+        return given.times[-1].end if stage == "features" else self._streams[stage].mark()
 
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)

@@ -10,7 +10,7 @@ mark has passed. The thread of a stage that fails waits until its own stream has
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 Mark: TypeAlias = Any
-"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
+"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into an event."""
 
 REFERENCE_SECONDS = 10.0
 """How long one reference event is used. A batch waits while it is replaced. torch measures from it
@@ -34,7 +34,7 @@ class Stream(Protocol):
     def queues(self) -> bool: ...
 
     def context(self) -> AbstractContextManager[object]:
-        """Return the context in which the stage's thread works."""
+        """Return the context in which a thread works on the stage. It sets the device, too."""
 
     def mark(self) -> Mark:
         """Mark the end of the work so far."""
@@ -57,7 +57,7 @@ class Clock(Protocol):
     def wait_for(self, mark: Mark) -> None: ...
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
-        """Return when the marks passed, by time.perf_counter()."""
+        """Return when the marks passed, by time.perf_counter(). A time of it is a mark, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class DeviceStream:
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def context(self) -> AbstractContextManager[object]:
-        return _on_device(self._device, self._stream)
+        return torch.cuda.stream(self._stream)
 
     def mark(self) -> torch.cuda.Event:
         # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
@@ -145,15 +145,20 @@ class DeviceClock:
             self._reference, self._at = self._new_reference()
 
     def context(self) -> AbstractContextManager[object]:
-        return _on_device(self._device, self._stream)
+        return torch.cuda.stream(self._stream)
 
     def wait_for(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
 
-    def times(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
+    def times(self, marks: Sequence[torch.cuda.Event | float]) -> list[float]:
         if self._clock() - self._at > REFERENCE_SECONDS:
             self._reference, self._at = self._new_reference()
-        return [self._at + self._reference.elapsed_time(mark) / 1000 for mark in marks]
+        return [
+            mark
+            if isinstance(mark, float)
+            else self._at + self._reference.elapsed_time(mark) / 1000
+            for mark in marks
+        ]
 
     def _new_reference(self) -> tuple[torch.cuda.Event, float]:
         """Record an event and return it with its time: of some tries, the one known best.
@@ -170,10 +175,3 @@ class DeviceClock:
             tries.append((end - begin, event, (begin + end) / 2))
         _, event, at = min(tries, key=lambda each: each[0])
         return event, at
-
-
-def _on_device(device: torch.device, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
-    stack = ExitStack()
-    stack.enter_context(torch.cuda.device(device))
-    stack.enter_context(torch.cuda.stream(stream))
-    return stack
