@@ -10,7 +10,7 @@ mark has passed. The thread of a stage that fails waits until its own stream has
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Protocol, TypeAlias
@@ -20,9 +20,9 @@ import torch
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into an event."""
 
-REFERENCE_SECONDS = 10.0
-"""How long one reference event is used. A batch waits while it is replaced. torch measures from it
-in float32 milliseconds: exact to 1 us after ten seconds, to 8 ms after a day."""
+REFERENCE_SECONDS = 1.0
+"""How long one reference event is used. torch measures from it in float32 milliseconds: exact to
+0.1 us after a second, to 8 ms after a day."""
 
 REFERENCE_TRIES = 3
 
@@ -34,7 +34,7 @@ class Stream(Protocol):
     def queues(self) -> bool: ...
 
     def context(self) -> AbstractContextManager[object]:
-        """Return the context in which a thread works on the stage. It sets the device, too."""
+        """Return the context in which a thread works on the stage."""
 
     def mark(self) -> Mark:
         """Mark the end of the work so far."""
@@ -116,7 +116,7 @@ class DeviceStream:
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def context(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._stream)
+        return _on_device(self._device, self._stream)
 
     def mark(self) -> torch.cuda.Event:
         # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
@@ -145,7 +145,7 @@ class DeviceClock:
             self._reference, self._at = self._new_reference()
 
     def context(self) -> AbstractContextManager[object]:
-        return torch.cuda.stream(self._stream)
+        return _on_device(self._device, self._stream)
 
     def wait_for(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
@@ -175,3 +175,10 @@ class DeviceClock:
             tries.append((end - begin, event, (begin + end) / 2))
         _, event, at = min(tries, key=lambda each: each[0])
         return event, at
+
+
+def _on_device(device: torch.device, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
+    stack = ExitStack()
+    stack.enter_context(torch.cuda.device(device))
+    stack.enter_context(torch.cuda.stream(stream))
+    return stack
