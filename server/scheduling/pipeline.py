@@ -1,4 +1,4 @@
-"""The threads that carry batches through the four stages.
+"""Four threads, one for each stage, and the batches that pass between them.
 
     submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
 
@@ -9,11 +9,6 @@ pipeline reports its outcome, or `cancel` took it back while it waited.
 
 The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they
 overlap; only post, which works on the host, waits for the device.
-
-A thread works on stages in turn if they never work on two batches at once, since a hand-off to
-another thread costs more than it gains. One batch at a time is prepared, so input and features
-share a thread. Generate has its own thread on a CPU. On a GPU it only queues work, and shares
-theirs. Post has its own thread.
 """
 
 import logging
@@ -53,6 +48,7 @@ from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
 Batch = TypeVar("Batch")
+Taken = TypeVar("Taken", bound="_Taken")
 Made = TypeVar("Made")
 
 _LOG = logging.getLogger(LOGGER)
@@ -129,6 +125,7 @@ class Pipeline:
         self._scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
+        self._to_features: Slot[_Carried[InputBatch]] = Slot()
         self._to_generate: Slot[_Carried[FeatureBatch]] = Slot()
         self._to_post: Slot[_Carried[GeneratedBatch]] = Slot()
         self._answering = Turns()
@@ -140,15 +137,14 @@ class Pipeline:
         }
         self._marks = streams.clock
         self._failed = {stage: FailedBatches() for stage in self._streams}
-        self._thread_of: dict[StageName, threading.Thread] = {}
-        first, to_generate, to_post = self._scheduler.next_batch, self._to_generate, self._to_post
-        if streams.generate.queues:
-            self._begin_thread(first, ("input", "features", "generate"), to_post)
-        else:
-            self._begin_thread(first, ("input", "features"), to_generate)
-            self._begin_thread(to_generate.take, ("generate",), to_post)
-        self._begin_thread(to_post.take, ("post",), None)
-        self._threads = set(self._thread_of.values())
+        self._threads = [
+            self._thread("input", self._scheduler.next_batch, self._input, self._to_features.close),
+            self._thread(
+                "features", self._to_features.take, self._features, self._to_generate.close
+            ),
+            self._thread("generate", self._to_generate.take, self._generate, self._to_post.close),
+            self._thread("post", self._to_post.take, self._post, lambda: None),
+        ]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -180,7 +176,7 @@ class Pipeline:
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""
         if (stage := self._watch.beat()) is not None:
-            self._die(stage, place_of(self._thread_of[stage].name))
+            self._die(stage, place_of(f"grace-{stage}"))
 
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""
@@ -198,78 +194,60 @@ class Pipeline:
         """Wait until the outcomes of the batch that post works on, if any, have been reported."""
         self._answering.wait()
 
-    def _begin_thread(
+    def _thread(
         self,
-        take: Callable[[], _Taken | None],
-        stages: Sequence[StageName],
-        then: Slot[Any] | None,
-    ) -> None:
-        """Make a thread, named after its first stage, that carries batch after batch through."""
-        name = f"grace-{stages[0]}"
-
-        def run() -> None:
-            name_this_thread(name)
-            stage = stages[0]
-            try:
-                while (batch := take()) is not None:
-                    for stage in stages:
-                        batch = self._work(stage, batch, then if stage == stages[-1] else None)
-                        if batch is None:
-                            break
-                    batch = None  # a thread that waits must not hold the memory of the last one
-            except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
-                self._die(stage, error)
-            if then is not None:
-                then.close()
-
-        thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread_of |= dict.fromkeys(stages, thread)
-
-    def _work(
-        self, stage: StageName, given: _Taken, then: Slot[Any] | None = None
-    ) -> _Taken | None:
-        """Return what a stage has made of a batch, and put into the slot; None if that ended."""
+        stage: StageName,
+        take: Callable[[], Taken | None],
+        work: Callable[[Taken], None],
+        close: Callable[[], None],
+    ) -> threading.Thread:
         # Post works on the host; its thread waits for the device and reads the device's times.
         works_in: Stream | Clock = self._marks if stage == "post" else self._streams[stage]
-        works: dict[StageName, Callable[[Any], _Taken | None]] = {
-            "input": self._input,
-            "features": self._features,
-            "generate": self._generate,
-            "post": self._post,
-        }
-        self._watch.begin(stage, given.requests)
-        with works_in.context():
-            made = works[stage](given)
-        if made is not None and then is not None:
-            then.put(made)
-        self._watch.end(stage)
-        return made
 
-    def _input(self, departure: Departure) -> _Carried[InputBatch] | None:
+        def run() -> None:
+            name_this_thread(f"grace-{stage}")
+            try:
+                with works_in.context():
+                    while (taken := take()) is not None:
+                        self._watch.begin(stage, taken.requests)
+                        work(taken)
+                        # A thread that waits for work must not hold the memory of the last.
+                        del taken
+                        self._watch.end(stage)
+            except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
+                self._die(stage, error)
+            close()
+
+        return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
+
+    def _input(self, departure: Departure) -> None:
         self._end(departure.failures)
         under_way = departure.batch
         if under_way is None:
-            return None
+            return
         given = _Carried(under_way, self._bind(under_way))
         carried = self._attempt("input", given, self._read_all)
-        if carried is None:
-            return None
-        goes_on = len(carried.batch.requests) > 0
-        self._end(carried.batch.failures, None if goes_on else under_way)
-        return carried if goes_on else None
+        if carried is not None and carried.batch.requests:
+            self._end(carried.batch.failures)
+            self._to_features.put(carried)
+        elif carried is not None:
+            self._end(carried.batch.failures, under_way)
 
-    def _features(self, given: _Carried[InputBatch]) -> _Carried[FeatureBatch] | None:
-        return self._attempt("features", given, self._stages.features)
+    def _features(self, given: _Carried[InputBatch]) -> None:
+        carried = self._attempt("features", given, self._stages.features)
+        if carried is not None:
+            self._to_generate.put(carried)
 
-    def _generate(self, given: _Carried[FeatureBatch]) -> _Carried[GeneratedBatch] | None:
+    def _generate(self, given: _Carried[FeatureBatch]) -> None:
         if failures := self._scheduler.unwanted(given.batch.input.requests):
             self._give_up(given, failures)
-            return None
+            return
         self._scheduler.advance(given.under_way, Place.QUEUED)
         carried = self._attempt("generate", given, self._stages.generate)
-        if carried is not None and self._streams["generate"].passed(carried.times[-1].end):
-            self._scheduler.advance(given.under_way, Place.GENERATED)
-        return carried
+        if carried is not None:
+            if self._streams["generate"].passed(carried.times[-1].end):
+                self._scheduler.advance(given.under_way, Place.GENERATED)
+            self._to_post.put(carried)
 
     def _post(self, given: _Carried[GeneratedBatch]) -> None:
         self._marks.wait_for(given.times[-1].end)
@@ -373,7 +351,7 @@ class Pipeline:
         lost = self._scheduler.abandon()
         if lost is None:  # another stage died before
             return
-        for slot in (self._to_generate, self._to_post):
+        for slot in (self._to_features, self._to_generate, self._to_post):
             slot.abandon()
         try:
             if lost:

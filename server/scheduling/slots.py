@@ -1,4 +1,4 @@
-"""Where the pipeline's threads wait: the slot between two threads, and the turns of a stage."""
+"""Where the pipeline's threads wait: the slot in front of a stage, and the turns of a stage."""
 
 import threading
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ Item = TypeVar("Item")
 
 
 class Slot(Generic[Item]):
-    """A queue of one batch between two threads."""
+    """A queue of one batch between two stages."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -33,7 +33,7 @@ class Slot(Generic[Item]):
             return item
 
     def close(self) -> None:
-        """Take no more batches. The thread that puts calls this after its last one."""
+        """Take no more batches. The stage that puts calls this after its last one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

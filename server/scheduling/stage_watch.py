@@ -15,7 +15,7 @@ from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
 class StageWatch:
     """Counts for how many beats each stage has worked on its batch.
 
-    A stage's thread calls `begin` and `end`; one thread calls `beat`.
+    The stages' threads call `begin` and `end`, each for its stage; one thread calls `beat`.
 
     requests  the requests that each stage works on
     most      the number of beats that a stage may work on one batch

@@ -28,11 +28,6 @@ REFERENCE_TRIES = 3
 
 
 class Stream(Protocol):
-    """`queues`: a function that works in the stream only queues the work, which is done later."""
-
-    @property
-    def queues(self) -> bool: ...
-
     def context(self) -> AbstractContextManager[object]:
         """Return the context in which a thread works on the stage."""
 
@@ -82,8 +77,6 @@ def streams_for(device: torch.device) -> Streams:
 class HostStream:
     """The stream and the clock of a stage that works on the host."""
 
-    queues = False
-
     def context(self) -> AbstractContextManager[object]:
         return nullcontext()
 
@@ -107,8 +100,6 @@ class HostStream:
 
 
 class DeviceStream:
-    queues = True
-
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ import pytest
 from support.health import status
 from support.server_process import ServerProcess
 
-STAGES = ("grace-input", "grace-generate", "grace-post")
+STAGES = ("grace-input", "grace-features", "grace-generate", "grace-post")
 OTHERS = (
     "grace-loop",
     "grace-log",
