@@ -1,17 +1,19 @@
 """Which waiting requests start together, and which have too little time left to start.
 
 A batch's time grows with its bucket. So a batch is made smaller for a request that has little time
-left, where the others have time to spare. LOW requests take the rows that NORMAL ones leave free,
-and more rows only if no NORMAL request is left behind and none becomes late.
+left, where the others have time to spare. It is also made smaller where full batches of a smaller
+bucket answer more requests a second than a larger bucket with empty rows. LOW requests take the
+rows that NORMAL ones leave free, and more rows only if no NORMAL request is left behind and none
+becomes late.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from grace.server.messages import PendingRequest
 from grace.server.scheduling.margin import HOLD_SHARE, answer_by
-from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.predictions import Backlog, Prediction, Predictions, bucket_for
 from grace.server.scheduling.request_queue import RequestQueue
 
 MOST_LATE = 64
@@ -24,6 +26,8 @@ class BatchChoice:
 
     backlog     the work under way, which the chosen batch comes after
     max_wait    seconds that a batch may be held back to fill
+    starts_at   the latest time at which a batch of a prediction can form so that generate does not
+                wait for it
     late        the requests that were too late to start
     held_until  when to choose again, if no request starts now
     """
@@ -33,6 +37,7 @@ class BatchChoice:
     backlog: Backlog
     buckets: tuple[int, ...]
     max_wait: float
+    starts_at: Callable[[Prediction], float]
     now: float
     late: list[PendingRequest] = field(default_factory=list)
     held_until: float = math.inf
@@ -46,7 +51,7 @@ class BatchChoice:
             start = self._in_time(first)
             if start:
                 is_cut = len(start) < len(first)
-                start = self._fill_up(start)
+                start = self._fill_up(start if is_cut else self._without_empty_rows(start))
                 held_until = self.now if is_cut else self._hold(start)
                 if self.now < held_until:
                     self.held_until = held_until
@@ -77,10 +82,25 @@ class BatchChoice:
             return []
         by_deadline = sorted(first, key=answer_by)
         kept, left_behind = set(by_deadline[:rows]), by_deadline[rows:]
-        needed = self._needed(first[0].profile, rows, self.buckets[-1])
-        if answer_by(left_behind[0]) - self.now < needed:
+        if not self._may_wait(left_behind[0], rows):
             return []
         return [each for each in first if each in kept]
+
+    def _without_empty_rows(self, start: list[PendingRequest]) -> list[PendingRequest]:
+        """Return the first requests, which fill a smaller bucket, if the stages answer more
+        requests a second that way, and the others have time for a full batch to go before them."""
+        profile, rows = start[0].profile, len(start)
+        bucket = bucket_for(rows, self.buckets)
+        smaller = max((each for each in self.buckets if each < rows), default=0)
+        if rows == bucket or not smaller:
+            return start
+        if start[0].retrieval.priority == "NORMAL":  # LOW requests fill empty rows
+            rows = min(bucket, rows + len(self.queue.low(profile, bucket - rows)))
+        whole, part = (self.predictions.predict(profile, each).pace for each in (bucket, smaller))
+        if not part or smaller * whole <= rows * part:
+            return start
+        left_behind = _tightest(start[smaller:])
+        return start[:smaller] if self._may_wait(left_behind, smaller) else start
 
     def _fill_up(self, start: list[PendingRequest]) -> list[PendingRequest]:
         """Add LOW requests in rows that cost the NORMAL ones nothing."""
@@ -104,13 +124,16 @@ class BatchChoice:
         return filled
 
     def _hold(self, start: list[PendingRequest]) -> float:
-        """Return until when to hold the batch back to fill: not until one of it is late."""
-        if not self.max_wait or len(start) == self.buckets[-1]:
+        """Return until when to hold the batch back to fill: while generate has other work, and
+        for `max_wait`, but not until one of it is late."""
+        if len(start) == self.buckets[-1]:
             return 0.0
-        needed = self._needed(start[0].profile, bucket_for(len(start), self.buckets))
-        return min(
-            start[0].arrived + self.max_wait, answer_by(_tightest(start), HOLD_SHARE) - needed
-        )
+        profile, bucket = start[0].profile, bucket_for(len(start), self.buckets)
+        starts_at = self.starts_at(self.predictions.predict(profile, bucket))
+        if not self.max_wait:
+            return starts_at
+        in_time = answer_by(_tightest(start), HOLD_SHARE) - self._needed(profile, bucket)
+        return max(starts_at, min(start[0].arrived + self.max_wait, in_time))
 
     def _meets(self, request: PendingRequest, bucket: int) -> bool:
         """Return whether a request meets its deadline in a batch of this bucket."""
@@ -118,6 +141,11 @@ class BatchChoice:
             return True
         left = answer_by(request) - self.now
         return not self.predictions.too_late(request.profile, bucket, self.backlog, left)
+
+    def _may_wait(self, request: PendingRequest, rows: int) -> bool:
+        """Return whether a request has time for a batch of these rows, and for a full one."""
+        needed = self._needed(request.profile, rows, self.buckets[-1])
+        return answer_by(request) - self.now >= needed
 
     def _needed(self, profile: str, *buckets: int) -> float:
         """Predict the seconds to the last reply of batches that form now, one after the other."""

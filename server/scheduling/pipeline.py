@@ -2,10 +2,10 @@
 
     submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
 
-A batch forms as soon as a request waits and no other batch is prepared, or being prepared, ahead of
-generate. So generate never waits for the stages before it while there is work, and a lone request
-starts at once. Every request that was taken ends exactly once: the pipeline reports its outcome,
-or `cancel` took it back while it waited.
+While generate works on a batch, the next one forms as soon as it is full, or just in time to be
+prepared when generate is free. So generate hardly waits for the stages before it while there is
+work, and a lone request starts at once. Every request that was taken ends exactly once: the
+pipeline reports its outcome, or `cancel` took it back while it waited.
 
 The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they
 overlap; only post, which works on the host, waits for the device.
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import BatchingConfig
@@ -288,7 +288,7 @@ class Pipeline:
         stream = self._streams[stage]
         if given.times:
             stream.follow(given.times[-1].end)
-        begin = stream.mark()
+        begin = self._begins(stage, given)
         try:
             made = work(given.batch)
         except Exception as error:  # fails one batch, unless the stage is broken
@@ -300,6 +300,14 @@ class Pipeline:
         self._failed[stage].clear()
         timed = _Timed(stage, begin, stream.mark())
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
+
+    def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
+        """Return where the work of a stage begins, without a mark on its stream if it can: each
+        takes time. The streams of input and features have no other work, so input begins now, and
+        features where input has ended."""
+        if stage == "input":
+            return perf_counter()
+        return given.times[-1].end if stage == "features" else self._streams[stage].mark()
 
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)

@@ -42,6 +42,11 @@ class Prediction:
     def total(self) -> float:
         return self.before + self.generate + self.after
 
+    @property
+    def pace(self) -> float:
+        """The seconds from batch to batch, where one follows the other: the slowest stage's."""
+        return max(self.before, self.generate, self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:

@@ -35,8 +35,9 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.scheduling.batch_choice import MOST_LATE, BatchChoice
+from grace.server.scheduling.head_start import HeadStart
 from grace.server.scheduling.margin import Margin, is_late
-from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.predictions import Backlog, Prediction, Predictions, bucket_for
 from grace.server.scheduling.pressure import Pressure
 from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
@@ -81,6 +82,8 @@ class Scheduler:
         self._changed = threading.Condition()
         self._queue = RequestQueue(config.max_waiting)
         self._under_way = BatchesUnderWay()
+        self._head_start = HeadStart()
+        self._held = False  # a batch could form, and is held back
         self._margin = Margin(clock)
         self._ladders = ladders
         self._target = config.target_queue_ms / 1000
@@ -91,9 +94,9 @@ class Scheduler:
         self._in_flight = 0
         self._closed = False
         self._abandoned = False
-        # The time until which `next_batch` sleeps. A caller wakes it only if it matters: a wake-up
-        # costs more than all the rest of `submit`.
-        self._asleep_until = 0.0
+        # When to poll again, if nothing happens before: `next_batch` sleeps until then. A caller
+        # wakes it only if it matters: a wake-up costs more than all the rest of `submit`.
+        self.asleep_until = 0.0
 
     @property
     def waiting(self) -> int:
@@ -123,11 +126,10 @@ class Scheduler:
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
             self._in_flight += 1
-            if (
-                self._under_way.next_may_form()
-                or self._queue.displaced
-                or request.deadline < self._asleep_until
-            ):
+            may_form = (
+                self._ends_the_hold(request) if self._held else self._under_way.next_may_form()
+            )
+            if may_form or self._queue.displaced or request.deadline < self.asleep_until:
                 self._changed.notify()
 
     def cancel(self, request: PendingRequest) -> bool:
@@ -153,7 +155,7 @@ class Scheduler:
                     return departure
                 if self._closed and not len(self._queue):
                     return None
-                seconds = self._asleep_until - self._clock()
+                seconds = self.asleep_until - self._clock()
                 self._changed.wait(max(0.0, min(seconds, threading.TIMEOUT_MAX)))
 
     def poll(self) -> Departure | None:
@@ -166,25 +168,28 @@ class Scheduler:
                 backlog=self._under_way.backlog(now),
                 buckets=self._buckets,
                 max_wait=0.0 if self._closed else self._max_wait,
+                starts_at=self._starts_at,
                 now=now,
                 late=self._queue.remove_expired(now, MOST_LATE),
             )
             may_form = self._under_way.next_may_form()
             requests = choice.make() if may_form else []
+            was_held, self._held = self._held, choice.held_until < math.inf
             failures = [Failure(each, expired()) for each in choice.late]
             gone, self._queue.displaced = self._queue.displaced, []
             if gone:  # one advice for all: callers wait for the lock meanwhile
                 retry_seconds = self._seconds_of_queue()
                 failures += [Failure(each, displaced(retry_seconds)) for each in gone]
             if not requests and not failures:
-                self._asleep_until = min(choice.held_until, self._queue.next_deadline())
+                self.asleep_until = min(choice.held_until, self._queue.next_deadline())
                 return None
             self._in_vain += sum(each.retrieval.priority == "NORMAL" for each in choice.late)
             if requests:
                 self._note_pressure(requests[0].profile, now)
             else:
                 self._note_if_empty(now)
-            return Departure(self._formed(requests, now) if requests else None, tuple(failures))
+            batch = self._formed(requests, now, held=was_held) if requests else None
+            return Departure(batch, tuple(failures))
 
     def advance(self, batch: BatchUnderWay, place: Place) -> None:
         """Note where a batch is: the next one may form earlier, or is predicted otherwise."""
@@ -218,6 +223,7 @@ class Scheduler:
                 self._note_late(batch)
                 if spans:
                     self._predictions.observe(batch.profile, batch.bucket, spans)
+                    self._head_start.observe(spans, held=batch.held)
                 self._under_way.remove(batch, self._clock())
                 self._wake_if_next_may_form()
             return [outcome for outcome in outcomes if self._ends(outcome.request)]
@@ -238,10 +244,24 @@ class Scheduler:
             self.close()
             return [request for request in lost if self._ends(request)]
 
-    def _formed(self, requests: list[PendingRequest], now: float) -> BatchUnderWay:
+    def _starts_at(self, batch: Prediction) -> float:
+        """Return the latest time at which a batch can form so that generate does not wait for it.
+
+        There is none for a closed scheduler, whose requests have nothing to wait for.
+        """
+        if self._closed:
+            return 0.0
+        return self._under_way.generate_free_at() - self._head_start.seconds(batch)
+
+    def _ends_the_hold(self, request: PendingRequest) -> bool:
+        """Return whether a new request may let the batch form that is held back."""
+        may_be_late = self._max_wait > 0 and request.deadline != math.inf
+        return len(self._queue) >= self._buckets[-1] or may_be_late
+
+    def _formed(self, requests: list[PendingRequest], now: float, *, held: bool) -> BatchUnderWay:
         profile, bucket = requests[0].profile, bucket_for(len(requests), self._buckets)
         predicted = self._predictions.predict(profile, bucket)
-        batch = BatchUnderWay(tuple(requests), profile, bucket, predicted, now)
+        batch = BatchUnderWay(tuple(requests), profile, bucket, predicted, now, held=held)
         self._under_way.add(batch)
         return batch
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 
 Mark: TypeAlias = Any
-"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into it."""
+"""A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into an event."""
 
 REFERENCE_SECONDS = 1.0
 """How long one reference event is used. torch measures from it in float32 milliseconds: exact to
@@ -29,7 +29,7 @@ REFERENCE_TRIES = 3
 
 class Stream(Protocol):
     def context(self) -> AbstractContextManager[object]:
-        """Return the context in which the stage's thread works."""
+        """Return the context in which a thread works on the stage."""
 
     def mark(self) -> Mark:
         """Mark the end of the work so far."""
@@ -52,7 +52,7 @@ class Clock(Protocol):
     def wait_for(self, mark: Mark) -> None: ...
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
-        """Return when the marks passed, by time.perf_counter()."""
+        """Return when the marks passed, by time.perf_counter(). A time of it is a mark, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +141,15 @@ class DeviceClock:
     def wait_for(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
 
-    def times(self, marks: Sequence[torch.cuda.Event]) -> list[float]:
+    def times(self, marks: Sequence[torch.cuda.Event | float]) -> list[float]:
         if self._clock() - self._at > REFERENCE_SECONDS:
             self._reference, self._at = self._new_reference()
-        return [self._at + self._reference.elapsed_time(mark) / 1000 for mark in marks]
+        return [
+            mark
+            if isinstance(mark, float)
+            else self._at + self._reference.elapsed_time(mark) / 1000
+            for mark in marks
+        ]
 
     def _new_reference(self) -> tuple[torch.cuda.Event, float]:
         """Record an event and return it with its time: of some tries, the one known best.

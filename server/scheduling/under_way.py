@@ -28,6 +28,7 @@ class BatchUnderWay:
     """Requests of one beam profile, from the moment their batch forms until all of them end.
 
     since  when the batch came to its place
+    held   whether it formed later than it could have
     """
 
     requests: tuple[PendingRequest, ...]
@@ -36,6 +37,7 @@ class BatchUnderWay:
     predicted: Prediction
     since: float
     place: Place = Place.PREPARED
+    held: bool = False
 
 
 class BatchesUnderWay:
@@ -63,6 +65,11 @@ class BatchesUnderWay:
         """Return whether generate works on the only batch that post does not have, or on none."""
         places = [batch.place for batch in self._batches if batch.place is not Place.POST]
         return places in ([], [Place.GENERATE])
+
+    def generate_free_at(self) -> float:
+        """Predict when generate will have ended the batch that it works on, if any."""
+        working = (each for each in self._batches if each.place is Place.GENERATE)
+        return max((each.since + each.predicted.generate for each in working), default=0.0)
 
     def backlog(self, now: float) -> Backlog:
         """Predict the work that is left."""

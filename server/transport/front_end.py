@@ -8,6 +8,7 @@ this process or in those of `server/transport/relays/relays.py`.
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -99,6 +100,7 @@ class FrontEnd:
         self._latest = -math.inf  # when a call came in
         self._idle = asyncio.Event()
         self._idle.set()
+        self._uncounted: deque[tuple[AnsweredBatch, tuple[Span, ...]]] = deque()
 
     async def until_quiet(self, seconds: float, most: float) -> None:
         """Wait until no call has come in for `seconds`, but not longer than `most`."""
@@ -150,11 +152,25 @@ class FrontEnd:
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
-        self._metrics.batch_done(answered, spans)
+        """Count the batch once its replies are on their way: it must not hold them up."""
+        self._uncounted.append((answered, spans))
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Wake the event loop once for all of them."""
-        self._loop.call_soon_threadsafe(_complete, outcomes)
+        self._loop.call_soon_threadsafe(self._complete, outcomes)
+
+    def _complete(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            # The outcome has the request: with its future the request would be in a cycle.
+            completion, outcome.request.completion = outcome.request.completion, None
+            if completion is not None and not completion.done():  # done: its caller has gone
+                completion.set_result(outcome)
+        # The tasks that were just woken send their replies in the loop's next round.
+        self._loop.call_soon(self._loop.call_soon, self._count_batches)
+
+    def _count_batches(self) -> None:
+        while self._uncounted:
+            self._metrics.batch_done(*self._uncounted.popleft())
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
@@ -221,14 +237,6 @@ class FrontEnd:
         fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
         _LOG.warning("replies_unread", extra=fields)
         self._unread = 0
-
-
-def _complete(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        # The outcome has the request: with its future the request would be in a cycle.
-        completion, outcome.request.completion = outcome.request.completion, None
-        if completion is not None and not completion.done():  # done: its caller has gone
-            completion.set_result(outcome)
 
 
 def _log_end(

@@ -140,7 +140,7 @@ def test_a_burst_of_one_connection_does_not_delay_another_connections_calls() ->
 
 def test_a_smaller_profile_answers_requests_that_would_be_shed_and_only_under_load() -> None:
     engine = Engine()
-    overload = Offer(2 * engine.capacity, 1.0, 4.0)
+    overload = Offer(1.5 * engine.capacity, 1.0, 4.0)
     offers = [Offer(0.5 * engine.capacity, 0.0, 7.0), overload]
     fates = Simulation(engine, {"full": ("reduced",)}, max_waiting=1000).run(offers)
     assert reasons(fates) == set()

@@ -216,5 +216,6 @@ def test_times_stay_exact_when_the_clock_is_set_again() -> None:
         begin = time.perf_counter() + late
         mark = stream.mark()
         clock.wait_for(mark)
-        (at,) = clock.times([mark])
+        at, same = clock.times([mark, begin])
+        assert same == begin
         assert begin - 1e-3 < at < time.perf_counter() + late + 1e-3

@@ -136,8 +136,8 @@ class LazyClock:
         sleep(0.002)  # what the stages before do not hold is gone by now
         mark.stream.run_to(mark)
 
-    def times(self, marks: Sequence[Mark]) -> list[float]:
-        return [mark.at if mark.at is not None else 0.0 for mark in marks]
+    def times(self, marks: Sequence[Mark | float]) -> list[float]:
+        return [(mark if isinstance(mark, float) else mark.at) or 0.0 for mark in marks]
 
 
 GARBAGE = -7

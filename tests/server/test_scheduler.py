@@ -76,13 +76,13 @@ def test_the_reason_distinguishes_requests_that_waited_in_vain_from_those_that_d
 def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> None:
     desk = Desk(max_waiting=9)
     desk.learn({1: 0.5, 2: 0.5, 7: 0.5})
-    desk.occupies()
+    desk.occupies("XXXXXXX")
     desk.submit("012345678")
     for request in "9", "a":
         refused = desk.refusal(request)
         assert refused.reason == "queue_full"
         assert refused.retry_seconds == pytest.approx(2.0)  # two under way, two of the queue
-    assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 11)
+    assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 23)
 
 
 def test_a_normal_request_takes_the_place_of_the_youngest_low_one() -> None:
@@ -269,8 +269,8 @@ def test_a_queue_that_empties_without_a_batch_ends_the_degradation(how: str) -> 
 
 
 def test_the_work_ahead_shrinks_while_generate_works(desk: Desk) -> None:
-    desk.learn({1: 0.5})
-    prepared = desk.occupies()
+    desk.learn({1: 0.5, 7: 0.5})
+    prepared = desk.occupies("XXXXXXX")
     assert desk.needed() == 1.5
     desk.clock.now += 0.125
     assert desk.needed() == 1.375

@@ -80,11 +80,11 @@ class Desk:
                 self.ends(departure.batch)
         return " ".join(left)
 
-    def occupies(self) -> BatchUnderWay:
+    def occupies(self, requests: str = "X") -> BatchUnderWay:
         """One batch is in generate and one is prepared, which is returned: no other may form."""
         batches = []
         for _ in range(2):
-            self.submit("X")
+            self.submit(requests)
             batches.append(self.forms())
             self.scheduler.advance(batches[0], Place.QUEUED)
         return batches[1]

@@ -1,7 +1,7 @@
 """An overloaded engine: the scheduler is real, the clock and the stages are simulated."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -72,6 +72,7 @@ class Engine:
     noise          by what share the slow stage's time varies, either way
     reply_seconds  the time from an outcome to its caller, which no prediction includes
     speedup        of a smaller profile
+    by_bucket      seconds of the slow stage instead of `slow`, by bucket
     """
 
     stage: StageName = "generate"
@@ -80,13 +81,15 @@ class Engine:
     noise: float = 0.0
     reply_seconds: float = 0.0
     speedup: float = 4.0
+    by_bucket: Mapping[int, float] = field(default_factory=dict)
     random: Random = field(default_factory=lambda: Random(7))
 
-    def seconds(self, stage: StageName, profile: str) -> float:
+    def seconds(self, stage: StageName, batch: BatchUnderWay) -> float:
         if stage != self.stage:
             return self.quick
-        slow = self.slow * (1 + self.random.uniform(-self.noise, self.noise))
-        return slow / self.speedup if profile == "reduced" else slow
+        slow = self.by_bucket.get(batch.bucket, self.slow)
+        slow *= 1 + self.random.uniform(-self.noise, self.noise)
+        return slow / self.speedup if batch.profile == "reduced" else slow
 
     @property
     def capacity(self) -> float:
@@ -153,7 +156,11 @@ class Simulation:
 
     def _form(self) -> None:
         departure = self.scheduler.poll()
-        if departure is not None:
+        if departure is None:
+            wait = self.scheduler.asleep_until - self.clock.now
+            if 0 < wait < math.inf:
+                self._after(wait, lambda: None)
+        else:
             for failure in departure.failures:
                 self._fails(failure.request, failure.error)
             self.scheduler.end(departure.failures)
@@ -164,7 +171,7 @@ class Simulation:
     def _reach(self, batch: BatchUnderWay, stage: StageName) -> None:
         """Work on the batch as soon as the stage has ended those before it."""
         begin = max(self._free[stage], self.clock.now)
-        seconds = self.engine.seconds(stage, batch.profile)
+        seconds = self.engine.seconds(stage, batch)
         self._free[stage] = begin + seconds
         self._after(begin - self.clock.now, lambda: self._begin(batch, stage, seconds))
 

@@ -1,0 +1,48 @@
+"""How long before generate is free the next batch forms.
+
+A batch that forms as late as possible has more requests, and these have waited less. It must still
+be ready when generate has ended the batch before it. So it forms earlier than that, by the time
+that input and features take and by a margin, which follows how often generate had to wait.
+"""
+
+from collections.abc import Sequence
+
+from grace.server.messages import Span
+from grace.server.scheduling.predictions import Prediction
+
+FIRST_MARGIN = 0.001
+"""Seconds."""
+
+LATE_SHARE = 0.05
+"""The share of batches ready too late at which the margin does not change."""
+
+GAIN = 0.03
+"""The rise of the margin after a batch that was ready too late, as a share of generate's time."""
+
+IDLE_SHARE = 0.02
+"""How long generate may wait between two batches, as a share of its time for the second."""
+
+MAX_SHARE = 0.5
+"""The most that the margin can be, as a share of generate's time."""
+
+
+class HeadStart:
+    """Not thread-safe: the scheduler uses it under its lock."""
+
+    def __init__(self) -> None:
+        self._margin = FIRST_MARGIN
+        self._free_since = 0.0
+
+    def seconds(self, batch: Prediction) -> float:
+        """Return how long before generate is free a batch forms."""
+        return batch.before + self._margin
+
+    def observe(self, spans: Sequence[Span], *, held: bool) -> None:
+        """Learn from a batch that has passed all stages, and that was held back or was not."""
+        span = next(each for each in spans if each.stage == "generate")
+        idle, seconds = span.begin - self._free_since, span.end - span.begin
+        self._free_since = span.end
+        if held:
+            late = float(idle > IDLE_SHARE * seconds)
+            changed = self._margin + GAIN * seconds * (late - LATE_SHARE)
+            self._margin = min(max(0.0, changed), MAX_SHARE * seconds)
