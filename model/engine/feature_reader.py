@@ -102,7 +102,7 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
 
     Raises RequestError, which names the field, if the model cannot read a request.
     """
-    read = FeatureReader(spec).read(messages, size)
+    read = FeatureReader(spec, threads=1).read(messages, size)
     for fault in filter(None, read.faults):
         raise fault
     return model_inputs_of(spec, read.inputs)
