@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from grace.configs.errors import RequestError
+from grace.configs.machine import available_cores
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_lookups import (
@@ -23,7 +24,8 @@ from grace.native.wire_faults import read_batch
 _open = declare(
     "grace_features_open",
     *(c_int64, array_in(np.int64), c_int64, c_int64, c_int32, c_int32),
-    *(c_int64, array_in(np.int32), c_int64, array_in(np.int32), array_out(np.uint64)),
+    *(c_int64, array_in(np.int32), c_int64, array_in(np.int32), c_int32),
+    array_out(np.uint64),
 )
 _add_dense = declare("grace_features_add_dense", c_uint64, c_char_p, c_int64, array_in(np.float32))
 _add_categorical = declare(
@@ -46,6 +48,10 @@ _read = declare(
     *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
 )
 
+_MOST_THREADS = 4
+_CORES_PER_THREAD = 4
+"""A batch of full requests takes one thread .4 ms, and to wake others takes some hundredths."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadFeatures:
@@ -62,13 +68,13 @@ class ReadFeatures:
 class FeatureReader:
     """A reader of one model's features, which any thread may call."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, threads: int | None = None) -> None:
         self._numbers = sum(each.size for each in spec.dense.values())
         self._categorical = len(spec.categorical)
         self._bags = len(spec.bags)
         self._default_ids = sum(len(each.default) for each in spec.bags.values())
         self._places, self._ids, zeros = _event_shape(spec)
-        self._handle = _opened(spec, self._places, self._ids, zeros)
+        self._handle = _opened(spec, self._places, self._ids, zeros, threads or _threads())
         weakref.finalize(self, _close, self._handle).atexit = False
         _declare_single(self._handle, spec)
         _declare_sequences(self._handle, spec)
@@ -96,10 +102,14 @@ def read_inputs(spec: ModelSpec, messages: Sequence[bytes], size: int) -> ModelI
 
     Raises RequestError, which names the field, if the model cannot read a request.
     """
-    read = FeatureReader(spec).read(messages, size)
+    read = FeatureReader(spec, threads=1).read(messages, size)
     for fault in filter(None, read.faults):
         raise fault
     return model_inputs_of(spec, read.inputs)
+
+
+def _threads() -> int:
+    return max(1, min(_MOST_THREADS, available_cores() // _CORES_PER_THREAD))
 
 
 def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
@@ -112,7 +122,7 @@ def _event_shape(spec: ModelSpec) -> tuple[int, int, int]:
     return places, 2 + spec.sid_length + sides, zeros
 
 
-def _opened(spec: ModelSpec, places: int, ids: int, zeros: int) -> int:
+def _opened(spec: ModelSpec, places: int, ids: int, zeros: int, threads: int) -> int:
     t5 = spec.encoder.t5
     prefix = () if t5 is None else t5.prefix_tokens
     suffix = () if t5 is None or t5.eos_token is None else (t5.eos_token,)
@@ -120,7 +130,7 @@ def _opened(spec: ModelSpec, places: int, ids: int, zeros: int) -> int:
     _open(
         *(spec.sid_length, np.array(spec.vocab_sizes, np.int64), places, ids, zeros),
         *(t5 is not None, len(prefix), np.array(prefix, np.int32)),
-        *(len(suffix), np.array(suffix, np.int32), handle),
+        *(len(suffix), np.array(suffix, np.int32), threads, handle),
     )
     return int(handle[0])
 

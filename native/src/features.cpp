@@ -18,6 +18,7 @@ namespace {
 
 namespace wire = grace::wire;
 using grace::require;
+using grace::Workers;
 using wire::Fault;
 using wire::Field;
 using wire::kBytes;
@@ -111,19 +112,21 @@ struct EventLayout {
   std::vector<int32_t> suffix;
 };
 
-// A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed.
+// A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed. Until all rows are
+// read, row b has its bags' ids from room_of[b] on, and their offsets begin there.
 struct Rows {
   float* dense;
   int32_t* categorical;
   int32_t* bag_offsets;
   int32_t* bag_rows;
-  int64_t bag_room;
+  std::vector<int64_t> room_of;  // and where the last row's ends
   int32_t* events;
 };
 
 class Inputs {
  public:
-  explicit Inputs(EventLayout layout) : layout_(std::move(layout)) {}
+  Inputs(EventLayout layout, int32_t threads)
+      : workers(threads, "grace-read"), layout_(std::move(layout)) {}
 
   void add(const std::string& name, Dense input) {
     declare(name, {kDense, dense_.size()});
@@ -139,6 +142,7 @@ class Inputs {
   void add(const std::string& name, Bag input) {
     require(input.hash_rows > 0, "features: a bag without rows");
     declare(name, {kBag, bags_.size()});
+    default_ids_ += static_cast<int64_t>(input.defaults.size());
     bags_.push_back(std::move(input));
   }
 
@@ -168,7 +172,32 @@ class Inputs {
     sequence.side.push_back(side);
   }
 
-  // Reads one request's features into its row, after all rows before it. Throws the first Fault:
+  // Where each of `size` rows has room for the ids of its bags: an id takes a byte at least.
+  std::vector<int64_t> bag_rooms(int64_t size, int64_t requests, const int64_t* bytes) const {
+    std::vector<int64_t> room_of(size + 1);
+    for (int64_t b = 0; b < size; ++b) {
+      room_of[b + 1] = room_of[b] + default_ids_ + (b < requests ? bytes[b] : 0);
+    }
+    return room_of;
+  }
+
+  // Moves the ids of all rows' bags together. Call it after all rows have been read.
+  void join_bags(const Rows& rows) const {
+    const auto bags = static_cast<int64_t>(bags_.size());
+    const auto size = static_cast<int64_t>(rows.room_of.size()) - 1;
+    int64_t joined = 0;
+    rows.bag_offsets[0] = 0;
+    for (int64_t b = 0; b < size && bags > 0; ++b) {
+      const int64_t first = rows.room_of[b];
+      int32_t* ends = rows.bag_offsets + b * bags + 1;
+      const int64_t ids = ends[bags - 1] - first;
+      std::copy_n(rows.bag_rows + first, ids, rows.bag_rows + joined);
+      for (int64_t i = 0; i < bags; ++i) ends[i] -= row_number(first - joined);
+      joined += ids;
+    }
+  }
+
+  // Reads one request's features into its row; rows may be read at once. Throws the first Fault:
   // those of declared inputs come first, kind by kind.
   void read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
     Given given = find(request);
@@ -192,6 +221,8 @@ class Inputs {
     }
     report_others(given, unknown);
   }
+
+  Workers workers;  // who read a batch's requests
 
  private:
   // The last entry of each declared input, or a null reader if there is none; and all entries of
@@ -315,12 +346,12 @@ class Inputs {
 
   void read_bags(const Given& given, int64_t row, const Rows& rows) const {
     const auto bags = static_cast<int64_t>(bags_.size());
-    int64_t at = rows.bag_offsets[row * bags];
+    int64_t at = rows.room_of[row];
     for (int64_t i = 0; i < bags; ++i) {
       const Bag& bag = bags_[i];
       const int64_t begin = at;
       const auto take = [&](uint64_t id) {
-        require(at < rows.bag_room, "features: no room for the bags");
+        require(at < rows.room_of[row + 1], "features: no room for the bags");
         rows.bag_rows[at++] =
             row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
       };
@@ -441,6 +472,7 @@ class Inputs {
   int64_t numbers_ = 0;
   std::vector<Categorical> categorical_;
   std::vector<Bag> bags_;
+  int64_t default_ids_ = 0;  // of all bags together
   std::vector<Sequence> sequences_;
 };
 
@@ -453,16 +485,18 @@ std::vector<T> copied(const T* values, int64_t count) {
 
 }  // namespace
 
-// The arguments are an EventLayout. Add the inputs of each kind in declared order.
+// The arguments are an EventLayout, and the threads that read a batch, the caller's among them. Add
+// the inputs of each kind in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
                                       int64_t places, int64_t ids, int32_t zeros, int32_t packed,
                                       int64_t prefixes, const int32_t* prefix, int64_t suffixes,
-                                      const int32_t* suffix, uint64_t* handle) {
+                                      const int32_t* suffix, int32_t threads, uint64_t* handle) {
   return grace::guarded([&] {
     require(sid_length > 0 && places >= 0 && ids > 0, "features_open: no such layout");
-    auto inputs = std::make_unique<Inputs>(EventLayout{copied(vocab_sizes, sid_length), places, ids,
-                                                       zeros, packed != 0, copied(prefix, prefixes),
-                                                       copied(suffix, suffixes)});
+    auto inputs = std::make_unique<Inputs>(
+        EventLayout{copied(vocab_sizes, sid_length), places, ids, zeros, packed != 0,
+                    copied(prefix, prefixes), copied(suffix, suffixes)},
+        threads);
     *handle = reinterpret_cast<uint64_t>(inputs.release());
   });
 }
@@ -524,12 +558,15 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
   return grace::guarded([&] {
     require(bag_room <= std::numeric_limits<int32_t>::max(),
             "features_read: more ids in bags than int32 offsets can number");
-    const Inputs& inputs = inputs_of(handle);
-    const Rows rows{dense, categorical, bag_offsets, bag_rows, bag_room, events};
-    bag_offsets[0] = 0;
+    Inputs& inputs = inputs_of(handle);
+    const Rows rows{
+        dense, categorical, bag_offsets, bag_rows, inputs.bag_rooms(size, requests, sizes), events};
+    require(rows.room_of.back() <= bag_room, "features_read: no room for the bags");
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+                     inputs.workers,
                      [&](wire::Reader message, int64_t row, wire::UnknownNames& names) {
                        inputs.read(message, row, rows, names);
                      });
+    inputs.join_bags(rows);
   });
 }

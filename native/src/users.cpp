@@ -348,8 +348,9 @@ GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t si
     const Users& users = users_of(handle);
     const Rows rows{size, bitmask, offsets, hashes, value_offsets, value_ids, room};
     std::vector<SetValues> values = users.begin(rows);
+    grace::Workers alone(1, "");  // a row's values follow those of the row before it
     grace::wire::read_batch(
-        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends}, alone,
         [&](Reader message, int64_t row, UnknownNames& names) {
           users.read(message, row, rows, values, names);
         });

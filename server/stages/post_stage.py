@@ -1,6 +1,6 @@
 """The last stage: generated leaves to ads, exactly matched, and to the bytes of each reply."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import fields
 from time import perf_counter
@@ -27,6 +27,7 @@ from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
 _MAX_UINT32 = 2**32 - 1
 _NO_ADS = np.empty(0, np.int64)
 _Value = TypeVar("_Value")
+_Given = TypeVar("_Given", bound=Sized)
 
 
 def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
@@ -39,7 +40,7 @@ def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredB
     with held_ads(batch.input, leaves) as ads:
         heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
         replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
-        counts = _counts_of(ads.counts, sound)
+        counts = ads.counts if len(sound) == len(ads.leaves) else _counts_of(ads.counts, sound)
     return AnsweredBatch(
         batch.input,
         tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),
@@ -78,11 +79,18 @@ def held_ads(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAd
         leaves.scores.reshape(-1),
         [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
         stopped=live.stopped,
-        exclude_ads=[*(each.exclude_ads for each in retrievals), *[_NO_ADS] * padding],
-        exclude=[*(_known(each.exclude, entities) for each in retrievals), *[{}] * padding],
-        at_most=[*(_known(each.at_most, entities) for each in retrievals), *[{}] * padding],
+        exclude_ads=_padded([each.exclude_ads for each in retrievals], _NO_ADS, rows),
+        exclude=_padded([_known(each.exclude, entities) for each in retrievals], {}, rows),
+        at_most=_padded([_known(each.at_most, entities) for each in retrievals], {}, rows),
         weights=live.weights,
     )
+
+
+def _padded(values: list[_Given], nothing: _Given, rows: int) -> list[_Given] | None:
+    """Return a value for each row; None if they are all empty."""
+    if not any(map(len, values)):
+        return None
+    return [*values, *[nothing] * (rows - len(values))]
 
 
 def _known(values: Mapping[str, _Value], entities: Sequence[str]) -> Mapping[str, _Value]:
@@ -98,11 +106,13 @@ def _timings(
     """Return the fields of grace.v1.Timings; `queue` is all time outside stages.   [rows, 5]"""
     waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
     spent = {span.stage: span.end - span.begin for span in spans}
-    seconds = np.empty((len(rows), len(STAGE_NAMES) + 1))
-    seconds[:, 0] = [waited[row] for row in rows]
-    seconds[:, 1:-1] = [spent.get(stage, 0.0) for stage in STAGE_NAMES[:-1]]
-    seconds[:, -1] = perf_counter() - begin
-    return np.clip(np.rint(seconds * 1e6), 0, _MAX_UINT32).astype(np.uint32)
+    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
+    post = _microseconds(perf_counter() - begin)
+    return np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
+
+
+def _microseconds(seconds: float) -> int:
+    return min(max(0, round(seconds * 1e6)), _MAX_UINT32)
 
 
 def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from ctypes import c_char_p, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -69,9 +70,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     texts = [request_id.encode() for request_id in heads.request_ids]
     texts += [_ignored(names) if names else b"" for names in heads.ignored]
     sizes = np.array([len(text) for text in texts], np.int64)
-    served_by = RetrieveResponse(
-        snapshot_version=heads.snapshot_version, checkpoint=heads.checkpoint
-    ).SerializeToString()
+    served_by = _served_by(heads.snapshot_version, heads.checkpoint)
     profile = heads.profile.encode()
     first_sids, tokens = _sids(heads, leaves, trie)
     fixed = _MOST_NUMBERS + len(served_by) + len(profile)
@@ -104,14 +103,20 @@ def _sids(
     heads: ReplyHeads, leaves: Leaves, trie: SidTrie
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """The first SID of each reply that has SIDs, -1 for others, and the tokens of all of them."""
+    if not any(heads.include_sids):
+        return np.full(len(heads.include_sids), -1), np.empty((0, trie.sid_length), np.uint32)
     asked = np.array(heads.include_sids, np.bool_)
-    if not asked.any():
-        return np.full(len(asked), -1), np.empty((0, trie.sid_length), np.uint32)
     own = leaves.leaves[heads.rows[asked]]
     live = own != NO_NODE
     first_sids = np.full(len(asked), -1)
     first_sids[asked] = np.cumsum([0, *live.sum(axis=1)[:-1]])
     return first_sids, trie.sids(own[live]).astype(np.uint32)
+
+
+@lru_cache(maxsize=4)
+def _served_by(snapshot_version: int, checkpoint: str) -> bytes:
+    served_by = RetrieveResponse(snapshot_version=snapshot_version, checkpoint=checkpoint)
+    return served_by.SerializeToString()
 
 
 def _ignored(names: Sequence[str]) -> bytes:

@@ -86,6 +86,19 @@ def test_any_number_of_names_the_model_lacks_is_listed() -> None:
     assert got.ignored == (tuple(sorted(f"bags.{name}" for name in names)), ("bags.mood",), ())
 
 
+def test_no_result_depends_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(3)
+    messages = [features_message(random_features(INTERFORMER, rng)) for _ in range(57)]
+    faulty = features_message(RequestFeatures(bags={"mood": [1]}, dense={"hour": [1, 2]}))
+    strange = features_message(RequestFeatures(bags={"mood": [1], "place": []}))
+    messages[5:8] = [faulty, strange, b"\xff"]
+    one, three = (FeatureReader(INTERFORMER, threads).read(messages, 64) for threads in (1, 3))
+    assert_same_lookups(three.inputs, one.inputs)
+    assert list(map(str, three.faults)) == list(map(str, one.faults))
+    assert three.ignored == one.ignored
+    assert three.ignored[6] == ("bags.mood", "bags.place")
+
+
 def plain_bucket(age: int) -> int:
     """1 + floor(log2(1 + age)) is how many bits 1 + age has."""
     return min((1 + age).bit_length(), AGE_BUCKETS - 1)

@@ -187,7 +187,7 @@ void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratc
 // Any number of threads may ask one matcher at once.
 class Matcher {
  public:
-  Matcher(Ads ads, int32_t threads) : workers(threads), ads_(std::move(ads)) {}
+  Matcher(Ads ads, int32_t threads) : workers(threads, "grace-match"), ads_(std::move(ads)) {}
 
   const Ads& ads() const { return ads_; }
   // In the schema's order, before the first request.

@@ -77,8 +77,8 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
 class Workers {
  public:
   // Starts threads - 1 threads, since the caller's thread works too. If the system refuses one,
-  // those that have started do the work.
-  explicit Workers(int32_t threads) {
+  // those that have started do the work. They have this name, of at most 15 bytes.
+  Workers(int32_t threads, const char* name) : name_(name) {
     threads_.reserve(std::max(threads, 1) - 1);  // so that no later call loses a thread
     try {
       for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
@@ -126,7 +126,7 @@ class Workers {
  private:
   void serve() {
 #ifdef __linux__
-    pthread_setname_np(pthread_self(), "grace-match");  // or else it has the name of its starter
+    pthread_setname_np(pthread_self(), name_);  // or else it has the name of its starter
 #endif
     std::unique_lock<std::mutex> hold(lock_);
     uint64_t seen = 0;
@@ -143,6 +143,7 @@ class Workers {
     }
   }
 
+  const char* const name_;
   std::vector<std::thread> threads_;
   std::mutex running_;  // the thread whose job runs holds it
   std::mutex lock_;     // guards the four below

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "grace/abi.h"
+#include "grace/parallel.h"
 #include "grace/wire.h"
 #include "grace/wire_faults.h"
 #include "grace/xxh3.h"
@@ -98,32 +99,28 @@ class LastOfEachName {
 
 constexpr int64_t kUnknownNumbers = 5;
 
-// The names that the schema or the model does not declare. It counts all of them, and lists as many
-// as fit.
+// The names of one message that the schema or the model does not declare.
 class UnknownNames {
  public:
-  UnknownNames(int64_t room, int64_t* out) : room_(room), out_(out) {}
+  explicit UnknownNames(const char* message) : message_(message) {}
 
   void add(Field kind, std::string_view name, std::string_view side = {}) {
-    if (count_ < room_) {
-      int64_t numbers[kFaultNumbers];
-      write_fault({Wrong::kNothing, kind, 0, 0, name, side}, message_, numbers);
-      for (int64_t i = 0; i < kUnknownNumbers; ++i) {
-        out_[count_ * kUnknownNumbers + i] = numbers[1 + i];
-      }
-    }
-    ++count_;
+    int64_t numbers[kFaultNumbers];
+    write_fault({Wrong::kNothing, kind, 0, 0, name, side}, message_, numbers);
+    numbers_.insert(numbers_.end(), numbers + 1, numbers + 1 + kUnknownNumbers);
   }
 
-  void begin(const char* message) { message_ = message; }
-  int64_t count() const { return count_; }
-  void forget_after(int64_t count) { count_ = count; }
+  void clear() { numbers_.clear(); }
+  int64_t count() const { return static_cast<int64_t>(numbers_.size()) / kUnknownNumbers; }
+
+  // Copies as many as fit.
+  void write(int64_t room, int64_t* out) const {
+    std::copy_n(numbers_.begin(), std::min(room, count()) * kUnknownNumbers, out);
+  }
 
  private:
-  int64_t room_;
-  int64_t* out_;
-  const char* message_ = nullptr;
-  int64_t count_ = 0;
+  const char* message_;
+  std::vector<int64_t> numbers_;
 };
 
 // A batch of messages, each of which fills one row. A message with a fault gets the row of an empty
@@ -142,29 +139,27 @@ struct Batch {
   int64_t* unknown_ends;
 };
 
-// Calls read(message, row, unknown) for every row in order; it may throw Fault, UnknownField or
-// Malformed.
+// Calls read(message, row, unknown) for every row, in order if there is one thread; it may throw
+// Fault, UnknownField or Malformed.
 template <typename Read>
-void read_batch(const Batch& batch, Read&& read) {
+void read_batch(const Batch& batch, Workers& workers, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
-  UnknownNames unknown(batch.unknown_room, batch.unknown);
-  UnknownNames dropped(0, nullptr);
-  for (int64_t b = 0; b < batch.size; ++b) {
+  std::vector<UnknownNames> unknown(batch.messages, batch.messages + batch.requests);
+  workers.run(batch.size, [&](int64_t b) {
+    UnknownNames dropped(nullptr);
     if (b >= batch.requests) {
       read(Reader(), b, dropped);
-      continue;
+      return;
     }
     int64_t* fault = batch.faults + b * kFaultNumbers;
-    const int64_t before = unknown.count();
     const auto refuse = [&](const Fault& found) {
       write_fault(found, batch.messages[b], fault);
-      unknown.forget_after(before);
+      unknown[b].clear();
       read(Reader(), b, dropped);
     };
     write_fault({Wrong::kNothing}, batch.messages[b], fault);
-    unknown.begin(batch.messages[b]);
     try {
-      read(Reader(batch.messages[b], batch.sizes[b]), b, unknown);
+      read(Reader(batch.messages[b], batch.sizes[b]), b, unknown[b]);
     } catch (const Fault& found) {
       refuse(found);
     } catch (const UnknownField& found) {
@@ -172,7 +167,13 @@ void read_batch(const Batch& batch, Read&& read) {
     } catch (const Malformed&) {
       refuse({Wrong::kMalformed});
     }
-    batch.unknown_ends[b] = unknown.count();
+  });
+  int64_t listed = 0;
+  for (int64_t b = 0; b < batch.requests; ++b) {
+    const int64_t room = std::max<int64_t>(0, batch.unknown_room - listed);
+    unknown[b].write(room, batch.unknown + listed * kUnknownNumbers);
+    listed += unknown[b].count();
+    batch.unknown_ends[b] = listed;
   }
 }
 
