@@ -71,7 +71,8 @@ def _type(hint: Any) -> str:
         (given,) = (member for member in members if member is not type(None))
         return f"{_type(given)}, or none"
     if origin is tuple:
-        return f"list of {_type(members[0])}s"
+        plural = "" if get_origin(members[0]) is Literal else "s"
+        return f"list of {_type(members[0])}{plural}"
     return "section" if _section_below(hint) else _NAMES[hint]
 
 
@@ -79,7 +80,7 @@ def _default(field: Field[Any]) -> str:
     if field.default is not MISSING:
         value = field.default
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        return "none" if value is None else f"`{text}`"
+        return "none" if value in (None, ()) else f"`{text}`"
     required: str = field.metadata.get("default", "required")
     return required if field.default_factory is MISSING else ""
 
