@@ -57,7 +57,10 @@ def main() -> None:
         call for call in calls((torch.float32,)) if "bfloat16" not in call.name and not call.blocked
     ]
     of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=1))
-    found = [[difference(call, "cpu") for call in group] for group in ((*full, *low), of_encoders)]
+    found = [
+        [difference(call, "cpu") for call in group]
+        for group in ((*full, *low), of_encoders)
+    ]
     found.append(list(dense_differences()))
     print(
         json.dumps(
