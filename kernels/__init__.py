@@ -16,7 +16,7 @@ from grace.kernels.decode.tensors import (
 )
 from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.load import admission_slot, load_encoder_ops, load_ops
+from grace.kernels.load import admission_slot, load_encoder_ops, load_feature_ops, load_ops
 
 __all__ = [
     "NO_BLOCK",
@@ -33,6 +33,7 @@ __all__ = [
     "UserTensors",
     "admission_slot",
     "load_encoder_ops",
+    "load_feature_ops",
     "load_ops",
     "on_device",
     "with_eligible",
