@@ -19,6 +19,7 @@ from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.load import (
     admission_slot,
     load_encoder_ops,
+    load_feature_ops,
     load_ops,
     load_rounded_ops,
     require_fp8,
@@ -39,6 +40,7 @@ __all__ = [
     "UserTensors",
     "admission_slot",
     "load_encoder_ops",
+    "load_feature_ops",
     "load_ops",
     "load_rounded_ops",
     "on_device",

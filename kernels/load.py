@@ -18,6 +18,7 @@ from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
 from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
 FP8_CAPABILITY = (9, 0)
@@ -34,7 +35,7 @@ def load_ops(device: torch.device) -> Ops:
         raise DeviceError(
             f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
         )
-    decoder, _ = _cuda_tables(device)
+    decoder, _, _ = _cuda_tables(device)
     if not torch.cuda.is_available():
         raise DeviceError(f"device {device}: torch finds no GPU on this machine; use device cpu")
     _require_capability(device)
@@ -72,8 +73,16 @@ def load_encoder_ops(device: torch.device) -> EncoderOps:
     """Return the encoder's fastest operations for inference on a device."""
     if device.type != "cuda":
         return PLAIN_ENCODER
-    _, encoder = _cuda_tables(device)
+    _, encoder, _ = _cuda_tables(device)
     return encoder
+
+
+def load_feature_ops(device: torch.device) -> FeatureOps:
+    """Return the features stage's fastest operations on a device."""
+    if device.type != "cuda":
+        return PLAIN_FEATURES
+    _, _, features = _cuda_tables(device)
+    return features
 
 
 def admission_slot(ops: Ops) -> AdmissionSlot:
@@ -83,16 +92,20 @@ def admission_slot(ops: Ops) -> AdmissionSlot:
     return ReferenceSlot(ops.admit_children)
 
 
-def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps]:
+def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
     try:
-        from grace.kernels.ops_cuda import CUDA_DECODER, CUDA_ENCODER  # noqa: PLC0415
+        from grace.kernels.ops_cuda import (  # noqa: PLC0415
+            CUDA_DECODER,
+            CUDA_ENCODER,
+            CUDA_FEATURES,
+        )
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
         raise DeviceError(
             f"device {device}: its operations need Triton: {install_command('gpu')}"
         ) from None
-    return CUDA_DECODER, CUDA_ENCODER
+    return CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES
 
 
 def _require_capability(device: torch.device) -> None:

@@ -10,13 +10,13 @@ from grace.kernels.decode.row_factors_triton import activate_triton, row_factors
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
+from grace.kernels.encoder.arrange_tokens_triton import arrange_tokens_triton
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.encoder_ops import EncoderOps
-from grace.kernels.encoder.norm_and_gates_triton import (
-    gate_triton,
-    open_hidden_triton,
-    rms_norm_triton,
-)
+from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
+from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
+from grace.kernels.features.feature_ops import FeatureOps
+from grace.kernels.features.feature_ops_triton import mean_bags_triton, sum_events_triton
 
 
 def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -43,6 +43,8 @@ CUDA_ENCODER = EncoderOps(
     rms_norm=rms_norm_triton,
     attention=encoder_attention_triton,
     add_product=add_product_in_place,
-    gate=gate_triton,
-    open_hidden=open_hidden_triton,
+    arrange_tokens=arrange_tokens_triton,
+    token_product=token_product_triton,
+    share_user=share_user_triton,
 )
+CUDA_FEATURES = FeatureOps(sum_events=sum_events_triton, mean_bags=mean_bags_triton)

@@ -7,7 +7,6 @@ catalogue to look SIDs up in, and the path ends with the SIDs in the host's memo
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -39,6 +38,7 @@ from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.engine.decode_weights import Precision
+from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features
@@ -87,8 +87,7 @@ class Surroundings:
     def __init__(self, work: Workload, engine: Engine, precision: Precision) -> None:
         dtype = engine.weights.dtype
         model = engine.plain
-        self._plain_encoder = deepcopy(model.encoder)
-        model.encoder.to(dtype)
+        self.encoder = fast_encoder(model, dtype, load_encoder_ops(work.device))
         self.work, self.engine, self.precision = work, engine, precision
         self.stage: FeatureStage = feature_stage_for(model, dtype)
         self.features = empty_features(model, work.batch, dtype)
@@ -101,7 +100,7 @@ class Surroundings:
         inputs = read_inputs(self.work.spec, messages, len(messages)).to(self.work.device)
         features = model.features(inputs)
         single = features.non_sequence
-        context: UserContext = self._plain_encoder(
+        context: UserContext = model.encoder(
             FeatureTensors(
                 None if single is None else single.float(),
                 tuple(SequenceTensors(s.states.float(), s.mask) for s in features.sequences),
@@ -141,11 +140,10 @@ class _RungGeneration:
         self._search, self._features = search, features
         self.memo: PrefixMemo | None = engine.memo
         search.point_at(users)
-        encoder_ops = load_encoder_ops(around.work.device)
 
         @torch.inference_mode()
         def run() -> TracedResult:
-            return search.run(engine.plain.encoder(features, encoder_ops))
+            return search.run(around.encoder(features))
 
         self._graph = around.work.record(run)
         self._last: TracedResult | None = None

@@ -34,6 +34,7 @@ from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.train.evaluate import Popularity, quality, random_quality, rank_of
 
 REQUESTS = 512
@@ -134,9 +135,9 @@ def _encoded(
     def context_in(precision: Precision) -> UserContext:
         if precision == "fp32":
             return model.user_context(inputs)
-        own = deepcopy(model).to(PRECISIONS[precision])
-        context: UserContext = own.encoder(own.features(inputs), load_encoder_ops(device))
-        return context
+        dtype = PRECISIONS[precision]
+        features = deepcopy(model.features).to(dtype)(inputs)
+        return fast_encoder(model, dtype, load_encoder_ops(device))(features)
 
     return context_in
 

@@ -3,9 +3,10 @@
 What makes it fast: a program takes a block of queries of one head through the request's keys, block
 by block with a running maximum, on tensor cores. It reads queries, keys and values in place, in the
 layout of the products before it, and writes the layout that the next product reads. The kernel pads
-sizes that are not powers of two.
+sizes that are not powers of two. Sequences of different lengths are parts of one launch.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,26 +36,31 @@ def encoder_attention_triton(
     scale: float,
     key_mask: Tensor | None = None,
     bias: Tensor | None = None,
+    parts: Sequence[int] | None = None,
 ) -> Tensor:
     """Compute what `encoder_attention_reference` does; rows are contiguous in H * d."""
-    check_encoder_attention(queries, keys, values, heads, key_mask, bias)
+    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts)
     for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
         if tensor.stride(2) != 1:
             raise ValueError(
                 f"{name} must be contiguous in inner, got strides {list(tensor.stride())}"
             )
-    if key_mask is not None:
-        require_contiguous(key_mask=key_mask)
+    if key_mask is not None and key_mask.stride(1) != 1:
+        raise ValueError(f"key_mask must be contiguous, got strides {list(key_mask.stride())}")
     if bias is not None:
         require_contiguous(bias=bias)
     (requests, count, inner), tokens = queries.shape, keys.shape[1]
-    tiles = _tiles_of(queries, keys, padded(inner // heads))
+    longest = max(parts, default=0) if parts is not None else None
+    tiles = _tiles_of(queries.dtype, longest or count, longest or tokens, padded(inner // heads))
+    blocks = sum(triton.cdiv(each, tiles.queries) for each in parts or (count,))
     out = torch.empty((requests, count, inner), dtype=queries.dtype, device=queries.device)
     if out.numel():
-        _attend[(triton.cdiv(count, tiles.queries), heads, requests)](
+        _attend[(blocks, heads, requests)](
             *(queries, keys, values, None if key_mask is None else key_mask.view(torch.uint8)),
             *(bias, out, scale * LOG2_E.value, count, tokens),
             *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
+            0 if key_mask is None else key_mask.stride(0),
+            parts=None if parts is None else tuple(parts),
             heads=heads,
             d_head=inner // heads,
             d_pad=padded(inner // heads),
@@ -68,18 +74,18 @@ def encoder_attention_triton(
     return out
 
 
-def _tiles_of(queries: Tensor, keys: Tensor, d_pad: int) -> _Tiles:
+def _tiles_of(dtype: torch.dtype, queries: int, keys: int, d_pad: int) -> _Tiles:
     """Return what was fastest on an H200 for 16 requests, 8 heads of 64 and up to 260 tokens."""
     most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64
-    if queries.dtype == torch.float32:
+    if dtype == torch.float32:
         most_queries, most_keys = 32, 32  # no tensor cores: what the registers hold
     elif d_pad > 128:
         most_keys, warps = 32, 8  # fewer warps could not hold the sums
     elif d_pad > 64:
         most_keys = 64  # with more, two stages leave room for one program per SM
     return _Tiles(
-        queries=min(most_queries, padded(queries.shape[1])),
-        keys=min(most_keys, padded(keys.shape[1])),
+        queries=min(most_queries, padded(queries)),
+        keys=min(most_keys, padded(keys)),
         warps=warps,
         stages=2,
     )
@@ -102,6 +108,8 @@ def _attend(
     key_token: tl.tensor,
     value_request: tl.tensor,
     value_token: tl.tensor,
+    mask_request: tl.tensor,
+    parts: tl.constexpr,
     heads: tl.constexpr,
     d_head: tl.constexpr,
     d_pad: tl.constexpr,
@@ -115,8 +123,19 @@ def _attend(
     o_d = tl.arange(0, d_pad)
     in_head = (o_d < d_head)[None, :]
     o_column = i_head * d_head + o_d[None, :]
-    o_query = tl.program_id(0).to(tl.int64) * block_queries + tl.arange(0, block_queries)
-    live = (o_query < count)[:, None] & in_head  # [queries, d_pad]
+    block, begin, last_query, last_key = tl.program_id(0), 0, count, tokens
+    if parts is not None:
+        first_block, first_token = 0, 0
+        for i in tl.static_range(len(parts)):
+            here = tl.program_id(0) >= first_block
+            block = tl.where(here, tl.program_id(0) - first_block, block)
+            begin = tl.where(here, first_token, begin)
+            last_query = tl.where(here, first_token + parts[i], last_query)
+            first_block += (parts[i] + block_queries - 1) // block_queries
+            first_token += parts[i]
+        last_key = last_query
+    o_query = (begin + block * block_queries + tl.arange(0, block_queries)).to(tl.int64)
+    live = (o_query < last_query)[:, None] & in_head  # [queries, d_pad]
     p_query = p_queries + i_request * query_request + o_query[:, None] * query_token + o_column
     queries = tl.load(p_query, mask=live, other=0.0)
     p_key = p_keys + i_request * key_request + o_column
@@ -125,15 +144,15 @@ def _attend(
     highest = tl.full((block_queries,), float("-inf"), tl.float32)
     total = tl.zeros((block_queries,), tl.float32)
     mixed = tl.zeros((block_queries, d_pad), tl.float32)
-    for start in tl.range(0, tokens, block_keys):
+    for start in tl.range(begin, last_key, block_keys):
         o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
-        there = o_key < tokens
+        there = o_key < last_key
         present = there[:, None] & in_head  # [keys, d_pad]
         keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
         values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
         counts = there
         if masked:
-            counts = tl.load(p_mask + i_request * tokens + o_key, mask=there, other=0) != 0
+            counts = tl.load(p_mask + i_request * mask_request + o_key, mask=there, other=0) != 0
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if biased:
             o_pair = o_key[None, :] - o_query[:, None] + (count - 1)

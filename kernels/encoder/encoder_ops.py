@@ -1,19 +1,23 @@
-"""The table of an encoder's operations, and its plain torch bodies for any device and for training.
+"""The table of an encoder's operations, and its plain torch bodies for any device.
 
 A faster table may overwrite what `add_product` adds to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
+from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
 from grace.kernels.encoder.encoder_attention import encoder_attention_reference
-from grace.kernels.encoder.norm_and_gates import (
-    gate_reference,
-    open_hidden_reference,
-    rms_norm_reference,
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference
+from grace.kernels.encoder.token_product import (
+    After,
+    Norm,
+    Run,
+    share_user_reference,
+    token_product_reference,
 )
 from grace.kernels.row_stable import linear
 
@@ -28,7 +32,30 @@ class EncoderAttention(Protocol):
         scale: float,
         key_mask: Tensor | None = None,
         bias: Tensor | None = None,
+        parts: Sequence[int] | None = None,
     ) -> Tensor: ...
+
+
+class TokenProduct(Protocol):
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        out: Tensor,
+        runs: Sequence[Run],
+        after: After,
+        other: Tensor | None = None,
+        norm: Norm | None = None,
+        squares: Tensor | None = None,
+    ) -> Tensor: ...
+
+
+ArrangeTokens: TypeAlias = Callable[
+    [Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor, Tensor]
+]  # (summaries, user, states, masks)
+ShareUser: TypeAlias = Callable[
+    [Tensor, Tensor, Tensor, Sequence[int]], tuple[Tensor, Tensor]
+]  # (tokens, squares, user, begins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +65,9 @@ class EncoderOps:
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # (x, gain, eps)
     attention: EncoderAttention
     add_product: Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, hidden, weight)
-    gate: Callable[[Tensor, Tensor], Tensor]  # (x, opening)
-    open_hidden: Callable[[Tensor, Tensor], Tensor]  # (hidden, openings)
+    arrange_tokens: ArrangeTokens
+    token_product: TokenProduct
+    share_user: ShareUser
 
 
 def add_product_reference(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
@@ -54,6 +82,7 @@ PLAIN_ENCODER = EncoderOps(
     rms_norm=rms_norm_reference,
     attention=encoder_attention_reference,
     add_product=add_product_reference,
-    gate=gate_reference,
-    open_hidden=open_hidden_reference,
+    arrange_tokens=arrange_tokens_reference,
+    token_product=token_product_reference,
+    share_user=share_user_reference,
 )

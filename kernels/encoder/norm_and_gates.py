@@ -18,33 +18,14 @@ def check_rms_norm(x: Tensor, gain: Tensor) -> None:
     require_tensor("gain", gain, d=x.shape[-1])
 
 
-def gate_reference(x: Tensor, opening: Tensor) -> Tensor:
+def gate(x: Tensor, opening: Tensor) -> Tensor:
     """Return x * sigmoid(opening).   both [B, T, d] -> [B, T, d]"""
-    check_gate(x, opening)
     return x * sigmoid(opening)
 
 
-def open_hidden_reference(hidden: Tensor, openings: Tensor) -> Tensor:
+def open_hidden(hidden: Tensor, openings: Tensor) -> Tensor:
     """Return relu(hidden) * 2 sigmoid(openings); the tokens of a request share its openings.
 
     hidden [B, T, d_ff], openings [B, d_ff] -> [B, T, d_ff]
     """
-    check_open_hidden(hidden, openings)
     return torch.relu(hidden) * (2.0 * sigmoid(openings))[:, None, :]
-
-
-def check_gate(x: Tensor, opening: Tensor) -> None:
-    _require_tokens("x", x)
-    requests, tokens, d = x.shape
-    require_tensor("opening", opening, x.dtype, requests=requests, tokens=tokens, d=d)
-
-
-def check_open_hidden(hidden: Tensor, openings: Tensor) -> None:
-    _require_tokens("hidden", hidden)
-    requests, _, d_ff = hidden.shape
-    require_tensor("openings", openings, hidden.dtype, requests=requests, d_ff=d_ff)
-
-
-def _require_tokens(name: str, tensor: Tensor) -> None:
-    if tensor.dim() != 3:
-        raise ValueError(f"{name} must be [requests, tokens, d], got {list(tensor.shape)}")

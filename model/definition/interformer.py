@@ -8,7 +8,9 @@ everything. docs/model.md has the formulas, and says which choices are the paper
 import torch
 from torch import Tensor, nn
 
-from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.encoder.encoder_attention import encoder_attention_reference
+from grace.kernels.encoder.norm_and_gates import gate, open_hidden
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.definition.spec import InterFormerSpec
@@ -39,21 +41,21 @@ class InterFormerEncoder(nn.Module):
         self.feed_forward = FeedForward(spec)
         self.final_norm = nn.Parameter(torch.ones(spec.d_model))
 
-    def forward(self, features: FeatureTensors, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
+    def forward(self, features: FeatureTensors) -> UserContext:
         assert features.non_sequence is not None
-        tokens = features.non_sequence.clone()
+        tokens = features.non_sequence
         batch = len(tokens)
         sequences = tuple(
             _with_summary(summary.expand(batch, -1, -1), sequence)
             for summary, sequence in zip(self.summaries, features.sequences, strict=True)
         )
         for block in self.blocks:
-            tokens, sequences = block(tokens, sequences, ops)
+            tokens, sequences = block(tokens, sequences)
         memory = torch.cat([tokens, *(sequence.states for sequence in sequences)], dim=1)
         mask = torch.cat([_all_true(tokens), *(sequence.mask for sequence in sequences)], dim=1)
-        context = self.pool(self.queries.repeat(batch, 1, 1), memory, ops, mask)
-        context = self.feed_forward(context, ops)
-        context = ops.rms_norm(context, self.final_norm, self.spec.norm_eps)
+        context = self.pool(self.queries.expand(batch, -1, -1), memory, mask)
+        context = self.feed_forward(context)
+        context = rms_norm(context, self.final_norm, self.spec.norm_eps)
         return UserContext(context, _all_true(context))
 
 
@@ -78,20 +80,20 @@ class InterFormerBlock(nn.Module):
         self.feed_forward = FeedForward(spec)
 
     def forward(
-        self, tokens: Tensor, sequences: tuple[SequenceTensors, ...], ops: EncoderOps
+        self, tokens: Tensor, sequences: tuple[SequenceTensors, ...]
     ) -> tuple[Tensor, tuple[SequenceTensors, ...]]:
         """tokens [B, N, d]"""
-        queries = self.queries.repeat(len(tokens), 1, 1)
-        user = self.gate_out(self.summarise(queries, tokens, ops), ops)
+        queries = self.queries.expand(len(tokens), -1, -1)
+        user = self.gate_out(self.summarise(queries, tokens))
         mean_user = user.mean(dim=1)
         sequences = tuple(
-            layer(sequence, user, mean_user, ops)
+            layer(sequence, user, mean_user)
             for layer, sequence in zip(self.sequences, sequences, strict=True)
         )
         summaries = [sequence.states[:, : len(self.queries)] for sequence in sequences]
-        gated = [self.gate_in(summary, ops) for summary in summaries]
-        tokens = self.interact(tokens, torch.cat([tokens, *gated], dim=1), ops)
-        return self.feed_forward(tokens, ops), sequences
+        gated = [self.gate_in(summary) for summary in summaries]
+        tokens = self.interact(tokens, torch.cat([tokens, *gated], dim=1))
+        return self.feed_forward(tokens), sequences
 
 
 class SequenceLayer(nn.Module):
@@ -101,20 +103,17 @@ class SequenceLayer(nn.Module):
         self.feed_forward = PersonalFeedForward(spec)
 
     def forward(
-        self, sequence: SequenceTensors, user: Tensor, mean_user: Tensor, ops: EncoderOps
+        self, sequence: SequenceTensors, user: Tensor, mean_user: Tensor
     ) -> SequenceTensors:
         """user [B, m, d], which the summary tokens receive; mean_user [B, d]"""
         summary = sequence.states[:, : user.shape[1]] + user
         states = torch.cat([summary, sequence.states[:, user.shape[1] :]], dim=1)
-        states = self.attention(states, states, ops, sequence.mask)
-        return SequenceTensors(self.feed_forward(states, mean_user, ops), sequence.mask)
+        states = self.attention(states, states, sequence.mask)
+        return SequenceTensors(self.feed_forward(states, mean_user), sequence.mask)
 
 
 class Attention(nn.Module):
-    """x + W_out softmax(q k / sqrt(d_head)) v, with q of norm(x), and k and v of norm(memory).
-
-    This layer, and the feed-forward ones, may write into `x`: use what they return.
-    """
+    """x + W_out softmax(q k / sqrt(d_head)) v, with q of norm(x), and k and v of norm(memory)."""
 
     def __init__(self, spec: InterFormerSpec) -> None:
         super().__init__()
@@ -125,15 +124,14 @@ class Attention(nn.Module):
         self.kv = nn.Parameter(torch.empty(2 * spec.d_model, spec.d_model))
         self.out = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
 
-    def forward(
-        self, x: Tensor, memory: Tensor, ops: EncoderOps, mask: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None = None) -> Tensor:
         """x [B, Q, d], memory [B, K, d], mask bool [B, K] with a True key for each request"""
-        normed = ops.rms_norm(x, self.norm, self.eps)
-        normed_memory = normed if memory is x else ops.rms_norm(memory, self.norm, self.eps)
+        normed = rms_norm(x, self.norm, self.eps)
+        normed_memory = normed if memory is x else rms_norm(memory, self.norm, self.eps)
         keys, values = linear(normed_memory, self.kv).chunk(2, dim=-1)
-        attended = ops.attention(linear(normed, self.q), keys, values, self.heads, self.scale, mask)
-        return ops.add_product(x, attended, self.out)
+        queries = linear(normed, self.q)
+        attended = encoder_attention_reference(queries, keys, values, self.heads, self.scale, mask)
+        return x + linear(attended, self.out)
 
 
 class Gate(nn.Module):
@@ -145,9 +143,9 @@ class Gate(nn.Module):
         self.norm = nn.Parameter(torch.ones(spec.d_model))
         self.weight = nn.Parameter(torch.empty(spec.d_model, spec.d_model))
 
-    def forward(self, x: Tensor, ops: EncoderOps) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         """[B, m, d] -> [B, m, d]"""
-        return ops.gate(x, linear(ops.rms_norm(x, self.norm, self.eps), self.weight))
+        return gate(x, linear(rms_norm(x, self.norm, self.eps), self.weight))
 
 
 class FeedForward(nn.Module):
@@ -160,9 +158,9 @@ class FeedForward(nn.Module):
         self.ffn_in = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
         self.ffn_out = nn.Parameter(torch.empty(spec.d_model, spec.d_ff))
 
-    def forward(self, x: Tensor, ops: EncoderOps) -> Tensor:
-        hidden = torch.relu(linear(ops.rms_norm(x, self.norm, self.eps), self.ffn_in))
-        return ops.add_product(x, hidden, self.ffn_out)
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
+        return x + linear(hidden, self.ffn_out)
 
 
 class PersonalFeedForward(nn.Module):
@@ -180,11 +178,11 @@ class PersonalFeedForward(nn.Module):
         self.personal_norm = nn.Parameter(torch.ones(spec.d_model))
         self.personal = nn.Parameter(torch.empty(spec.d_ff, spec.d_model))
 
-    def forward(self, x: Tensor, user: Tensor, ops: EncoderOps) -> Tensor:
+    def forward(self, x: Tensor, user: Tensor) -> Tensor:
         """x [B, T, d], user [B, d]"""
-        openings = linear(ops.rms_norm(user, self.personal_norm, self.eps), self.personal)
-        hidden = linear(ops.rms_norm(x, self.norm, self.eps), self.ffn_in)
-        return ops.add_product(x, ops.open_hidden(hidden, openings), self.ffn_out)
+        openings = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
+        hidden = linear(rms_norm(x, self.norm, self.eps), self.ffn_in)
+        return x + linear(open_hidden(hidden, openings), self.ffn_out)
 
 
 def _with_summary(summary: Tensor, sequence: SequenceTensors) -> SequenceTensors:

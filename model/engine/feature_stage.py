@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grace.kernels import load_feature_ops
+from grace.kernels.features.feature_ops import FeatureOps
 from grace.kernels.row_stable import linear
 from grace.model.definition.features import (
     BagTable,
@@ -32,10 +34,6 @@ from grace.model.engine.feature_lookups import (
     squashed,
 )
 from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
-
-# The numbers of the modes in torch.embedding_bag. functional.embedding_bag takes names, but it
-# checks in Python what always holds here, and computes equal bags' offsets again in every call.
-_SUM, _MEAN = 0, 1
 
 
 class FeatureStage(Protocol):
@@ -74,6 +72,7 @@ class FastStage:
     @torch.inference_mode()
     def __init__(self, model: Model, dtype: torch.dtype) -> None:
         self._reader = FeatureReader(model.spec)
+        self._ops = load_feature_ops(model.decoder.start.device)
         features = model.features
         self._single: _SingleInputs | None = None
         if isinstance(features, T5Features):
@@ -84,8 +83,7 @@ class FastStage:
             self._lengths = [rows.places.stop - rows.places.start for rows in layout]
             self._events = _together([*_event_tables(features), _zeros(features.tokens)], dtype)
             assert len(self._events) == zeros + 1
-            self._single = _SingleInputs(features, dtype)
-        self._event_begins: dict[int, Tensor] = {}  # by the number of places in a batch
+            self._single = _SingleInputs(features, dtype, self._ops)
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
         read = self._reader.read(messages, size)
@@ -102,21 +100,15 @@ class FastStage:
         """Return each sequence's tensors.   events int32 [B, places, ids]"""
         if not self._lengths:
             return ()
-        batch, places, ids = events.shape
-        begins = self._event_begins.get(batch * places)
-        if begins is None:
-            begins = torch.arange(0, events.numel(), ids, dtype=torch.int32, device=events.device)
-            self._event_begins[batch * places] = begins
-        sums = torch.embedding_bag(self._events, events.view(-1), begins, mode=_SUM)[0]
-        states = sums.view(batch, places, -1).split_with_sizes(self._lengths, 1)
-        mask = events[:, :, 0] != len(self._events) - 1
-        return tuple(map(SequenceTensors, states, mask.split_with_sizes(self._lengths, 1)))
+        sequences = self._ops.sum_events(self._events, events, self._lengths)
+        return tuple(SequenceTensors(states, mask) for states, mask in sequences)
 
 
 class _SingleInputs:
     """The inputs that are not sequences, and the tokens that they become."""
 
-    def __init__(self, features: InterFormerFeatures, dtype: torch.dtype) -> None:
+    def __init__(self, features: InterFormerFeatures, dtype: torch.dtype, ops: FeatureOps) -> None:
+        self._ops = ops
         self._tokens = features.tokens.to(dtype, copy=True)
         project = features.project
         self._project = None if project is None else project.to(dtype, copy=True)
@@ -143,8 +135,7 @@ class _SingleInputs:
         if self._categorical is not None:
             vectors.append(functional.embedding(lookups.categorical, self._categorical).flatten(1))
         if self._bags is not None:
-            bags = self._bags, lookups.bag_rows, lookups.bag_offsets
-            means = torch.embedding_bag(*bags, mode=_MEAN, include_last_offset=True)[0]
+            means = self._ops.mean_bags(self._bags, lookups.bag_rows, lookups.bag_offsets)
             vectors.append(means.view(batch, -1))
         projected = linear(torch.cat(vectors, dim=1), self._project)
         return projected.view(batch, *self._tokens.shape) + self._tokens

@@ -7,7 +7,6 @@ A batch has as many rows as one of the configuration's batch buckets. Requests h
 and empty users the others, so every shape is known beforehand.
 """
 
-import copy
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +39,7 @@ from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
+from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
@@ -134,8 +134,7 @@ class FastGeneration:
         self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
         rounded = load_rounded_ops(self.device) if precision == "fp8" else None
         self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
-        self._encoder_ops = load_encoder_ops(self.device)
-        self._encoder = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
+        self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
         if dtype != torch.float32:
             self._require_range(precision)
 
@@ -163,14 +162,14 @@ class FastGeneration:
     def _search(
         self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile, ops: Ops
     ) -> Beams:
-        context = self._encoder(features, self._encoder_ops)
+        context = self._encoder(features)
         return fast_search(self._weights, self.memo, context, slot, profile, ops)
 
     def _require_range(self, precision: Precision) -> None:
         """Refuse weights that the precision cannot hold: infinities would corrupt requests."""
         named = [
             *((f"decoder's {name}", weight) for name, weight in self._weights.named_tensors()),
-            *((f"encoder's {name}", weight) for name, weight in self._encoder.named_parameters()),
+            *((f"encoder's {name}", weight) for name, weight in self._encoder.named_tensors()),
             *((f"memo of step {step}", x) for step, x in enumerate(self.memo.states)),
             *((f"memo of step {step}", x) for step, x in enumerate(self.memo.queries)),
         ]

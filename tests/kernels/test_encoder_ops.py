@@ -13,11 +13,13 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
+from grace.kernels.encoder.token_product import Run
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 from support.encoder_op_cases import CASES, encoder_calls, encoder_difference
 from support.triton_agreement import Call, difference, poisoned_memory
 
+X = torch.ones(2, 3, 8)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -37,8 +39,37 @@ def test_every_operation_has_cases() -> None:
             (*3 * [torch.ones(2, 3, 8)], 2, 1.0, None, torch.ones(2, 6)),
             r"bias must be \[heads, distances\] = \[2, 5\], got \[2, 6\]",
         ),
-        ("gate", (torch.ones(2, 3, 8), torch.ones(2, 8)), r"opening must be \[requests, tokens"),
-        ("open_hidden", (torch.ones(2, 3, 8), torch.ones(3, 8)), "openings must be"),
+        (
+            "attention",
+            (*3 * [torch.ones(2, 7, 8)], 2, 1.0, None, None, (3, 5)),
+            r"parts \[3, 5\] must be all 7 queries and all 7 keys",
+        ),
+        (
+            "token_product",
+            (X, torch.ones(2, 4, 8), torch.ones(2, 5, 4), (Run(0, 0, 3),), "nothing"),
+            r"weight must be \[runs, wide, inner\] = \[1, 4, 8\], got \[2, 4, 8\]",
+        ),
+        (
+            "token_product",
+            (X, torch.ones(1, 4, 8), torch.ones(2, 5, 4), (Run(1, 0, 3),), "nothing"),
+            "must be within 3 tokens and 5 of out",
+        ),
+        (
+            "token_product",
+            (X, torch.ones(1, 4, 8), torch.ones(2, 5, 4), (Run(0, 0, 3),), "open"),
+            "other must be given for open and add alone",
+        ),
+        (
+            "token_product",
+            (X, torch.ones(1, 4, 8), torch.ones(2, 5, 4), (Run(0, 0, 3),), "open", X),
+            r"other must be \[requests, one, wide\] = \[2, 1, 4\], got",
+        ),
+        (
+            "token_product",
+            (X, torch.ones(1, 4, 8), torch.ones(2, 5, 4), (Run(0, 0, 3),), "gate"),
+            "a gate needs a square weight",
+        ),
+        ("share_user", (X, torch.ones(2, 3, 1), torch.ones(2, 2, 8), (0, 2)), "must be within 3"),
     ],
 )
 @pytest.mark.parametrize("ops", [PLAIN_ENCODER, CUDA_ENCODER], ids=["plain", "cuda"])
@@ -53,8 +84,11 @@ def test_wrong_shapes_are_refused_by_name(
     ("name", "more"),
     [
         ("rms_norm", (torch.ones(8), 1e-6)),
-        ("gate", (torch.ones(3, 5, 8),)),
-        ("open_hidden", (torch.ones(3, 8),)),
+        (
+            "token_product",
+            (torch.ones(1, 4, 8), torch.ones(3, 5, 4), (Run(0, 0, 5),), "nothing"),
+        ),
+        ("share_user", (torch.ones(3, 5, 1), torch.ones(3, 2, 8), (0,))),
         ("add_product", (torch.ones(3, 5, 2), torch.ones(8, 2))),
         ("attention", (*2 * [torch.ones(3, 5, 8)], 2, 1.0)),
     ],

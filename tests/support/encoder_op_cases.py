@@ -10,10 +10,18 @@ import torch
 from torch import Tensor
 
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.encoder.token_product import (
+    After,
+    Norm,
+    Run,
+    empty_squares,
+    write_squares,
+)
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.spec import ModelSpec
+from grace.model.engine.fast_encoder import fast_encoder
 from support.encoder_cases import random_features
 from support.op_cases import OpCase, mapped, normal
 from support.plain_inputs import RequestFeatures, encode_inputs
@@ -27,23 +35,82 @@ def encoder_calls(dtypes: tuple[torch.dtype, ...], most: int | None = None) -> I
             for dtype in dtypes:
                 yield Call(
                     f"{field.name}-{case.name}-in-{str(dtype).removeprefix('torch.')}",
-                    getattr(CUDA_ENCODER, field.name),
-                    getattr(PLAIN_ENCODER, field.name),
+                    on_copies(CUDA_ENCODER, field.name),
+                    on_copies(PLAIN_ENCODER, field.name),
                     _in_type(case.arguments, dtype),
                 )
+
+
+def on_copies(ops: EncoderOps, name: str) -> Callable[..., Tensor]:
+    """Return an operation that returns what it writes, and leaves its arguments as they are."""
+    operation: Callable[..., Tensor] = getattr(ops, name)
+
+    def arrange_tokens(*arguments: Any) -> Tensor:
+        tokens, squares, mask = operation(*arguments)
+        gated = arguments[0][:, :, 0].numel()
+        return torch.cat([_with_squares(tokens, squares)[:, gated:], mask[:, :, None]], dim=2)
+
+    def token_product(
+        x: Tensor, weight: Tensor, out: Tensor | None, runs: Any, after: Any, other: Any, eps: Any
+    ) -> Tensor:
+        """Without `out`, write into x; without `other`, add to `out`."""
+        written = _copied(x if out is None else out)
+        if after == "add":  # all requests may share what is added
+            other = written if other is None else other.expand(len(x), -1, -1)
+        runs = [Run(*run) for run in runs]  # `mapped` makes tuples of them
+        norm = None
+        if eps is not None:
+            norm = Norm(_squares_of(x), eps)
+        squares = empty_squares(written).fill_(5.0)
+        x = written if out is None else x
+        got = operation(x, weight, written, runs, after, other, norm, squares)
+        return _with_squares(got, squares)
+
+    def share_user(tokens: Tensor, user: Tensor, begins: Any) -> Tensor:
+        tokens, squares = _copied(tokens), _squares_of(tokens)
+        shared = _with_squares(*operation(tokens, squares, user, begins))
+        return torch.cat([_with_squares(tokens, squares), shared], dim=1)
+
+    adapted = (arrange_tokens, token_product, share_user)
+    return {each.__name__: each for each in adapted}.get(name, operation)
+
+
+def _squares_of(tokens: Tensor) -> Tensor:
+    """Return squares in parts that are not all in the first place."""
+    squares = empty_squares(tokens)
+    write_squares(tokens, squares)
+    squares[:, :, 0] /= 2
+    squares[:, :, -1] += squares[:, :, 0]
+    return squares
+
+
+def _with_squares(tokens: Tensor, squares: Tensor) -> Tensor:
+    """Put the mean square of a token after it."""
+    mean = squares.sum(dim=2, keepdim=True) / tokens.shape[2]
+    return torch.cat([tokens, mean.to(tokens.dtype)], dim=2)
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return a copy with the same strides: a slice stays a slice of a wider tensor."""
+    made = torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=tensor.device
+    )
+    return made.copy_(tensor)
 
 
 def _in_type(
     arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
 ) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Cast floats to that type; a slice stays a slice of a wider tensor."""
+    """Cast floats to that type."""
 
-    def cast(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        return torch.empty_strided(value.shape, value.stride(), dtype=dtype).copy_(value)
+    def cast(tensor: Tensor) -> Tensor:
+        return _copied(tensor, dtype) if tensor.is_floating_point() else tensor
 
-    return lambda rng: tuple(map(cast, arguments(rng)))
+    def converted(rng: np.random.Generator) -> tuple[Any, ...]:
+        made: tuple[Any, ...] = mapped(arguments(rng), cast)
+        return made
+
+    return converted
 
 
 def _normed(shape: tuple[int, ...], head: int | None = None) -> OpCase:
@@ -90,27 +157,73 @@ def _added(rng: np.random.Generator) -> tuple[Any, ...]:
     return normal(rng, 3, 11, 24), normal(rng, 3, 11, 37), 0.1 * normal(rng, 24, 37)
 
 
-def _gated(shape: tuple[int, ...], head: int | None = None) -> OpCase:
+def _in_parts(parts: tuple[int, ...], heads: int, d: int, *, masked: bool = True) -> OpCase:
+    """Queries, keys and values side by side; only the second part of request 1 has no key."""
+
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        x = normal(rng, *shape)[:, :head]
-        opening = 9.0 * normal(rng, *x.shape)
-        opening[0, 0, :2] = torch.tensor([-80.0, 80.0])
-        return x, opening
+        tokens = sum(parts)
+        q, k, v = normal(rng, 3, tokens, 3 * heads * d).chunk(3, dim=-1)
+        mask = torch.from_numpy(rng.random((3, tokens + 2)) < 0.7)[:, 2:]
+        mask[1, parts[0] : parts[0] + parts[1]] = False
+        return q, k, v, heads, 0.3, mask if masked else None, None, parts
 
-    return OpCase(f"{list(shape)}" + (f"-head={head}" if head else ""), arguments)
+    kind = "-masked" if masked else ""
+    return OpCase(f"parts={parts}-heads={heads}-d={d}{kind}", arguments)
 
 
-def _opened(*shape: int) -> OpCase:
+def _product(
+    inner: int,
+    wide: int,
+    runs: tuple[Run, ...],
+    after: After = "nothing",
+    *,
+    normed: bool = True,
+    shape: tuple[int, int, int] = (3, 19, 17),
+    in_place: bool = False,
+) -> OpCase:
+    """`shape` has the requests, and the tokens of x and out."""
+
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        requests, sources, targets = shape
+        x = 3.0 * normal(rng, requests, sources, inner + 8)[:, :, :inner]
+        weight = normal(rng, len(runs), wide, inner) / inner**0.5
+        out: Tensor | None = torch.full((requests, targets, wide), 7.0)
+        other = None
+        if after == "open":
+            other = 9.0 * normal(rng, requests, 1, len(runs) * wide)
+            other[0, 0, :2] = torch.tensor([-80.0, 80.0])
+        elif after == "add" and not in_place:
+            other = normal(rng, 1, targets, wide)
+        elif in_place and after == "gate":
+            out = None
+        return x, weight, out, runs, after, other, 1e-6 if normed else None
+
+    kind = ("-normed" if normed else "") + ("-in-place" if in_place else "")
+    return OpCase(f"{list(shape)}-{inner}-to-{wide}-{len(runs)}-runs-{after}{kind}", arguments)
+
+
+def _product_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
+    """One token is NaN and another infinite; no other token may change."""
+    x = normal(rng, 2, 5, 24)
+    x[0, 3, 5], x[1, 1, 0] = torch.nan, torch.inf
+    weight, out = normal(rng, 1, 24, 24), torch.zeros(2, 5, 24)
+    return x, weight, out, (Run(0, 0, 5),), "relu", None, 1e-6
+
+
+def _arranged(requests: int, lengths: tuple[int, ...], m: int, own: int, d: int) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        states = tuple(normal(rng, requests, sum(lengths), d)[:, -n:] for n in lengths)
+        masks = tuple(torch.from_numpy(rng.random((requests, n)) < 0.5) for n in lengths)
+        return normal(rng, len(lengths), m, d), normal(rng, requests, own, d), states, masks
+
+    return OpCase(f"{requests}x{lengths}-{m}-{own}-d={d}", arguments)
+
+
+def _shared(requests: int, tokens: int, count: int, d: int, begins: tuple[int, ...]) -> OpCase:
     return OpCase(
-        f"{list(shape)}",
-        lambda rng: (normal(rng, *shape), 9.0 * normal(rng, shape[0], shape[2])),
+        f"{requests}x{tokens}-{count}-at-{begins}-d={d}",
+        lambda rng: (normal(rng, requests, tokens, d), normal(rng, requests, count, d), begins),
     )
-
-
-def _opened_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
-    hidden, openings = normal(rng, 3, 5, 7), normal(rng, 3, 7)
-    hidden[1, 2, 3], openings[2, 6] = torch.nan, torch.nan
-    return hidden, openings
 
 
 CASES: Mapping[str, tuple[OpCase, ...]] = {
@@ -131,20 +244,37 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _attended(33, 33, 2, 7, biased=True),
         _attended(67, 67, 1, 16, masked=False, biased=True),
         _attended(3, 1, 2, 8, biased=True),
+        _in_parts((68, 1, 131), 2, 16),
+        _in_parts((5, 70), 1, 21, masked=False),
         OpCase("not-finite", _attended_not_finite),
     ),
     "add_product": (OpCase("odd-sizes", _added),),
-    "gate": (_gated((3, 7, 21)), _gated((3, 11, 40), head=4), _gated((1, 1, 1111))),
-    "open_hidden": (
-        _opened(3, 7, 37),
-        _opened(1, 9, 1024),
-        OpCase("not-finite", _opened_not_finite),
+    "arrange_tokens": (
+        _arranged(3, (9, 5), m=2, own=5, d=24),
+        _arranged(2, (63, 1, 130), m=4, own=32, d=512),
+        _arranged(5, (), m=3, own=7, d=21),
+    ),
+    "token_product": (
+        _product(24, 40, (Run(1, 3, 11),)),
+        _product(37, 21, (Run(0, 2, 7), Run(12, 13, 1), Run(8, 9, 4)), "relu"),
+        _product(64, 72, (Run(2, 0, 9), Run(11, 9, 8)), "open"),
+        _product(21, 21, (Run(7, 0, 2), Run(12, 2, 2)), "gate", in_place=True),
+        _product(64, 64, (Run(0, 5, 11),), "gate"),
+        _product(40, 24, (Run(3, 0, 5), Run(8, 7, 10)), "add", normed=False, in_place=True),
+        _product(512, 72, (Run(0, 0, 1),), "add", normed=False, shape=(5, 1, 1)),
+        _product(128, 520, (Run(1, 1, 131), Run(132, 0, 1)), "relu", shape=(7, 133, 132)),
+        OpCase("not-finite", _product_not_finite),
+    ),
+    "share_user": (
+        _shared(3, 17, 4, 24, (1, 9)),
+        _shared(2, 5, 3, 521, (2,)),
+        _shared(1, 7, 1, 21, (0, 3, 6)),
     ),
 }
 
 
 def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> float:
-    """Return how far the user context of the faster table is from the plain one's in float32.
+    """Return how far the fast encoder's user context is from the definition's in float32.
 
     It is infinite if the encoder wrote to its features.
     """
@@ -158,7 +288,7 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
         place = torch.device(device)
         given = mapped(features, lambda x: _moved(x, place, dtype))
         before = mapped(given, Tensor.clone)
-        got = model.encoder.to(place, dtype)(given, CUDA_ENCODER)
+        got = fast_encoder(model.to(place), dtype, CUDA_ENCODER)(given)
     untouched = all(map(torch.equal, _tensors(given), _tensors(before)))
     if not untouched or not torch.equal(got.mask.cpu(), expected.mask):
         return math.inf

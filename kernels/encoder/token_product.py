@@ -1,0 +1,174 @@
+"""Products of tokens with weights, together with the norm before them and the gate after them.
+
+A call moves runs of tokens: it reads them in one tensor of requests and writes them to another, or
+to other places of the same. So tokens need no copies, and tokens of several kinds, each with its
+own weight, take one call. A norm's gain is in the weight. Its factor needs a token's sum of
+squares, and the writer of a token also writes that sum, in parts.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from grace.kernels.checks import require_contiguous, require_tensor
+from grace.kernels.encoder.norm_and_gates import gate, open_hidden
+from grace.kernels.row_stable import linear
+
+After: TypeAlias = Literal["nothing", "relu", "open", "gate", "add"]
+
+PART = 32
+"""Columns for each of which a writer may give a part of a token's sum of squares."""
+
+
+class Run(NamedTuple):
+    """Tokens source, source + 1, ... of every request, which become its tokens target, ..."""
+
+    source: int
+    target: int
+    length: int
+
+
+class Norm(NamedTuple):
+    """Divide a token by sqrt(mean(x^2) + eps).
+
+    squares  float32 [B, T, parts]   their sum over the parts is a token's sum of squares
+    """
+
+    squares: Tensor
+    eps: float
+
+
+def empty_squares(tokens: Tensor) -> Tensor:
+    """Return memory for the squares of tokens [B, T, d]: float32 [B, T, parts]."""
+    parts = -(-tokens.shape[2] // PART)
+    return tokens.new_empty((*tokens.shape[:2], parts), dtype=torch.float32)
+
+
+def token_product_reference(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    runs: Sequence[Run],
+    after: After,
+    other: Tensor | None = None,
+    norm: Norm | None = None,
+    squares: Tensor | None = None,
+) -> Tensor:
+    """Write the product of every run's tokens to `out`, and return `out`.
+
+    x        [B, T, inner]         multiplied as they are, or as `norm` makes them
+    weight   [runs, wide, inner]   of each run
+    out      [B, T_out, wide]      may be x, if no target is a source
+    after    for y = x W^T of run i and its token t, and with t_out its target:
+             "nothing"  y
+             "relu"     relu(y)
+             "open"     relu(y) * 2 sigmoid(other)   other [B, 1, runs * wide], a piece for each run
+             "gate"     x[:, t] * sigmoid(y)
+             "add"      other[:, t_out] + y          other [B, T_out, wide], which may be `out`
+    squares  float32 [B, T_out, parts]   gets those of the tokens that are written
+    """
+    check_token_product(x, weight, out, runs, after, other, norm, squares)
+    for i, (run, w) in enumerate(zip(runs, weight, strict=True)):
+        source = slice(run.source, run.source + run.length)
+        tokens = x[:, source].float()
+        y = linear(tokens, w.float())
+        if norm is not None:
+            mean = norm.squares[:, source].sum(dim=2, keepdim=True) / x.shape[2]
+            y = y * torch.rsqrt(mean + norm.eps)
+        target = slice(run.target, run.target + run.length)
+        if after == "relu":
+            y = torch.relu(y)
+        elif after == "gate":
+            y = gate(tokens, y)
+        elif after == "open":
+            assert other is not None
+            y = open_hidden(y, other[:, 0].chunk(len(runs), dim=1)[i].float())
+        elif after == "add":
+            assert other is not None
+            y = other[:, target].float() + y
+        out[:, target] = y.to(out.dtype)
+        if squares is not None:
+            write_squares(out[:, target], squares[:, target])
+    return out
+
+
+def write_squares(tokens: Tensor, squares: Tensor) -> None:
+    """Write the squares of tokens: the whole sum as the first part."""
+    squares[:] = 0.0
+    squares[:, :, 0] = tokens.float().square().sum(dim=2)
+
+
+def share_user_reference(
+    tokens: Tensor, squares: Tensor, user: Tensor, begins: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Add `user` to the m tokens from each begin on, in place. Return its mean and their squares.
+
+    tokens [B, T, d], squares [B, T, parts], user [B, m, d] -> [B, 1, d], [B, 1, parts]
+    """
+    check_share_user(tokens, squares, user, begins)
+    for begin in begins:
+        own = slice(begin, begin + user.shape[1])
+        tokens[:, own] += user
+        write_squares(tokens[:, own], squares[:, own])
+    mean = user.float().mean(dim=1, keepdim=True).to(user.dtype)
+    mean_squares = empty_squares(mean)
+    write_squares(mean, mean_squares)
+    return mean, mean_squares
+
+
+def check_token_product(
+    x: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    runs: Sequence[Run],
+    after: After,
+    other: Tensor | None,
+    norm: Norm | None,
+    squares: Tensor | None,
+) -> None:
+    """Check shapes and types only, so that a GPU is not waited for."""
+    requests, tokens, inner = _sizes("x", x)
+    wide = weight.shape[1] if weight.dim() == 3 else 0
+    require_tensor("weight", weight, x.dtype, runs=len(runs), wide=wide, inner=inner)
+    targets = _sizes("out", out)[1]
+    require_tensor("out", out, x.dtype, requests=requests, tokens=targets, wide=wide)
+    for run in runs:
+        if run.source + run.length > tokens or run.target + run.length > targets:
+            raise ValueError(f"{run} must be within {tokens} tokens and {targets} of out")
+    if after == "gate" and wide != inner:
+        raise ValueError(f"a gate needs a square weight, got {list(weight.shape)}")
+    if (other is not None) != (after in ("open", "add")):
+        raise ValueError(f"other must be given for open and add alone, here after is {after}")
+    if other is not None and after == "open":
+        require_tensor("other", other, x.dtype, requests=requests, one=1, wide=len(runs) * wide)
+    elif other is not None:
+        require_tensor("other", other, x.dtype, requests=requests, tokens=targets, wide=wide)
+
+    if norm is not None:
+        _require_squares("norm.squares", norm.squares, x)
+    if squares is not None:
+        _require_squares("squares", squares, out)
+
+
+def check_share_user(tokens: Tensor, squares: Tensor, user: Tensor, begins: Sequence[int]) -> None:
+    requests, present, d = _sizes("tokens", tokens)
+    count = _sizes("user", user)[1]
+    require_tensor("user", user, tokens.dtype, requests=requests, tokens=count, d=d)
+    _require_squares("squares", squares, tokens)
+    if max(begins, default=0) + count > present:
+        raise ValueError(f"{count} tokens from {list(begins)} must be within {present}")
+
+
+def _require_squares(name: str, squares: Tensor, tokens: Tensor) -> None:
+    requests, count, d = tokens.shape
+    parts = -(-d // PART)
+    require_tensor(name, squares, torch.float32, requests=requests, tokens=count, parts=parts)
+    require_contiguous(**{name: squares})
+
+
+def _sizes(name: str, tensor: Tensor) -> torch.Size:
+    if tensor.dim() != 3:
+        raise ValueError(f"{name} must be [requests, tokens, width], got {list(tensor.shape)}")
+    return tensor.shape

@@ -1,0 +1,155 @@
+"""An InterFormer's weights in the layout of the fast encoder.
+
+A weight after an RMS norm absorbs its gain, in float32 and before any cast. Weights that multiply
+different tokens in one product are stacked, [runs, out, in]. Queries that are parameters do not
+depend on a request, so their projections are computed here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
+from grace.kernels.row_stable import linear
+from grace.model.definition.interformer import (
+    Attention,
+    FeedForward,
+    Gate,
+    InterFormerBlock,
+    InterFormerEncoder,
+    PersonalFeedForward,
+    SequenceLayer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FastFeedForward:
+    """ffn_in [runs, d_ff, d], with its norm's gain; ffn_out [runs, d, d_ff]"""
+
+    ffn_in: Tensor
+    ffn_out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FastSelfAttention:
+    """Attention of tokens that are queries and keys: qkv [runs, 3 * d, d], out [runs, d, d]"""
+
+    qkv: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FastPool:
+    """Attention of queries that are parameters.
+
+    queries    [1, n, d]      to which `out` adds
+    projected  [1, n, d]      their norm and projection
+    kv         [1, 2 * d, d]
+    out        [1, d, d]
+    """
+
+    queries: Tensor
+    projected: Tensor
+    kv: Tensor
+    out: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FastSequences:
+    """The layers of a block's sequences.
+
+    personal  [1, sequences * d_ff, d]
+    gate_in   [1, d, d]   all sequences share it
+    """
+
+    attention: FastSelfAttention
+    feed_forward: FastFeedForward
+    personal: Tensor
+    gate_in: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FastBlock:
+    """`sequences` is None in a model without any.   gate_out [1, d, d]"""
+
+    summarise: FastPool
+    gate_out: Tensor
+    sequences: FastSequences | None
+    interact: FastSelfAttention
+    feed_forward: FastFeedForward
+
+
+@dataclass(frozen=True, slots=True)
+class FastEncoderWeights:
+    """summaries [sequences, m, d];   final_norm [d]"""
+
+    summaries: Tensor
+    blocks: tuple[FastBlock, ...]
+    pool: FastPool
+    feed_forward: FastFeedForward
+    final_norm: Tensor
+
+    @staticmethod
+    @torch.no_grad()
+    def of(encoder: InterFormerEncoder) -> "FastEncoderWeights":
+        """Fold the weights of an encoder in float32."""
+        shape = -1, encoder.spec.summary_tokens, encoder.spec.d_model
+        return FastEncoderWeights(
+            summaries=torch.cat([encoder.queries[:0], *encoder.summaries]).view(shape),
+            blocks=tuple(map(_block, encoder.blocks)),
+            pool=_pool(encoder.queries, encoder.pool),
+            feed_forward=_feed_forward([encoder.feed_forward]),
+            final_norm=encoder.final_norm.detach(),
+        )
+
+
+def _block(block: nn.Module) -> FastBlock:
+    assert isinstance(block, InterFormerBlock)
+    layers = [layer for layer in block.sequences if isinstance(layer, SequenceLayer)]
+    sequences = None
+    if layers:
+        feed_forwards = [layer.feed_forward for layer in layers]
+        personal = torch.cat([each.personal * each.personal_norm for each in feed_forwards])
+        sequences = FastSequences(
+            attention=_self_attention([layer.attention for layer in layers]),
+            feed_forward=_feed_forward(feed_forwards),
+            personal=personal.unsqueeze(0),
+            gate_in=_gate(block.gate_in),
+        )
+    return FastBlock(
+        summarise=_pool(block.queries, block.summarise),
+        gate_out=_gate(block.gate_out),
+        sequences=sequences,
+        interact=_self_attention([block.interact]),
+        feed_forward=_feed_forward([block.feed_forward]),
+    )
+
+
+def _pool(queries: Tensor, layer: Attention) -> FastPool:
+    projected = linear(rms_norm(queries, layer.norm, layer.eps), layer.q)
+    return FastPool(
+        queries=queries.detach().unsqueeze(0),
+        projected=projected.unsqueeze(0),
+        kv=(layer.kv * layer.norm).unsqueeze(0),
+        out=layer.out.detach().unsqueeze(0),
+    )
+
+
+def _self_attention(layers: Sequence[Attention]) -> FastSelfAttention:
+    return FastSelfAttention(
+        qkv=torch.stack([torch.cat([each.q, each.kv]) * each.norm for each in layers]),
+        out=torch.stack([each.out for each in layers]),
+    )
+
+
+def _feed_forward(layers: Sequence[FeedForward | PersonalFeedForward]) -> FastFeedForward:
+    return FastFeedForward(
+        ffn_in=torch.stack([each.ffn_in * each.norm for each in layers]),
+        ffn_out=torch.stack([each.ffn_out for each in layers]),
+    )
+
+
+def _gate(layer: Gate) -> Tensor:
+    return (layer.weight * layer.norm).unsqueeze(0)

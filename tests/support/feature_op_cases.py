@@ -1,0 +1,79 @@
+"""Inputs on which the bodies of the features stage's operations must agree with the references."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
+from grace.kernels.ops_cuda import CUDA_FEATURES
+from support.op_cases import OpCase, normal
+from support.triton_agreement import Call
+
+
+def feature_calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
+    """Yield every operation's cases with tables of every type."""
+    for name, cases in CASES.items():
+        for case in cases:
+            for dtype in dtypes:
+                yield Call(
+                    f"{name}-{case.name}-in-{str(dtype).removeprefix('torch.')}",
+                    _one_tensor(CUDA_FEATURES, name),
+                    _one_tensor(PLAIN_FEATURES, name),
+                    _in_type(case.arguments, dtype),
+                )
+
+
+def _one_tensor(ops: FeatureOps, name: str) -> Callable[..., Tensor]:
+    def sum_events(*arguments: Any) -> Tensor:
+        """Return every sequence's states, each with its mask in another column."""
+        sequences = ops.sum_events(*arguments)
+        return torch.cat([torch.cat([x, mask[:, :, None]], dim=2) for x, mask in sequences], dim=1)
+
+    return sum_events if name == "sum_events" else ops.mean_bags
+
+
+def _in_type(
+    arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
+) -> Callable[[np.random.Generator], tuple[Any, ...]]:
+    def converted(rng: np.random.Generator) -> tuple[Any, ...]:
+        table, *others = arguments(rng)
+        return table.to(dtype), *others
+
+    return converted
+
+
+def _events(batch: int, lengths: tuple[int, ...], ids: int, d: int) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        table = normal(rng, 41, d)
+        table[-1] = 0.0
+        events = rng.integers(41, size=(batch, sum(lengths), ids), dtype=np.int32)
+        events[rng.random(events.shape[:2]) < 0.3] = 40  # no event
+        return table, torch.from_numpy(events), lengths
+
+    return OpCase(f"{batch}x{lengths}-ids={ids}-d={d}", arguments)
+
+
+def _bags(sizes: tuple[int, ...], width: int) -> OpCase:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        offsets = np.cumsum([0, *sizes], dtype=np.int32)
+        rows = rng.integers(41, size=offsets[-1], dtype=np.int32)
+        return normal(rng, 41, width), torch.from_numpy(rows), torch.from_numpy(offsets)
+
+    return OpCase(f"{sizes}-width={width}", arguments)
+
+
+CASES: Mapping[str, tuple[OpCase, ...]] = {
+    "sum_events": (
+        _events(3, (7, 5, 3), ids=6, d=24),
+        _events(2, (9,), ids=1, d=2111),
+        _events(5, (1, 17), ids=8, d=512),
+    ),
+    "mean_bags": (
+        _bags((0, 3, 67, 0, 32), width=24),
+        _bags((1, 33), width=131),
+        _bags((0,), width=7),
+    ),
+}
