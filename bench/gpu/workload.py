@@ -202,6 +202,6 @@ def _tiny_spec(spec: ModelSpec) -> ModelSpec:
         spec,
         inputs=kept,
         encoder=EncoderSpec(interformer=interformer),
-        decoder=replace(spec.decoder, layers=2, d_model=32, heads=2, d_head=16, d_ff=24),
+        decoder=replace(spec.decoder, layers=2, d_model=128, heads=2, d_head=64, d_ff=128),
     )
     return _with_rows(tiny, 2 * _SMALL_ROWS)

@@ -63,7 +63,7 @@ def test_attention_rows_have_every_kernel_and_step(attention_rows: list[Row]) ->
 
 def test_shared_blocks_are_read_once_and_a_dense_cache_whole(attention_rows: list[Row]) -> None:
     last = {row["variant"]: row for row in attention_rows if row.get("step") == 3}
-    block = 2 * 16 * 4 / 1e6  # heads, size of each, float32
+    block = 2 * 64 * 4 / 1e6  # heads, size of each, float32
     assert last["fa2"]["past_blocks"] == last["ours distinct"]["past_blocks"] == 3 * 33
     assert 3 + 3 <= last["ours"]["past_blocks"] < 2 * 33 + 3
     for name in ("fa2", "ours", "ours distinct"):
