@@ -36,7 +36,7 @@ def bench(
     precision: Annotated[
         list[str] | None,
         typer.Option(
-            help="bf16, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32."
+            help="bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32."
         ),
     ] = None,
     only: Annotated[

@@ -14,6 +14,7 @@ from grace.configs.machine import yield_cores_while_waiting
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
     from grace.model.train.evaluate import Quality
+    from grace.model.train.precisions import ByPrecision
 
 
 @spread(LogOptions)
@@ -28,6 +29,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
+
+    Also measure what the precisions of a server change.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
@@ -81,8 +84,7 @@ def _print(report: "CheckpointReport") -> None:
             _print_table(targeted.with_targeting)
             print("The same people, all SIDs:")
             _print_table(targeted.without_targeting)
-    shares = ", ".join(f"{name} {share:.1%}" for name, share in report.overlap_in_bfloat16.items())
-    print(f"\nSIDs of the search in float32 that bfloat16 finds too, on {report.device}: {shares}")
+    _print_precisions(report.by_precision)
 
 
 def _print_table(found: Mapping[str, "Quality"]) -> None:
@@ -93,3 +95,16 @@ def _print_table(found: Mapping[str, "Quality"]) -> None:
         shares = [quality.recall.get(k) for k in cutoffs] + [quality.ndcg.get(k) for k in cutoffs]
         cells = (f"{'-':>11}" if share is None else f"{share:>11.1%}" for share in shares)
         print(f"{name:<12}" + "".join(cells))
+
+
+def _print_precisions(measured: "ByPrecision") -> None:
+    first = measured.found["fp32"]
+    print(
+        f"\nBy a server's precision, the first {measured.users:,} of the held-out users, without "
+        "targeting,\nand the share of fp32's SIDs that are found"
+    )
+    heads = [f"recall@{k}" for k in first.recall] + list(first.overlap)
+    print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
+    for name, found in measured.found.items():
+        shares = [*found.recall.values(), *found.overlap.values()]
+        print(f"{name:<12}" + (found.refused or "".join(f"{share:>11.1%}" for share in shares)))

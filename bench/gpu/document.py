@@ -252,7 +252,7 @@ def _steps_table(rows: Sequence[Row]) -> str:
 
 def _overlap_tables(rows: Sequence[Row]) -> str:
     parts = []
-    names = {"model": "recall", "popularity": "popularity_recall", "random": "random_recall"}
+    engines = [row for row in rows_of(rows, "overlap") if "recall" in row]
     for row in rows_of(rows, "learning"):
         parts.append(
             f"The trained model: {row['weights']:,} weights, {row['steps']:,} steps of "
@@ -262,7 +262,13 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
             f"The newest event of {row['held_out_users']:,} held-out people is among the first "
             "k generated:\n"
         )
-        body = [[name, *(f"{x:.2%}" for x in row[key].values())] for name, key in names.items()]
+        shares = {
+            "plain loop, fp32": row["recall"],
+            **{f"engine, {each['precision']}": each["recall"] for each in engines},
+            "popularity": row["popularity_recall"],
+            "random": row["random_recall"],
+        }
+        body = [[name, *(f"{x:.2%}" for x in own.values())] for name, own in shares.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
     overlaps = table_of(
         rows_of(rows, "overlap"),

@@ -43,6 +43,26 @@ def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeI
     counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
 
 
+def _count_self_attention(
+    counts: Counts, pool: Tensor, table: Tensor, step: int, result: torch.dtype
+) -> None:
+    rows, inner = len(table), pool.shape[2] * pool.shape[3]
+    blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
+    asked = len(torch.unique(table[:, step]))
+    moved = ((asked + 2 * blocks) * pool.element_size() + rows * result.itemsize) * inner
+    counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
+
+
+def _count_cross_attention(
+    counts: Counts, queries: Tensor, keys: Tensor, query_rows: Tensor | None, result: torch.dtype
+) -> None:
+    rows = len(queries) if query_rows is None else len(query_rows)
+    asked = rows if query_rows is None else len(torch.unique(query_rows))
+    inner, size = queries.shape[1], queries.element_size()
+    moved = (asked * size + rows * result.itemsize) * inner + 2 * keys.numel() * size
+    counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
+
+
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
     """Return the same operations, which count each call; counting may wait for the device."""
 
@@ -50,12 +70,7 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
         row_scale: Tensor | None = None, dtype: torch.dtype | None = None,
     ) -> Tensor:  # fmt: skip
-        rows, inner = len(table), pool.shape[2] * pool.shape[3]
-        blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
-        asked = len(torch.unique(table[:, step]))
-        size, result = pool.element_size(), (dtype or pool.dtype).itemsize
-        moved = ((asked + 2 * blocks) * size + rows * result) * inner
-        counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
+        _count_self_attention(counts, pool, table, step, dtype or pool.dtype)
         return ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
 
     def cross_attention(
@@ -63,12 +78,7 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         row_scale: Tensor | None = None, query_rows: Tensor | None = None,
         dtype: torch.dtype | None = None, request_scale: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        rows = len(queries) if query_rows is None else len(query_rows)
-        asked = rows if query_rows is None else len(torch.unique(query_rows))
-        inner, size = queries.shape[1], queries.element_size()
-        result = (dtype or queries.dtype).itemsize
-        moved = (asked * size + rows * result) * inner + 2 * keys.numel() * size
-        counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
+        _count_cross_attention(counts, queries, keys, query_rows, dtype or queries.dtype)
         return ops.cross_attention(
             *(queries, keys, values, key_mask, scale, row_scale, query_rows, dtype),
             request_scale=request_scale,

@@ -8,7 +8,8 @@ trained  a model that has learnt to predict over 100,000 SIDs (trained_model.py)
 Both are compared with the plain loop in float32, on the same users. `overlap` is the share of its
 final SIDs that the engine generates too, `top_10` and `top_100` that of its best among the engine's
 best, `step_overlap` that of its live beams after each step. In float32 the engine must be the same
-function up to near-ties.
+function up to near-ties. The trained model's `recall` is that of held-out people's newest event,
+without targeting.
 """
 
 from collections import Counter
@@ -18,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,7 +37,7 @@ from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.fast_encoder import fast_encoder
-from grace.model.train.evaluate import Popularity, quality, random_quality, rank_of
+from grace.model.train.evaluate import Popularity, Quality, quality, random_quality, rank_of
 
 REQUESTS = 512
 PAPER_REQUESTS = 256
@@ -121,9 +123,20 @@ def _trained(work: Workload) -> Iterator[Row]:
         part = slice(begin, min(begin + work.batch, requests))
         users = UserTensors.of(encoder.encode(data.users[part]), device)
         batches.append(_Batch(_encoded(model, data, part, device), users))
-    known = _recall(work, model, data, index, batches)
-    yield {"measure": "learning", "variant": "trained", **learning, **known}
-    yield from _overlaps(work, "trained", model, index, batches)
+    held_out = _HeldOut.of(data, index, batches)
+    nodes = [_plain(work, model, batch, held_out.index)[-1] for batch in held_out.batches]
+    sids = data.snapshot.trie.num_leaves
+    by_popularity = Popularity.of(data.log, sids).ranks(held_out.truth)
+    yield {
+        "measure": "learning",
+        "variant": "trained",
+        **learning,
+        "held_out_users": requests,
+        "recall": held_out.recall(nodes),
+        "popularity_recall": _rounded(quality(by_popularity, _CUTOFFS)),
+        "random_recall": _rounded(random_quality(np.full(requests, sids), _CUTOFFS)),
+    }
+    yield from _overlaps(work, "trained", model, index, batches, held_out)
 
 
 def _encoded(
@@ -142,38 +155,38 @@ def _encoded(
     return context_in
 
 
-def _recall(
-    work: Workload, model: Model, data: TrainingData, index: DecodeIndex, batches: list[_Batch]
-) -> Row:
-    """Recall of people's newest event, which the model has not seen, without any targeting."""
-    requests = sum(len(batch.users.bitmask) for batch in batches)
-    truth = data.log.leaves[data.log.last_events()[:requests]]
-    free = index.without_matchers()
-    ranks, measured = [], 0
-    for batch in batches:
-        users = UserTensors(batch.users.bitmask, ())
-        nodes = _plain(work, model, replace(batch, users=users), free)[-1]
-        leaves = (nodes - free.first_leaf).cpu().numpy()
-        ranks.append(rank_of(truth[measured : measured + len(leaves)], leaves))
-        measured += len(leaves)
-    sids = data.snapshot.trie.num_leaves
-    rows = {
-        "recall": quality(np.concatenate(ranks), _CUTOFFS).recall,
-        "popularity_recall": quality(Popularity.of(data.log, sids).ranks(truth), _CUTOFFS).recall,
-        "random_recall": random_quality(np.full(requests, sids), _CUTOFFS).recall,
-    }
-    return {
-        "held_out_users": requests,
-        **{
-            name: {str(k): float(f"{share:.4g}") for k, share in row.items()}
-            for name, row in rows.items()
-        },
-    }
+@dataclass(frozen=True, slots=True)
+class _HeldOut:
+    """People whose newest event no model has seen, and a catalogue that targets nobody.
+
+    truth  int64 [people]   the SID of that event
+    """
+
+    truth: npt.NDArray[np.int64]
+    index: DecodeIndex
+    batches: list[_Batch]
+
+    @staticmethod
+    def of(data: TrainingData, index: DecodeIndex, batches: list[_Batch]) -> "_HeldOut":
+        free = [replace(batch, users=UserTensors(batch.users.bitmask, ())) for batch in batches]
+        people = sum(len(batch.users.bitmask) for batch in batches)
+        truth = data.log.leaves[data.log.last_events()[:people]]
+        return _HeldOut(truth, index.without_matchers(), free)
+
+    def recall(self, nodes: list[Tensor]) -> dict[str, float]:
+        """Return the recall by cut-off of each batch's generated nodes, best first."""
+        leaves = (torch.cat(nodes) - self.index.first_leaf).cpu().numpy()
+        return _rounded(quality(rank_of(self.truth, leaves), _CUTOFFS))
+
+
+def _rounded(measured: Quality) -> dict[str, float]:
+    return {str(k): float(f"{share:.4g}") for k, share in measured.recall.items()}
 
 
 def _overlaps(
-    work: Workload, variant: str, model: Model, index: DecodeIndex, batches: list[_Batch]
-) -> Iterator[Row]:
+    work: Workload, variant: str, model: Model, index: DecodeIndex, batches: list[_Batch],
+    held_out: _HeldOut | None = None,
+) -> Iterator[Row]:  # fmt: skip
     spread: dict[int, list[float]] = {}
     expected = [_plain(work, model, batch, index, spread) for batch in batches]
     for precision in dict.fromkeys(("fp32", *work.options.precisions)):
@@ -184,6 +197,11 @@ def _overlaps(
         if precision == "fp32":
             require_overlap(f"{variant} in fp32", tally.share("all"), LEAST_IN_FP32)
         requests = sum(len(batch.users.bitmask) for batch in batches)
+        recall = {}
+        if held_out is not None:
+            free = held_out.index
+            nodes = [_fast(work, engine, one, free, precision)[-1] for one in held_out.batches]
+            recall["recall"] = held_out.recall(nodes)
         yield {
             "measure": "overlap",
             "variant": variant,
@@ -198,6 +216,7 @@ def _overlaps(
                 round(tally.share(f"step {step}"), 5) for step in range(work.spec.sid_length)
             ],
             "logit_std": [round(float(np.mean(spread[step])), 2) for step in sorted(spread)],
+            **recall,
         }
         del engine
 

@@ -64,7 +64,7 @@ def plan_of(tiny: bool, users: int) -> TrainingPlan:
     """`users` is the number of the catalogue's users to generate for."""
     if tiny:
         catalogue = CatalogueSpec("overlap-tiny", 300, users, (64, 16, 16, 16), 1, log_users=200)
-        model = _model_spec(catalogue, layers=2, encoder_layers=1, d_model=32, heads=2, d_ff=48)
+        model = _model_spec(catalogue, layers=2, encoder_layers=1, d_model=128, heads=2, d_ff=128)
         return TrainingPlan(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
     catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
     model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)

@@ -28,6 +28,8 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
+from grace.kernels.decode.fp8_products import RoundedOps
+from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.model.definition.beam_search import (
     Generated,
     beam_search,
@@ -124,7 +126,15 @@ class FastGeneration:
     Products share a workspace. So only one batch runs at a time, here or in graphs of this object.
     """
 
-    def __init__(self, model: Model, ops: Ops, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        model: Model,
+        ops: Ops,
+        settings: EngineSettings,
+        rounded: RoundedOps | None = None,
+        encoder_ops: EncoderOps | None = None,
+    ) -> None:
+        """The device's own operations compute rounded products and the encoder unless given."""
         folded = FastWeights.of(model.decoder)
         precision, dtype = settings.precision, PRECISIONS[settings.precision]
         self.dtype = dtype
@@ -132,9 +142,11 @@ class FastGeneration:
         self.vocab_sizes = folded.vocab_sizes
         self.ops = ops
         self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
-        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
+        if precision == "fp8" and rounded is None:
+            rounded = load_rounded_ops(self.device)
         self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
-        self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
+        encoder_ops = encoder_ops or load_encoder_ops(self.device)
+        self._encoder = fast_encoder(model, dtype, encoder_ops)
         if dtype != torch.float32:
             self._require_range(precision)
 

@@ -2,8 +2,8 @@
 
 Without targeting, the model and the baselines list SIDs of the whole catalogue. With targeting,
 people get only SIDs that lead to an ad that they may see. The report leaves out people whose true
-SID has no such ad, and measures the others without targeting, too. Fidelity is the share of the
-search's best SIDs that bfloat16 finds as well.
+SID has no such ad, and measures the others without targeting, too. `by_precision` says what a
+server's precision changes.
 """
 
 from collections.abc import Sequence
@@ -44,13 +44,11 @@ from grace.model.train.interactions import HistoryBatches, Interactions, history
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, reproducible
 from grace.model.train.people import People, find_people
+from grace.model.train.precisions import ByPrecision, by_precision
 from grace.model.train.recipe import profile_of
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-_FIDELITY_USERS = 256
-_BEST = (10, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ class CheckpointReport:
     device: str
     without_targeting: dict[str, Quality]
     targeted: Targeted | None
-    overlap_in_bfloat16: dict[str, float]  # of the best 10, 100 and all SIDs
+    by_precision: ByPrecision
 
     def to_json(self) -> dict[str, Any]:
         rounded: dict[str, Any] = _rounded(asdict(self))
@@ -120,7 +118,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         targeted = None
         if people is not None:
             targeted = _targeted(replace(search, index=index), catalogue, log, people, spec.cutoffs)
-        overlap = _overlap(search, batches, events[:_FIDELITY_USERS], spec)
+        precisions = by_precision(search, batches, events, spec.cutoffs)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,
@@ -132,7 +130,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         device=spec.device.type,
         without_targeting=found,
         targeted=targeted,
-        overlap_in_bfloat16=overlap,
+        by_precision=precisions,
     )
 
 
@@ -217,25 +215,6 @@ def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bool
 def _joined(parts: Sequence[_Ranked]) -> _Ranked:
     names = ("model", "followers", "popularity", "listed")
     return _Ranked(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-
-def _overlap(
-    search: Search, batches: HistoryBatches, events: Int64, spec: EvaluationSpec
-) -> dict[str, float]:
-    """Return the shares of the best SIDs in float32 that are among the best in bfloat16."""
-    half = replace(search, model=load_checkpoint(spec.checkpoint, spec.device, torch.bfloat16))
-    best = {f"best {k}": k for k in _BEST if k <= search.profile.num_sids}
-    best["all"] = search.profile.num_sids
-    common, total = dict.fromkeys(best, 0), dict.fromkeys(best, 0)
-    for start in range(0, len(events), USERS_PER_BATCH):
-        rows = events[start : start + USERS_PER_BATCH]
-        pairs = zip(search.leaves(batches, rows), half.leaves(batches, rows), strict=True)
-        for full, rounded in pairs:
-            for name, k in best.items():
-                wanted = full[:k][full[:k] >= 0]
-                common[name] += len(np.intersect1d(wanted, rounded[:k]))
-                total[name] += len(wanted)
-    return {name: common[name] / total[name] for name in best}
 
 
 def _rounded(value: Any) -> Any:

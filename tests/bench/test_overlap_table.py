@@ -45,15 +45,16 @@ def test_top_shares_compare_the_best_with_the_best() -> None:
 
 
 def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
-    rows = list(measure(workload_of(BenchOptions("overlap", CPU, tiny=True, sids=(2_000,)))))
-    learning = rows.pop(2)
-    assert learning["measure"] == "learning"
+    options = BenchOptions("overlap", CPU, tiny=True, sids=(2_000,), precisions=("bf16", "fp8"))
+    rows = list(measure(workload_of(options)))
+    learning = next(row for row in rows if row["measure"] == "learning")
+    rows.remove(learning)
     assert learning["loss_final"] < 0.6 * learning["loss_first"]
     for name in ("recall", "popularity_recall", "random_recall"):
         shares = list(learning[name].values())
         assert shares == sorted(shares)
     names = [(row["variant"], row["precision"]) for row in rows]
-    assert names == [(v, p) for v in ("paper", "trained") for p in ("fp32", "bf16")]
+    assert names == [(v, p) for v in ("paper", "trained") for p in ("fp32", "bf16", "fp8")]
     for row in rows:
         assert row["requests"] == 6
         assert 0 < row["generated"] <= 11
@@ -61,4 +62,9 @@ def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
         assert least <= row["overlap"] <= 1
         assert len(row["step_overlap"]) == len(row["logit_std"]) == 4
         assert row["step_overlap"][-1] == row["overlap"]
+        assert ("recall" in row) == (row["variant"] == "trained")
+    assert rows[3]["recall"] == learning["recall"]
+    for row in rows[4:]:
+        for k, share in row["recall"].items():
+            assert abs(share - learning["recall"][k]) < 0.34  # one of six people
     assert all(1.7 < std < 2.3 for std in rows[1]["logit_std"])

@@ -177,3 +177,12 @@ def test_no_cell_breaks_its_table(results: Path) -> None:
     made = performance_document(results)
     for table in re.findall(r"(?:^\|.*\n)+", made, re.MULTILINE):
         assert len({line.count("|") for line in table.splitlines()}) == 1
+
+
+def test_recall_is_shown_by_the_engines_precision(results: Path) -> None:
+    shares = {"1": 0.1, "10": 0.3, "50": 0.48, "100": 0.54}
+    trained = {"measure": "overlap", "variant": "trained", "precision": "bf16"}
+    change(results / "overlap.json", trained, recall=shares)
+    made = performance_document(results)
+    assert "| engine, bf16 | 10.00% | 30.00% | 48.00% | 54.00% |" in made
+    assert "| engine, fp16" not in made

@@ -154,10 +154,41 @@ def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, da
         ]
         assert line[1].split() == cells
     assert "columns country, gender, location of the log" in done.stdout
-    overlap = report["overlap_in_bfloat16"]
-    assert list(overlap) == ["best 10", "all"]
-    assert all(0.5 < share <= 1 for share in overlap.values())
-    assert f"best 10 {overlap['best 10']:.1%}" in done.stdout
+    assert re.search(r"^fp8 +precision: fp8 needs a decoder whose d_model is", done.stdout, re.M)
+
+
+def test_every_precision_is_measured_next_to_float32_on_the_same_users(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "checkpoint"
+    narrow = (training_folder / "recipe.yaml").read_text()
+    sizes = "decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24"
+    assert sizes in narrow
+    wide = "decoder: {layers: 2, d_model: 128, heads: 2, d_head: 64, d_ff: 256"
+    recipe.write_text(narrow.replace(sizes, wide))
+    options = ("--config", recipe, "--steps", "30", "--no-plot")
+    assert invoke_grace("train", "--data", training_folder, "--out", out, *options).exit_code == 0
+    given = ("--beams", "16", "--cutoffs", "2,16,40")
+    report = evaluated(out, training_folder, *given)
+    measured = report["by_precision"]
+    assert measured["users"] == report["measured_users"]
+    found = measured["found"]
+    assert list(found) == ["fp32", "bf16", "fp8"]
+    assert found["fp32"]["overlap"] == {"best 10": 1.0, "all": 1.0}
+    plain = report["without_targeting"]["model"]["recall"]
+    assert found["fp32"]["recall"] == plain
+    for name in ("bf16", "fp8"):
+        assert found[name]["refused"] is None
+        assert all(0.7 < share <= 1 for share in found[name]["overlap"].values())
+        for k, share in found[name]["recall"].items():
+            assert share == pytest.approx(plain[k], abs=0.1)
+    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"]
+    done = invoke_grace("evaluate", "--checkpoint", out, "--data", training_folder, *given)
+    for name, own in found.items():
+        line = re.search(rf"^{name} +(.*)$", done.stdout, re.MULTILINE)
+        assert line is not None
+        shares = [*own["recall"].values(), *own["overlap"].values()]
+        assert line[1].split() == [f"{share:.1%}" for share in shares]
 
 
 def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:

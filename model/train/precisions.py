@@ -1,0 +1,103 @@
+"""What a server's precision changes: recall, and the SIDs that it finds of those in float32.
+
+The plain loop in float32 is compared with the engine in each precision that a GPU serves with, for
+the same users and without targeting. The reference operations compute it, which round like the
+fast ones. So any device measures every precision, also those that it cannot serve with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from grace.configs.errors import ConfigError
+from grace.kernels import UserTensors
+from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
+from grace.model.engine.decode_weights import Precision
+from grace.model.engine.generation import EngineSettings, FastGeneration
+from grace.model.train.evaluate import USERS_PER_BATCH, Search, quality, rank_of
+from grace.model.train.interactions import HistoryBatches
+
+Int64 = npt.NDArray[np.int64]
+
+_USERS = 256
+_BEST = (10, 100)
+_COMPARED: tuple[Precision, ...] = ("bf16", "fp8")
+_MEMO_BYTES = 1 << 21  # for the second step: it takes longer to make more than to do without
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionQuality:
+    """
+    recall   by cut-off
+    overlap  the shares of float32's best 10, 100 and all SIDs that are among the same number here
+    refused  why the precision cannot serve the checkpoint; None if it can
+    """
+
+    recall: dict[int, float] = field(default_factory=dict)
+    overlap: dict[str, float] = field(default_factory=dict)
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ByPrecision:
+    users: int
+    found: dict[str, PrecisionQuality]
+
+
+def by_precision(
+    search: Search, batches: HistoryBatches, events: Int64, cutoffs: Sequence[int]
+) -> ByPrecision:
+    """Measure float32 and each precision on the first users; the search is in float32."""
+    measured = events[:_USERS]
+    parts = [measured[i : i + USERS_PER_BATCH] for i in range(0, len(measured), USERS_PER_BATCH)]
+    truth = batches.log.leaves[measured]
+    most = search.profile.num_sids
+    within = [k for k in cutoffs if k <= most]
+    best = {f"best {k}": k for k in _BEST if k <= most} | {"all": most}
+    wanted = np.concatenate([search.leaves(batches, part) for part in parts])
+    found = {"fp32": _quality(truth, wanted, wanted, within, best)}
+    for precision in _COMPARED:
+        settings = EngineSettings(precision, _MEMO_BYTES)
+        try:
+            engine = FastGeneration(
+                search.model, search.ops, settings, REFERENCE_ROUNDED, PLAIN_ENCODER
+            )
+        except ConfigError as error:
+            found[precision] = PrecisionQuality(refused=str(error))
+            continue
+        leaves = np.concatenate([_leaves(search, engine, batches, part) for part in parts])
+        found[precision] = _quality(truth, leaves, wanted, within, best)
+    return ByPrecision(len(measured), found)
+
+
+def _leaves(
+    search: Search, engine: FastGeneration, batches: HistoryBatches, events: Int64
+) -> Int64:
+    inputs = batches.inputs(events).to(search.device)
+    with torch.inference_mode():
+        features = search.model.features(inputs)
+    nobody = torch.zeros((len(events), 0), dtype=torch.int64, device=search.device)
+    found = engine.generate(features, UserTensors(nobody, ()), search.index, search.profile)
+    found.require_finite()
+    leaves: Int64 = found.leaves.cpu().numpy()
+    return leaves
+
+
+def _quality(
+    truth: Int64, leaves: Int64, wanted: Int64, cutoffs: Sequence[int], best: dict[str, int]
+) -> PrecisionQuality:
+    return PrecisionQuality(
+        recall=quality(rank_of(truth, leaves), cutoffs).recall,
+        overlap={name: _shared(leaves[:, :k], wanted[:, :k]) for name, k in best.items()},
+    )
+
+
+def _shared(leaves: Int64, wanted: Int64) -> float:
+    """Return the share of the wanted SIDs that were found, over all users."""
+    pairs = zip(leaves, wanted, strict=True)
+    common = sum(len(np.intersect1d(own, other[other >= 0])) for own, other in pairs)
+    return float(common / (wanted >= 0).sum())
