@@ -273,7 +273,8 @@ class Scheduler:
         return True
 
     def _wake_if_next_may_form(self) -> None:
-        if len(self._queue) and self._under_way.next_may_form():
+        # The requests that were held may have been cancelled; the hold must not outlast them.
+        if (len(self._queue) or self._held) and self._under_way.next_may_form():
             self._changed.notify()
 
     def _require_room(self, request: PendingRequest) -> None:
