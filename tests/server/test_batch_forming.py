@@ -88,6 +88,15 @@ def test_batches_form_earlier_once_generate_waited_for_some_and_later_once_it_di
     assert head_start.seconds(batch) < late - 0.1
 
 
+def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
+    head_start, batch = HeadStart(), Prediction(generate=1.0)
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    before = head_start.seconds(batch)
+    head_start.observe(generated(6.9, 6.91), held=True)
+    assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)
+
+
 def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> None:
     desk = Desk(max_wait_ms=50.0)
     for _ in range(30):
