@@ -30,6 +30,7 @@ class BatchChoice:
                 wait for it
     late        the requests that were too late to start
     held_until  when to choose again, if no request starts now
+    for_generate  whether the batch is held because generate has other work, and not longer to fill
     """
 
     queue: RequestQueue
@@ -41,6 +42,7 @@ class BatchChoice:
     now: float
     late: list[PendingRequest] = field(default_factory=list)
     held_until: float = math.inf
+    for_generate: bool = False
 
     def make(self) -> list[PendingRequest]:
         """Return the requests that start together; none if the queue is empty or they are held."""
@@ -130,10 +132,12 @@ class BatchChoice:
             return 0.0
         profile, bucket = start[0].profile, bucket_for(len(start), self.buckets)
         starts_at = self.starts_at(self.predictions.predict(profile, bucket))
-        if not self.max_wait:
-            return starts_at
-        in_time = answer_by(_tightest(start), HOLD_SHARE) - self._needed(profile, bucket)
-        return max(starts_at, min(start[0].arrived + self.max_wait, in_time))
+        full_at = 0.0
+        if self.max_wait:
+            in_time = answer_by(_tightest(start), HOLD_SHARE) - self._needed(profile, bucket)
+            full_at = min(start[0].arrived + self.max_wait, in_time)
+        self.for_generate = self.now < starts_at >= full_at
+        return max(starts_at, full_at)
 
     def _meets(self, request: PendingRequest, bucket: int) -> bool:
         """Return whether a request meets its deadline in a batch of this bucket."""

@@ -23,7 +23,11 @@ IDLE_SHARE = 0.02
 """How long generate may wait between two batches, as a share of its time for the second."""
 
 MAX_SHARE = 0.5
-"""The most that the margin can be, as a share of generate's time."""
+"""The most that a batch can raise the margin to, as a share of generate's time."""
+
+KEPT = 0.99
+"""What is left of a larger margin after a batch. One short batch must not cut what longer ones
+need; one very long batch must not leave a large margin for good."""
 
 
 class HeadStart:
@@ -45,4 +49,5 @@ class HeadStart:
         if held:
             late = float(idle > IDLE_SHARE * seconds)
             changed = self._margin + GAIN * seconds * (late - LATE_SHARE)
-            self._margin = min(max(0.0, changed), MAX_SHARE * seconds)
+            most = max(KEPT * self._margin, MAX_SHARE * seconds)
+            self._margin = min(max(0.0, changed), most)

@@ -84,6 +84,7 @@ class Scheduler:
         self._under_way = BatchesUnderWay()
         self._head_start = HeadStart()
         self._held = False  # a batch could form, and is held back
+        self._just_in_time = False  # it is, to form just before generate is free
         self._margin = Margin(clock)
         self._ladders = ladders
         self._target = config.target_queue_ms / 1000
@@ -174,7 +175,8 @@ class Scheduler:
             )
             may_form = self._under_way.next_may_form()
             requests = choice.make() if may_form else []
-            was_held, self._held = self._held, choice.held_until < math.inf
+            self._held = choice.held_until < math.inf
+            just_in_time, self._just_in_time = self._just_in_time, choice.for_generate
             failures = [Failure(each, expired()) for each in choice.late]
             gone, self._queue.displaced = self._queue.displaced, []
             if gone:  # one advice for all: callers wait for the lock meanwhile
@@ -188,7 +190,7 @@ class Scheduler:
                 self._note_pressure(requests[0].profile, now)
             else:
                 self._note_if_empty(now)
-            batch = self._formed(requests, now, held=was_held) if requests else None
+            batch = self._formed(requests, now, held=just_in_time) if requests else None
             return Departure(batch, tuple(failures))
 
     def advance(self, batch: BatchUnderWay, place: Place) -> None:
@@ -273,7 +275,8 @@ class Scheduler:
         return True
 
     def _wake_if_next_may_form(self) -> None:
-        if len(self._queue) and self._under_way.next_may_form():
+        # The requests that were held may have been cancelled; the hold must not outlast them.
+        if (len(self._queue) or self._held) and self._under_way.next_may_form():
             self._changed.notify()
 
     def _require_room(self, request: PendingRequest) -> None:

@@ -28,7 +28,7 @@ class BatchUnderWay:
     """Requests of one beam profile, from the moment their batch forms until all of them end.
 
     since  when the batch came to its place
-    held   whether it formed later than it could have
+    held   whether it formed later than it could have, because generate had other work
     """
 
     requests: tuple[PendingRequest, ...]

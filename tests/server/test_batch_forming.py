@@ -88,6 +88,36 @@ def test_batches_form_earlier_once_generate_waited_for_some_and_later_once_it_di
     assert head_start.seconds(batch) < late - 0.1
 
 
+def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
+    head_start, batch = HeadStart(), Prediction(generate=1.0)
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    before = head_start.seconds(batch)
+    head_start.observe(generated(6.9, 6.91), held=True)
+    assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)
+
+
+def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> None:
+    desk = Desk(max_wait_ms=50.0)
+    for _ in range(30):
+        desk.submit("0")
+        assert desk.scheduler.poll() is None
+        desk.clock.now += 0.05
+        batch = desk.forms()
+        spans = spans_of(0.1, 0.5, 0.0, begin=desk.clock.now)
+        desk.clock.now += 10.0
+        desk.scheduler.end([], batch, spans)
+    desk.submit("X")
+    assert desk.scheduler.poll() is None
+    desk.clock.now += 0.05
+    desk.scheduler.advance(desk.forms(), Place.QUEUED)
+    desk.submit("1")
+    desk.clock.now += 0.39
+    assert desk.scheduler.poll() is None
+    desk.clock.now += 0.01
+    assert names_of(desk.forms().requests) == ["1"]
+
+
 def simulated(share: float, seconds: float) -> tuple[Engine, Sequence[Fate]]:
     """Offer a share of the capacity to an engine of the GPU's times."""
     engine = Engine(slow=GPU_SECONDS[16], by_bucket=GPU_SECONDS, noise=0.03, reply_seconds=0.0025)

@@ -1,5 +1,6 @@
 """When the thread that waits for the next batch wakes."""
 
+import math
 import threading
 import time
 
@@ -7,7 +8,8 @@ from grace.configs.serving import BatchingConfig
 from grace.server.messages import PendingRequest
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Departure, Scheduler
-from support.pipeline_cases import request_of, wait_until
+from grace.server.scheduling.under_way import Place
+from support.pipeline_cases import request_of, spans_of, wait_until
 
 WAKE_SECONDS = 10.0
 """A thread that has not woken after this time has not been notified."""
@@ -18,7 +20,8 @@ class Taker:
 
     def __init__(self, max_waiting: int = 63, max_wait_ms: float = 0.0) -> None:
         config = BatchingConfig(max_waiting, max_wait_ms)
-        self.scheduler = Scheduler(config, (1, 2, 4), Predictions())
+        self.predictions = Predictions()
+        self.scheduler = Scheduler(config, (1, 2, 4), self.predictions)
         self.got: list[Departure] = []
         self._thread = threading.Thread(target=self._take, daemon=True)
         self._thread.start()
@@ -80,3 +83,23 @@ def test_next_batch_ends_when_the_last_waiting_request_of_a_closed_scheduler_is_
     assert taker.scheduler.cancel(waiting)
     taker.ends()
     assert len(taker.got) == 1
+
+
+def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_ended_early() -> None:
+    taker = Taker()
+    for bucket in (1, 2, 4):
+        taker.predictions.observe("full", bucket, spans_of(0.0, 6 * WAKE_SECONDS, 0.0))
+    taker.submit(request_of())
+    ahead = taker.waits_for(1).batch
+    assert ahead is not None
+    taker.scheduler.advance(ahead, Place.QUEUED)
+    held = request_of()
+    taker.submit(held)
+    wait_until(lambda: 0.0 < taker.scheduler.asleep_until < math.inf, WAKE_SECONDS)
+    assert taker.scheduler.cancel(held)
+    taker.scheduler.end((), ahead)
+    later = request_of()
+    taker.submit(later)
+    assert taker.waits_for(2).requests == (later,)
+    taker.scheduler.close()
+    taker.ends()
