@@ -29,7 +29,7 @@ from grace.kernels.decode.fp8_products import (
 from grace.kernels.decode.row_factors import check_row_factors
 from grace.native.loader import declare, load_cuda_library
 
-_TILE_COLUMNS = 128
+_TILE_COLUMNS = 128  # whose squares the product sums
 _FACTOR_ROWS = 256
 
 
@@ -116,6 +116,7 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
             d_pad=triton.next_power_of_2(d),
             headroom=HEADROOM,
             largest=LARGEST,
+            ordered=ORDERED,
             num_warps=4,
         )
     return RoundedRows(rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / HEADROOM))
@@ -229,11 +230,12 @@ def _round(
     d_pad: tl.constexpr,
     headroom: tl.constexpr,
     largest: tl.constexpr,
+    ordered: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     o = tl.arange(0, d_pad)  # places of the rounded row
     inside = o < d
-    place = o % 128
+    place = o % ordered
     column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
     x = tl.load(p_rows + row * d + column, mask=inside, other=0.0).to(tl.float32)
     factor = tl.rsqrt(tl.sum(x * x, axis=0) / d + eps)

@@ -31,7 +31,8 @@ _MEMO_BYTES = 1 << 21  # for the second step: it takes longer to make more than 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionQuality:
-    """
+    """The quality of the SIDs that a precision finds.
+
     recall   by cut-off
     overlap  the shares of float32's best 10, 100 and all SIDs that are among the same number here
     refused  why the precision cannot serve the checkpoint; None if it can
@@ -97,7 +98,7 @@ def _quality(
 
 
 def _shared(leaves: Int64, wanted: Int64) -> float:
-    """Return the share of the wanted SIDs that were found, over all users."""
+    """Return the share of the wanted SIDs that were found, over all users; 1 without any."""
     pairs = zip(leaves, wanted, strict=True)
     common = sum(len(np.intersect1d(own, other[other >= 0])) for own, other in pairs)
-    return float(common / (wanted >= 0).sum())
+    return float(common / (wanted >= 0).sum()) if (wanted >= 0).any() else 1.0
