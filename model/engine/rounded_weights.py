@@ -6,7 +6,7 @@ row. So the weights of values and hidden units are divided by these norms, and t
 multiply them are multiplied: the function stays the same. Layer 0's values are a table with its own
 largest numbers. Cross-attention's values have the bound of a request's context (`decode_loop`).
 
-The heads stay in bfloat16: they are 2 % of a search's time and cost most of its agreement.
+The heads stay in bfloat16: they are a small part of a search and decide its order.
 """
 
 import math
