@@ -22,7 +22,7 @@ from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
 FP8_CAPABILITY = (9, 0)
-"""Hopper's. Its tensor cores' instructions are no other GPU's, not even a newer one's."""
+"""The compute capability of Hopper. No other GPU, not even a newer one, has its instructions."""
 
 
 def load_ops(device: torch.device) -> Ops:

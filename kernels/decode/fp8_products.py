@@ -1,10 +1,9 @@
 """Products of rows and weights rounded to e4m3, an 8-bit float, and what a layer does with them.
 
-A weight is rounded once, with a scale per output channel. Rows are rounded by the operation that
-computes them. The residual stream itself stays in bfloat16. Its rounded copy is of rows times a
-scale that was known before the last addition: twice their RMS factor until then. So no operation
-reads rows to find their largest number. e4m3 reaches 448, about five times what rows can have if
-an addition does not change their norm, and a larger number becomes the largest.
+A weight is rounded once, with a scale per output channel. The operation that computes rows rounds
+them. The residual stream stays in bfloat16 and has a rounded copy: an addition rounds its new rows
+times twice the RMS factor of the old ones. So no operation looks for a row's largest number.
+Numbers beyond 448, the largest of e4m3, become 448.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same

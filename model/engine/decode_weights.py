@@ -103,7 +103,7 @@ class FastWeights:
     heads        [vocab_sizes[t] + extra[t], d] of each step
     bias         float32 [H, L], in every precision
     products     the body of plain products for these weights' device and precision
-    rounded      that of products with rounded weights, if there are any
+    rounded      the body of products with rounded weights; None without them
     value_norms  float32 [layers]: the largest norm of a row of cross-attention's weights of values;
                  with rounded weights
     """

@@ -50,7 +50,7 @@ _read = declare(
 
 _MOST_THREADS = 4
 _CORES_PER_THREAD = 4
-"""A batch of full requests takes one thread .4 ms, and to wake others takes some hundredths."""
+"""Fewer cores have other work, and waking a thread takes time, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which of the decoder's weights precision fp8 rounds, and how its operands keep within e4m3.
+"""The weights of the decoder that precision fp8 rounds, and the scales that keep them within e4m3.
 
 A product with a rounded weight needs rounded rows with a scale known beforehand. A normalised row
 has the norm sqrt(d), so no component of its product exceeds sqrt(d) times the norm of a weight's

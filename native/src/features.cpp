@@ -119,7 +119,7 @@ struct Rows {
   int32_t* categorical;
   int32_t* bag_offsets;
   int32_t* bag_rows;
-  std::vector<int64_t> room_of;  // and where the last row's ends
+  std::vector<int64_t> room_of;  // one more entry: the end of the last row
   int32_t* events;
 };
 
@@ -222,7 +222,7 @@ class Inputs {
     report_others(given, unknown);
   }
 
-  Workers workers;  // who read a batch's requests
+  Workers workers;  // the threads that read a batch
 
  private:
   // The last entry of each declared input, or a null reader if there is none; and all entries of

@@ -1,4 +1,4 @@
-"""How long before generate is free the next batch forms.
+"""The head start of a batch: how long before generate is free it forms.
 
 A batch that forms as late as possible has more requests, and these have waited less. It must still
 be ready when generate has ended the batch before it. So it forms earlier than that, by the time
@@ -14,7 +14,7 @@ FIRST_MARGIN = 0.001
 """Seconds."""
 
 LATE_SHARE = 0.05
-"""The share of batches ready too late at which the margin does not change."""
+"""The share of late batches that the margin aims at: with more it rises, with fewer it falls."""
 
 GAIN = 0.03
 """The rise of the margin after a batch that was ready too late, as a share of generate's time."""
@@ -26,8 +26,8 @@ MAX_SHARE = 0.5
 """The most that a batch can raise the margin to, as a share of generate's time."""
 
 KEPT = 0.99
-"""What is left of a larger margin after a batch. One short batch must not cut what longer ones
-need; one very long batch must not leave a large margin for good."""
+"""The factor by which a margin beyond the most shrinks with each batch. One short batch must not
+cut what longer ones need; one very long batch must not leave a large margin for good."""
 
 
 class HeadStart:

@@ -52,7 +52,7 @@ class Clock(Protocol):
     def wait_for(self, mark: Mark) -> None: ...
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
-        """Return when the marks passed, by time.perf_counter(). A time of it is a mark, too."""
+        """Return when the marks passed, by time.perf_counter(). Such a time is a mark, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ enum class Result : int64_t {
   kHidden,    // the ReLU of x W^T, rounded
 };
 
-// What is rounded is multiplied by `row_factors` and `times` before: the new rows with kResidual,
-// the product with kHidden.
+// Before it is rounded, a number is multiplied by its row's factor and `times`: a number of the new
+// rows with kResidual, of the product with kHidden.
 struct Product {
   const void* x;                // e4m3 [rows, inner]
   const void* weight;           // e4m3 [outs, inner]
@@ -93,8 +93,8 @@ __device__ inline uint32_t tile_address(uint32_t tile, int row, int chunk) {
   return tile + chunk / 8 * kBoxBytes + row * 128 + (chunk % 8 ^ row % 8) * 16;
 }
 
-// What a thread multiplies the results of a tile by. It is read before the products, because a read
-// between them and the results would be waited for.
+// A thread's factors for the results of a tile. It reads them before the products, because a later
+// read would delay the results.
 struct Scales {
   float2 columns[kTile / 8];      // of columns 8 i + 2 q and the next
   float requests[4], factors[4];  // of rows 16 w + lane / 4 + 8 i of the upper half, then the lower

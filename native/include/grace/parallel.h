@@ -77,7 +77,7 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
 class Workers {
  public:
   // Starts threads - 1 threads, since the caller's thread works too. If the system refuses one,
-  // those that have started do the work. They have this name, of at most 15 bytes.
+  // those that have started do the work. Their name has at most 15 bytes.
   Workers(int32_t threads, const char* name) : name_(name) {
     threads_.reserve(std::max(threads, 1) - 1);  // so that no later call loses a thread
     try {
