@@ -13,12 +13,12 @@ from grace.configs.extras import install_command
 from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
-from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED, RoundedOps
 from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
 from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
+from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, RoundedOps
 from grace.native.nvcc import LEAST_CAPABILITY
 
 FP8_CAPABILITY = (9, 0)
@@ -49,7 +49,7 @@ def load_rounded_ops(device: torch.device) -> RoundedOps:
         return REFERENCE_ROUNDED
     require_fp8(device)
     _cuda_tables(device)
-    from grace.kernels.decode.fp8_products_cuda import (  # noqa: PLC0415
+    from grace.kernels.products.fp8_products_cuda import (  # noqa: PLC0415
         CUDA_ROUNDED,
         prepare_fp8_products,
     )

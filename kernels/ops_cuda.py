@@ -6,7 +6,6 @@ from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.admit_children_cuda import admit_children_cuda
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.ops import Ops
-from grace.kernels.decode.row_factors_triton import activate_triton, row_factors_triton
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
 from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
@@ -17,6 +16,7 @@ from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
 from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
 from grace.kernels.features.feature_ops import FeatureOps
 from grace.kernels.features.feature_ops_triton import mean_bags_triton, sum_events_triton
+from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
 
 
 def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from grace.bench.result_file import machine
 from grace.configs.errors import DeviceError
-from grace.kernels.decode.fp8_products import E4M3
+from grace.kernels.products.fp8_products import E4M3
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
 _SAMPLE_SECONDS = 0.05

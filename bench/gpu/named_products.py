@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.fp8_products import RoundedOps, RoundedRows, RoundedWeight
+from grace.kernels.products.fp8_products import RoundedOps, RoundedRows, RoundedWeight
 from grace.model.engine.decode_weights import Products
 
 _NAMESPACE = "grace_bench"

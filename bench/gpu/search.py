@@ -27,7 +27,7 @@ from grace.kernels import (
     admission_slot,
     with_eligible,
 )
-from grace.kernels.decode.fp8_products import E4M3
+from grace.kernels.products.fp8_products import E4M3
 from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext

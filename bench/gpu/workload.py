@@ -20,7 +20,7 @@ from grace.bench.gpu.options import BenchOptions
 from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops, load_ops, load_rounded_ops
-from grace.kernels.decode.fp8_products import RoundedOps
+from grace.kernels.products.fp8_products import RoundedOps
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.init import load_model_config, random_model
 from grace.model.definition.inputs import UserContext

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
-from grace.kernels.decode.fp8_products import in_type
+from grace.kernels.products.fp8_products import in_type
 from grace.kernels.row_stable import matmul
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
 from grace.kernels.decode.cross_attention import cross_attention_reference
-from grace.kernels.decode.row_factors import activate_reference, row_factors_reference
 from grace.kernels.decode.select_beams import select_beams_reference
 from grace.kernels.decode.self_attention import rearrange_reference, self_attention_reference
 from grace.kernels.decode.tensors import Beams, Candidates, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference
+from grace.kernels.products.row_factors import activate_reference, row_factors_reference
 
 
 class SelfAttention(Protocol):

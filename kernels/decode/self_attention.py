@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
-from grace.kernels.decode.fp8_products import in_type
 from grace.kernels.decode.tensors import NO_BLOCK
+from grace.kernels.products.fp8_products import in_type
 
 
 def self_attention_reference(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
-from grace.kernels.decode.fp8_products import LARGEST
+from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.beam_search import root_beams
 from grace.model.definition.decoder import CrossCache

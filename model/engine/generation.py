@@ -28,8 +28,8 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
-from grace.kernels.decode.fp8_products import RoundedOps
 from grace.kernels.encoder.encoder_ops import EncoderOps
+from grace.kernels.products.fp8_products import RoundedOps
 from grace.model.definition.beam_search import (
     Generated,
     beam_search,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.decode.fp8_products import E4M3, RoundedOps, RoundedRows, RoundedWeight
+from grace.kernels.products.fp8_products import E4M3, RoundedOps, RoundedRows, RoundedWeight
 from grace.kernels.row_stable import linear
 from grace.model.engine.decode_weights import FastWeights, Weight, float_product
 

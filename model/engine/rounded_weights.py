@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.serving import Fp8Product
-from grace.kernels.decode.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
+from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
 
 

@@ -14,8 +14,8 @@ import torch
 
 from grace.configs.errors import ConfigError
 from grace.kernels import UserTensors
-from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
+from grace.kernels.products.fp8_products import REFERENCE_ROUNDED
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.model.train.evaluate import USERS_PER_BATCH, Search, quality, rank_of

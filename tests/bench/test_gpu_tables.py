@@ -35,7 +35,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot, versions
 from grace.index.storage.layout import arrays_of
 from grace.kernels import Ops
-from grace.kernels.decode.fp8_products import REFERENCE_ROUNDED, RoundedWeight
+from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, RoundedWeight
 from grace.model.checkpoints.init import load_model_config
 from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
@@ -180,7 +180,7 @@ def test_kernels_belong_to_operations_by_their_names(name: str, kind: str) -> No
 
 def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
     class Outside:
-        """Like kernels.lt_products, unknown to torch."""
+        """Like `LtProducts`, unknown to torch."""
 
         def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
             out.numpy()[:] = x.numpy() @ weight.numpy().T

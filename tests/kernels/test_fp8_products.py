@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import load_rounded_ops
-from grace.kernels.decode.fp8_products import (
+from grace.kernels.products.fp8_products import (
     LARGEST,
     REFERENCE_ROUNDED,
     RoundedRows,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import DeviceError
-from grace.kernels.decode.lt_products import LtProducts
+from grace.kernels.products.lt_products import LtProducts
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
 GPU = torch.device("cuda", 0)

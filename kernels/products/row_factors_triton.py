@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
-from grace.kernels.decode.row_factors import check_activation, check_row_factors
+from grace.kernels.products.row_factors import check_activation, check_row_factors
 
 _FACTOR_TILE = 4096  # elements that a program reads at a time
 _ACTIVATION_TILE = 2048  # elements that a program writes

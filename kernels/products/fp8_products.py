@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
-from grace.kernels.decode.row_factors import row_factors_reference
+from grace.kernels.products.row_factors import row_factors_reference
 from grace.kernels.row_stable import linear
 
 E4M3 = torch.float8_e4m3fn

@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, require_contiguous
-from grace.kernels.decode.fp8_products import (
+from grace.kernels.products.fp8_products import (
     E4M3,
     HEADROOM,
     LARGEST,
@@ -26,7 +26,7 @@ from grace.kernels.decode.fp8_products import (
     check_add_product,
     check_product,
 )
-from grace.kernels.decode.row_factors import check_row_factors
+from grace.kernels.products.row_factors import check_row_factors
 from grace.native.loader import declare, load_cuda_library
 
 _TILE_COLUMNS = 128  # whose squares the product sums
