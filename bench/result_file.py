@@ -129,7 +129,7 @@ def _put(rows: list[Mapping[str, Any]], row: Mapping[str, Any], again: bool) -> 
 
 
 def _key(row: Mapping[str, Any]) -> list[Any]:
-    measured = ("rps",) if row.get("measure") == "saturation" else ()
+    measured = ("rps",) if row.get("measure") in ("alone", "saturation") else ()
     return [None if name in measured else row.get(name) for name in _KEYS]
 
 

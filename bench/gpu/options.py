@@ -55,8 +55,8 @@ TABLES: Mapping[str, Table] = {
     "serve": Table(
         "gpu.serve",
         (
-            "idle:union", "load:union", "saturation:union", "swap:union",
-            "idle:exact", "load:exact", "saturation:exact", "swap:exact",
+            "idle:union", "alone:union", "load:union", "saturation:union", "swap:union",
+            "idle:exact", "alone:exact", "load:exact", "saturation:exact", "swap:exact",
         ),
         on_request=("swap:union",),
         rates="many",

@@ -1,14 +1,16 @@
 """`grace bench serve`: `grace serve` on the GPU, loaded through gRPC by processes of the same host.
 
-idle        one request at a time, four a second
+idle        single requests, four a second: the machine falls asleep between them
+alone       one request under way: the next one follows the reply at once
 load        latencies and outcomes at offered rates, Poisson arrivals, users of the catalogue
 saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work;
             a window of its timeline is written next to the result file, as a Chrome trace
 swap        a rate twice: alone, and while live loads run back to back; they alternate between two
             versions of the catalogue's size
 
-Each matcher mode has a server for the first three, in this order, and another one for swap; they
-have the same requests and checkpoint. Several processes make the calls: one would be the limit.
+Each matcher mode has a server for a single caller, which holds the connection itself, one for the
+loads, and another one for swap. They have the same requests and checkpoint. Several processes make
+the loads: one would be the limit.
 `cpu` is each thread's share of a core, for the threads of all the server's processes. Parts are
 named measure:mode.
 """
@@ -56,6 +58,7 @@ _NO_SHEDDING_MS = 600_000.0
 """A closed loop measures how much a server can do, and queues for that."""
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
+FP8_RATES = (400.0, 800.0, 1200.0, 1500.0, 1700.0)
 SWAP_RATES = (400.0, 1000.0)
 REQUESTS = 1024
 _TINY_RATES = (20.0,)
@@ -99,6 +102,7 @@ class _Processes(NamedTuple):
     connections: int
 
 
+_ONE = _Processes(front_ends=0, clients=1, connections=1)
 _MANY = _Processes(front_ends=4, clients=6, connections=2)
 _TINY = _Processes(front_ends=1, clients=1, connections=2)
 
@@ -125,10 +129,27 @@ def _of_mode(
     measures: Sequence[str],
 ) -> Iterator[Row]:
     """`measures` of one mode and precision, without these facts in the rows."""
-    if measures != ["swap"]:
+    if "idle" in measures or "alone" in measures:
+        yield from _single_calls(options, files, mode, precision, measures)
+    if "load" in measures or "saturation" in measures:
         yield from _loads(options, files, mode, precision, measures)
     if "swap" in measures:
         yield from _swaps(options, files, mode, precision)
+
+
+def _single_calls(
+    options: BenchOptions,
+    files: _Files,
+    mode: MatcherMode,
+    precision: Precision,
+    measures: Sequence[str],
+) -> Iterator[Row]:
+    with _server(options, files, mode, precision, "single", _ONE) as server:
+        if "idle" in measures:
+            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
+            yield {"measure": "idle", **_load(server, files, load, _ONE)}
+        if "alone" in measures:
+            yield {"measure": "alone", **_load(server, files, ClosedLoop(1, options.seconds), _ONE)}
 
 
 def _loads(
@@ -140,15 +161,12 @@ def _loads(
 ) -> Iterator[Row]:
     many = _TINY if options.tiny else _MANY
     trace = files.folder / f"{mode}-{precision}.trace.json"
-    server = _server(options, files, mode, precision, "loads", "--timeline", trace)
+    server = _server(options, files, mode, precision, "loads", many, "--timeline", trace)
+    rates = FP8_RATES if precision == "fp8" else RATES
     saturated: Row = {}
     with server:
-        if "idle" in measures:
-            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
-            one = many._replace(clients=1, connections=1)
-            yield {"measure": "idle", **_load(server, files, load, one)}
         if "load" in measures:
-            for rate in options.rates or (_TINY_RATES if options.tiny else RATES):
+            for rate in options.rates or (_TINY_RATES if options.tiny else rates):
                 load = OpenLoop(rate, options.seconds)
                 yield {"measure": "load", **_load(server, files, load, many)}
         if "saturation" in measures:
@@ -162,7 +180,7 @@ def _swaps(
     options: BenchOptions, files: _Files, mode: MatcherMode, precision: Precision
 ) -> Iterator[Row]:
     many = _TINY if options.tiny else _MANY
-    with _server(options, files, mode, precision, "swap") as server:
+    with _server(options, files, mode, precision, "swap", many) as server:
         for rate in options.rates or (_TINY_RATES if options.tiny else SWAP_RATES):
             load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * options.seconds))
             alone = _load(server, files, load, many)
@@ -213,6 +231,7 @@ def _server(
     mode: MatcherMode,
     precision: Precision,
     name: str,
+    processes: _Processes,
     *arguments: str | Path,
 ) -> RunningServer:
     """Return a server of a mode. It loads another version only when Admin asks for it."""
@@ -229,7 +248,7 @@ def _server(
         precision=precision,
         threads={"post": _POST_THREADS},
         batching={"target_queue_ms": _NO_SHEDDING_MS},
-        listen={"front_ends": (_TINY if options.tiny else _MANY).front_ends},
+        listen={"front_ends": processes.front_ends},
         state_dir=str(state),
         watch_seconds=0,
     )

@@ -11,11 +11,11 @@ def serve_tables(rows: Sequence[Row]) -> str:
     stages = ("queue", "input", "features", "generate", "post", "overhead")
     rows = [{"mode": "union", **row} for row in rows]  # the only mode of older results
     served = table_of(
-        rows_of(rows, "idle", "load", "saturation"),
+        rows_of(rows, "idle", "alone", "load", "saturation"),
         ("load", "{measure}"),
         ("mode", "{mode}"),
         ("type", "{precision}"),
-        ("offered/s", lambda x: "" if x["measure"] == "saturation" else f"{x['rps']:g}"),
+        ("offered/s", lambda x: f"{x['rps']:g}" if x["measure"] in ("idle", "load") else ""),
         ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
         ("P50", "**{p50_ms:ms}**"),
         ("P99", "**{p99_ms:ms}**"),

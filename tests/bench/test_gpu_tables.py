@@ -307,14 +307,16 @@ def test_the_command_writes_a_result_file_and_prints_its_rows_or_tables(
 @pytest.mark.subprocess
 def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    asked = ("load:union", "saturation:union", "swap:exact")
-    load, full, swap = serve.measure(tiny("serve", *asked, seconds=0.3, cache=cache))
+    asked = ("alone:union", "load:union", "saturation:union", "swap:exact")
+    alone, load, full, swap = serve.measure(tiny("serve", *asked, seconds=0.3, cache=cache))
+    assert (alone["measure"], alone["mode"], alone["connections"]) == ("alone", "union", 1)
     assert (load["measure"], load["mode"], load["rps"]) == ("load", "union", 20.0)
     assert (full["measure"], full["mode"], full["in_flight"]) == ("saturation", "union", 64)
     assert (swap["measure"], swap["mode"], swap["rps"]) == ("swap", "exact", 20.0)
-    for row in (load, full, swap):
+    for row in (alone, load, full, swap):
         assert 0 < row["p50_ms"] <= row["p99_ms"]
         assert (row["errors"], row["withdrawn"]) == (0, 0)
+    for row in (load, full, swap):
         assert (row["client_processes"], row["connections"]) == (1, 2)
     assert 0 < full["generate_busy"] <= 1
     assert 0 < swap["alone_p50_ms"] <= swap["alone_p99_ms"]
