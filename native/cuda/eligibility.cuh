@@ -11,7 +11,7 @@ namespace grace::eligibility {
 
 constexpr int kGroup = 16;  // requests of a mask
 
-// The row of each rule, of a predicate with so many distinct rows.
+// The number of a predicate's distinct rows, and the row of each rule.
 struct RuleRows {
   const int32_t* ids;
   int64_t id_stride;
@@ -48,7 +48,7 @@ struct Plan {
   int64_t num_attributes;
   const SetLists* sets;
   int64_t num_sets;
-  const RuleRows* others;  // predicates without a body in CUDA; each batch brings their rows
+  const RuleRows* others;  // predicates without a body in CUDA; a batch has their masks
   int64_t num_others;
   int64_t rules;
   const int32_t* leaf_offsets;
