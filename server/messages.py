@@ -152,7 +152,8 @@ class RequestBatch:
 class InputBatch:
     """A batch as the input stage has read it: request i has row i.
 
-    `failures` are the requests that could not be read; they have no row.
+    `failures` are the requests that could not be read; they have no row. In mode `exact` the users
+    also say which nodes are eligible.
     """
 
     batch: RequestBatch
@@ -166,11 +167,8 @@ class InputBatch:
 
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
-    """`users` are the input's; in mode `exact` they also say which nodes are eligible."""
-
     input: InputBatch
     features: FeatureTensors  # [bucket]
-    users: UserTensors  # [bucket]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from grace.bench.gpu.catalogue import SEED, Catalogue
 from grace.bench.gpu.measure import free_memory, require_equal, sustained
@@ -23,16 +22,7 @@ from grace.catalogues.paper.snapshots import decode_snapshot
 from grace.configs.machine import available_cores
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, QueryTensors, UserTensors
-from grace.kernels.eligibility.attributes import AttributePredicate
-from grace.kernels.eligibility.on_gpu import (
-    eligible_nodes_on_gpu,
-    node_masks_cuda,
-    rows_on_gpu,
-    rule_masks_cuda,
-    write_leaves,
-    write_level,
-)
-from grace.kernels.eligibility.tensors import ExactTensors
+from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
 
 _SIZES = (30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
@@ -85,7 +75,7 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
         require_equal(f"eligible nodes, batch {number}", own, defined)
     del run, expected
     if ops.eligible_nodes is eligible_nodes_on_gpu:
-        calls |= _steps(users, index, exact)
+        calls |= _steps(users, index, len(exact.level_starts) - 2)
     sizes = {
         "nodes": exact.level_starts[-1],
         "rules": exact.num_rules,
@@ -99,23 +89,12 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
 
 
 def _steps(
-    users: Sequence[UserTensors], index: DecodeIndex, exact: ExactTensors
+    users: Sequence[UserTensors], index: DecodeIndex, levels: int
 ) -> dict[str, list[Callable[[], object]]]:
-    """Return the calls of each step, one per batch, on inputs that earlier steps made."""
-    calls: dict[str, list[Callable[[], object]]] = {}
-    starts = exact.level_starts
-    for own in users:
-        rows: list[tuple[Tensor, Tensor]] = []
-        for place, predicate in enumerate(exact.predicates):
-            name = "attributes" if isinstance(predicate, AttributePredicate) else f"set {place}"
-            calls.setdefault(name, []).append(partial(rows_on_gpu, predicate, own))
-            rows.append((rows_on_gpu(predicate, own), predicate.ids))
-        given = (rows, len(own.bitmask), exact.num_rules, exact.leaf_rules.device)
-        calls.setdefault("rules", []).append(partial(rule_masks_cuda, *given))
-        rules = rule_masks_cuda(*given)
-        eligible = node_masks_cuda(rules, exact, index.node_offsets)
-        calls.setdefault("leaves", []).append(partial(write_leaves, eligible, rules, exact))
-        for level in reversed(range(len(starts) - 2)):
-            write = partial(write_level, eligible, level, starts, index.node_offsets)
-            calls.setdefault(f"level {level}", []).append(write)
-    return calls
+    """Return the calls of each step, one per batch, on what the steps before it have made."""
+    made = [EligibleNodesCall(index.eligibility_plan, own) for own in users]
+    for call in made:
+        call.launch()
+    steps = dict(enumerate(STEPS))
+    steps |= {len(STEPS) + level: f"level {level}" for level in reversed(range(levels))}
+    return {name: [partial(call.launch, step) for call in made] for step, name in steps.items()}

@@ -5,6 +5,7 @@ int64 tensors with the same bits, since torch computes little on uint64; tokens 
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
+from grace.kernels.eligibility.gpu_plan import EligibilityPlan
 from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import ExactTensors
 from grace.kernels.staged_copy import staged_copy
@@ -44,7 +46,7 @@ class BloomTensors:
     offsets: Tensor | None = None  # None where every entry has one row, as in mode `union`
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodeIndex:
     """A snapshot's trie and matchers on one device; see index/trie.py for the numbering.
 
@@ -102,6 +104,13 @@ class DecodeIndex:
             blooms=tuple(blooms),
             bitmask_offsets=bitmask_offsets,
         )
+
+    @cached_property
+    def eligibility_plan(self) -> EligibilityPlan:
+        """The plan by which a GPU makes the masks of mode `exact`, from its first use on."""
+        if self.exact is None:
+            raise ValueError("index: it has no lists of mode exact: use a snapshot of mode exact")
+        return EligibilityPlan(self.exact, self.node_offsets)
 
     def without_matchers(self) -> "DecodeIndex":
         """Return the same catalogue in mode `cd`: every valid token is admitted."""

@@ -6,16 +6,13 @@
 // short, a few are long. A warp reads the members of neighbouring ranges as one list, side by side,
 // and then splits them by range.
 #include <cstdint>
+#include <vector>
 
-#include "grace/abi.h"
-#include "launch.cuh"
+#include "eligibility.cuh"
 
+namespace grace::eligibility {
 namespace {
 
-using grace::kAllLanes;
-using grace::kWarp;
-
-constexpr int kGroup = 16;      // requests of a mask
 constexpr int kBlock = 256;     // threads of a block
 constexpr int kRules = 4;       // rules of a thread, in flight at once
 constexpr int kRangeWarps = 4;  // warps of a block that joins ranges
@@ -28,9 +25,7 @@ constexpr int kMostPredicates = 8;
 
 struct RowsOfRules {
   const uint16_t* masks;  // [groups, rows]
-  int64_t rows;
-  const int32_t* ids;  // each rule's row
-  int64_t id_stride;
+  RuleRows rules;
 };
 
 struct Predicates {
@@ -63,14 +58,15 @@ __global__ void __launch_bounds__(kBlock)
 #pragma unroll
     for (int u = 0; u < kRules; ++u) {
       const int64_t rule = first + u * kBlock;
-      ids[u] = rule < rules ? __ldcs(one.ids + rule * one.id_stride) : -1;
-      other_ids[u] = two && rule < rules ? __ldcs(other.ids + rule * other.id_stride) : -1;
+      ids[u] = rule < rules ? __ldcs(one.rules.ids + rule * one.rules.id_stride) : -1;
+      other_ids[u] =
+          two && rule < rules ? __ldcs(other.rules.ids + rule * other.rules.id_stride) : -1;
     }
 #pragma unroll
     for (int u = 0; u < kRules; ++u) {
-      const uint32_t held = ids[u] >= 0 ? one.masks[group * one.rows + ids[u]] : 0xffffu;
+      const uint32_t held = ids[u] >= 0 ? one.masks[group * one.rules.rows + ids[u]] : 0xffffu;
       const uint32_t also =
-          other_ids[u] >= 0 ? other.masks[group * other.rows + other_ids[u]] : 0xffffu;
+          other_ids[u] >= 0 ? other.masks[group * other.rules.rows + other_ids[u]] : 0xffffu;
       passes[u] &= held & also;
     }
   }
@@ -178,46 +174,99 @@ __global__ void __launch_bounds__(kRangeWarps* kWarp) any_of_ranges(Ranges of) {
   }
 }
 
-}  // namespace
-
-// Writes masks[groups, rules + 1], or with `more` only clears bits of what an earlier call wrote.
-// `bytes` is the caller's size of Predicates.
-GRACE_API int32_t grace_cuda_rule_masks(void* stream, int64_t bytes, const Predicates* predicates,
-                                        int64_t rules, int64_t requests, int32_t more,
-                                        uint16_t* masks) {
-  return grace::guarded([&] {
-    grace::require(bytes == sizeof(Predicates), "rule_masks: another layout of Predicates");
-    constexpr int64_t per_block = kBlock * kRules;
-    grace::LaunchShape shape{};
-    shape.threads = kBlock;
-    shape.blocks = dim3(static_cast<unsigned>(rules / per_block + 1),
-                        static_cast<unsigned>((requests + kGroup - 1) / kGroup));
-    grace::launch("rule_masks", stream, shape, rule_masks, *predicates, rules, requests, more != 0,
-                  masks);
-  });
+// Returns the masks of all predicates' rows.
+std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
+  std::vector<RowsOfRules> rows;
+  rows.reserve(static_cast<size_t>(plan.num_attributes + plan.num_sets + plan.num_others));
+  for (int64_t i = 0; i < plan.num_attributes; ++i) {
+    rows.push_back({attribute_rows(call, plan.attributes[i]), plan.attributes[i].rules});
+  }
+  for (int64_t first = 0; first < plan.num_sets; first += kMostSets) {
+    const int64_t count = min(int64_t{kMostSets}, plan.num_sets - first);
+    const uint16_t* masks[kMostSets];
+    set_rows(call, plan.sets + first, call.batch.sets + first, count, masks);
+    for (int64_t i = 0; i < count; ++i) rows.push_back({masks[i], plan.sets[first + i].rules});
+  }
+  for (int64_t i = 0; i < plan.num_others; ++i) {
+    rows.push_back({call.batch.others[i].masks, plan.others[i]});
+    rows.back().rules.rows = call.batch.others[i].rows;
+  }
+  return rows;
 }
 
-// Writes any[groups, count], the OR of each range's masks. Distances between groups are in masks.
-//   ids      null if member j has mask j
-//   of_warp  the ranges of a warp: 1 .. 128. Every value gives the same result.
-GRACE_API int32_t grace_cuda_any_of_ranges(void* stream, const int32_t* offsets, int64_t count,
-                                           const int32_t* ids, const uint16_t* masks,
-                                           int64_t mask_stride, uint16_t* any, int64_t any_stride,
-                                           int64_t groups, int32_t of_warp) {
-  return grace::guarded([&] {
-    grace::require(of_warp >= 1 && of_warp <= kRangesOfLane * kWarp,
-                   "any_of_ranges: a warp has 1 to 128 ranges");
-    const Ranges of{offsets, count, of_warp, ids, masks, mask_stride, any, any_stride};
-    const int64_t of_block = int64_t{of_warp} * kRangeWarps;
-    grace::LaunchShape shape{};
-    shape.threads = kRangeWarps * kWarp;
-    shape.block_memory = kRangeWarps * kTile * sizeof(uint16_t);
-    shape.blocks = dim3(static_cast<unsigned>((count + of_block - 1) / of_block),
-                        static_cast<unsigned>(groups));
-    if (ids != nullptr) {
-      grace::launch("any_of_ranges", stream, shape, any_of_ranges<true>, of);
-    } else {
-      grace::launch("any_of_ranges", stream, shape, any_of_ranges<false>, of);
+// Writes the masks[groups, rules + 1] of rules and returns their place.
+const uint16_t* join_rows(Call& call, const std::vector<RowsOfRules>& rows, int64_t rules) {
+  uint16_t* const masks = call.room<uint16_t>(call.groups * (rules + 1));
+  LaunchShape shape{};
+  shape.threads = kBlock;
+  shape.blocks = dim3(static_cast<unsigned>(rules / (kBlock * kRules) + 1),
+                      static_cast<unsigned>(call.groups));
+  size_t first = 0;
+  do {
+    Predicates predicates{};
+    while (first + predicates.count < rows.size() && predicates.count < kMostPredicates) {
+      predicates.each[predicates.count] = rows[first + predicates.count];
+      ++predicates.count;
     }
+    call.launch(kRuleStep, "rule_masks", shape, rule_masks, predicates, rules, call.batch.requests,
+                first > 0, masks);
+    first += kMostPredicates;
+  } while (first < rows.size());
+  return masks;
+}
+
+template <bool kIds>
+void join_ranges(const Call& call, int64_t step, const Ranges& of) {
+  require(of.of_warp >= 1 && of.of_warp <= kRangesOfLane * kWarp,
+          "eligible_nodes: a warp has 1 to 128 ranges");
+  const int64_t of_block = int64_t{of.of_warp} * kRangeWarps;
+  LaunchShape shape{};
+  shape.threads = kRangeWarps * kWarp;
+  shape.block_memory = kRangeWarps * kTile * sizeof(uint16_t);
+  shape.blocks = dim3(static_cast<unsigned>((of.count + of_block - 1) / of_block),
+                      static_cast<unsigned>(call.groups));
+  call.launch(step, "any_of_ranges", shape, any_of_ranges<kIds>, of);
+}
+
+void join_rules(const Call& call, const Plan& plan, const uint16_t* rules) {
+  const int64_t first = plan.level_starts[plan.levels];
+  const int64_t nodes = plan.level_starts[plan.levels + 1];
+  join_ranges<true>(
+      call, kLeafStep,
+      {plan.leaf_offsets, nodes - first, static_cast<int32_t>(plan.of_warp[plan.levels]),
+       plan.leaf_rules, rules, plan.rules + 1, call.batch.eligible + first, nodes});
+}
+
+void join_children(const Call& call, const Plan& plan, int64_t level) {
+  const int64_t first = plan.level_starts[level], nodes = plan.level_starts[plan.levels + 1];
+  uint16_t* const eligible = call.batch.eligible;
+  // Child entry j leads to node j + 1.
+  join_ranges<false>(call, kLevelSteps + level,
+                     {plan.node_offsets + first, plan.level_starts[level + 1] - first,
+                      static_cast<int32_t>(plan.of_warp[level]), nullptr, eligible + 1, nodes,
+                      eligible + first, nodes});
+}
+
+}  // namespace
+}  // namespace grace::eligibility
+
+// Writes the masks of all nodes, or without scratch memory only `scratch_bytes`. The sizes are
+// those that the caller has for Plan and Batch.
+GRACE_API int32_t grace_cuda_eligible_nodes(void* stream, int64_t plan_size, int64_t batch_size,
+                                            const grace::eligibility::Plan* plan,
+                                            grace::eligibility::Batch* batch) {
+  using namespace grace::eligibility;
+  return grace::guarded([&] {
+    grace::require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
+                   "eligible_nodes: another layout of Plan or Batch");
+    Call call(stream, *batch);
+    const std::vector<RowsOfRules> rows = predicate_rows(call, *plan);
+    const uint16_t* rules = join_rows(call, rows, plan->rules);
+    if (batch->scratch == nullptr) {
+      batch->scratch_bytes = call.used();
+      return;
+    }
+    join_rules(call, *plan, rules);
+    for (int64_t level = plan->levels; level-- > 0;) join_children(call, *plan, level);
   });
 }

@@ -4,21 +4,18 @@
 // Attributes: a thread has several rows in flight. A word in which no user of the group has bits is
 // never read, and users with equal bits are tested once. Sets: a warp walks a run of a posting
 // list, so that a value that many rules name does not keep one warp busy.
+#include <algorithm>
 #include <cstdint>
 
-#include "grace/abi.h"
-#include "launch.cuh"
+#include "eligibility.cuh"
 
+namespace grace::eligibility {
 namespace {
 
-using grace::kAllLanes;
-using grace::kWarp;
-
-constexpr int kGroup = 16;   // requests of a mask
 constexpr int kBlock = 256;  // threads of a block
 constexpr int kRows = 4;     // rows of a thread, in flight at once
 constexpr int kRun = 512;    // most postings of a run
-constexpr int kMostBlocks = 1024;
+constexpr unsigned kMostBlocks = 1024;
 constexpr uint8_t kHasInclude = 1, kHasExclude = 2;
 
 // The distinct bits of one word that users of a group have, and the requests that have them.
@@ -62,17 +59,10 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-struct Table {
-  const uint64_t* words;
-  int64_t rows;
-  int64_t words_per_row;
-  int64_t row_stride;
-  int64_t word_stride;
-};
-
 __global__ void __launch_bounds__(kBlock)
-    attribute_rows(Table table, const Asked* __restrict__ all_asked, int64_t requests,
-                   uint16_t* masks) {
+    test_rows(AttributeTable table, const Asked* __restrict__ all_asked, int64_t requests,
+              uint16_t* masks) {
+  const int64_t count = table.rules.rows;
   const int64_t first = int64_t{blockIdx.x} * (kBlock * kRows) + threadIdx.x;
   const int64_t group = blockIdx.y;
   uint32_t passes[kRows];
@@ -81,7 +71,7 @@ __global__ void __launch_bounds__(kBlock)
   for (int u = 0; u < kRows; ++u) {
     const int64_t row = first + u * kBlock;
     passes[u] = requests_of_group(requests, group);
-    rows[u] = table.words + (row < table.rows ? row : 0) * table.row_stride;
+    rows[u] = table.words + (row < count ? row : 0) * table.row_stride;
   }
   const Asked* asked = all_asked + group * table.words_per_row * kGroup;
 #pragma unroll 1
@@ -104,47 +94,61 @@ __global__ void __launch_bounds__(kBlock)
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
     const int64_t row = first + u * kBlock;
-    if (row < table.rows) masks[group * table.rows + row] = static_cast<uint16_t>(passes[u]);
+    if (row < count) masks[group * count + row] = static_cast<uint16_t>(passes[u]);
   }
 }
 
-struct SetQueries {
-  const int32_t* offsets;        // [requests + 1]: whether a request has any value
-  const int32_t* value_offsets;  // [requests + 1]
-  const int32_t* values;
-  int64_t requests;
+// The posting lists of one side of a set, and the runs that users' values cut out of them.
+struct Side {
+  const int64_t* offsets;
+  const int32_t* postings;
+  Run* runs;
+  int32_t* count;
+};
+
+struct Set {
+  SetQueries queries;
+  const uint8_t* kinds;
+  int64_t rules;
+  int64_t missing_passes;
+  Side sides[2];  // include, exclude
+  uint16_t* masks;
+};
+
+// A launch works on all of them: its blocks' last axis has the sets.
+struct Sets {
+  Set each[kMostSets];
 };
 
 // The masks before any posting list is walked: rules without an include list include every user.
 // Those with an exclude list leave out users without a value, unless these pass.
-__global__ void __launch_bounds__(kBlock)
-    open_set_rows(SetQueries queries, const uint8_t* kinds, int64_t rules, bool missing_passes,
-                  uint16_t* masks) {
+__global__ void __launch_bounds__(kBlock) open_set_rows(Sets sets, int64_t requests) {
+  const Set& set = sets.each[blockIdx.z];
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 2) *set.sides[threadIdx.x].count = 0;
   const int lane = threadIdx.x % kWarp;
   const int64_t group = blockIdx.y, request = group * kGroup + lane;
-  const uint32_t all = requests_of_group(queries.requests, group);
-  const bool has_value = lane < kGroup && request < queries.requests &&
-                         queries.offsets[request + 1] > queries.offsets[request];
+  const uint32_t all = requests_of_group(requests, group);
+  const bool has_value = lane < kGroup && request < requests &&
+                         set.queries.offsets[request + 1] > set.queries.offsets[request];
   const uint32_t present = __ballot_sync(kAllLanes, has_value);
-  const uint32_t allowed = missing_passes ? all : present;
+  const uint32_t allowed = set.missing_passes != 0 ? all : present;
+  uint16_t* const masks = set.masks + group * set.rules;
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
     const int64_t rule = (int64_t{blockIdx.x} * kRows + u) * kBlock + threadIdx.x;
-    if (rule >= rules) continue;
-    const uint8_t kind = kinds[rule];
+    if (rule >= set.rules) continue;
+    const uint8_t kind = set.kinds[rule];
     const uint32_t open = (kind & kHasExclude) != 0 ? allowed : all;
-    masks[group * rules + rule] = static_cast<uint16_t>((kind & kHasInclude) != 0 ? 0u : open);
+    masks[rule] = static_cast<uint16_t>((kind & kHasInclude) != 0 ? 0u : open);
   }
 }
 
-struct Runs {
-  Run* runs;
-  int32_t* count;  // 0 at first
-};
-
-// Cuts the posting lists of the users' values into runs, in any order. Blocks [slices, requests].
-__global__ void __launch_bounds__(kBlock)
-    cut_into_runs(SetQueries queries, const int64_t* offsets, Runs out) {
+// Cuts the posting lists of the users' values into runs, in any order.
+// Blocks [slices, requests, sets * sides].
+__global__ void __launch_bounds__(kBlock) cut_into_runs(Sets sets) {
+  const SetQueries& queries = sets.each[blockIdx.z / 2].queries;
+  const Side& side = sets.each[blockIdx.z / 2].sides[blockIdx.z % 2];
+  if (side.runs == nullptr) return;
   const int lane = threadIdx.x % kWarp;
   const int32_t request = static_cast<int32_t>(blockIdx.y);
   const int32_t end = queries.value_offsets[request + 1];
@@ -152,8 +156,8 @@ __global__ void __launch_bounds__(kBlock)
   for (int32_t first = queries.value_offsets[request] + blockIdx.x * kBlock + threadIdx.x - lane;
        first < end; first += gridDim.x * kBlock) {
     const int32_t value = first + lane < end ? queries.values[first + lane] : -1;
-    const int64_t begin = value >= 0 ? offsets[value] : 0;
-    const int64_t postings = value >= 0 ? offsets[value + 1] - begin : 0;
+    const int64_t begin = value >= 0 ? side.offsets[value] : 0;
+    const int64_t postings = value >= 0 ? side.offsets[value + 1] - begin : 0;
     const int32_t own = static_cast<int32_t>((postings + kRun - 1) / kRun);
     int32_t until = own;  // the runs of this lane and those before it
 #pragma unroll
@@ -161,29 +165,31 @@ __global__ void __launch_bounds__(kBlock)
       const int32_t before = __shfl_up_sync(kAllLanes, until, apart);
       if (lane >= apart) until += before;
     }
-    int32_t place = lane == kWarp - 1 && until > 0 ? atomicAdd(out.count, until) : 0;
+    int32_t place = lane == kWarp - 1 && until > 0 ? atomicAdd(side.count, until) : 0;
     place = __shfl_sync(kAllLanes, place, kWarp - 1) + until - own;
     for (int32_t i = 0; i < own; ++i) {
       const int64_t done = int64_t{i} * kRun;
       const int64_t left = postings - done;
-      out.runs[place + i] = {begin + done, static_cast<int32_t>(left < kRun ? left : kRun),
-                             request};
+      side.runs[place + i] = {begin + done, static_cast<int32_t>(left < kRun ? left : kRun),
+                              request};
     }
   }
 }
 
 // Gives the requests of all runs to the rules that these name, or takes them away. Two masks share
-// a word. A warp has one run after another.
+// a word. A warp has one run after another. Blocks [slices, 1, sets].
 template <bool kTakeAway>
-__global__ void __launch_bounds__(kBlock)
-    walk_runs(Runs listed, const int32_t* postings, int64_t rules, uint16_t* masks) {
+__global__ void __launch_bounds__(kBlock) walk_runs(Sets sets) {
+  const Set& set = sets.each[blockIdx.z];
+  const Side& side = set.sides[kTakeAway ? 1 : 0];
+  const int32_t* const postings = side.postings;
   const int lane = threadIdx.x % kWarp;
-  const int32_t count = *listed.count;
+  const int32_t count = *side.count;
   const int32_t warps = static_cast<int32_t>(gridDim.x * kBlock / kWarp);
 #pragma unroll 1
   for (int32_t at = (blockIdx.x * kBlock + threadIdx.x) / kWarp; at < count; at += warps) {
-    const Run run = listed.runs[at];
-    uint16_t* own = masks + run.request / kGroup * rules;
+    const Run run = side.runs[at];
+    uint16_t* own = set.masks + run.request / kGroup * set.rules;
     const uint32_t request = 1u << run.request % kGroup;
 #pragma unroll 1
     for (int32_t begin = lane; begin < run.count; begin += kRows * kWarp) {
@@ -214,72 +220,72 @@ unsigned blocks_for(int64_t threads) {
   return static_cast<unsigned>(blocks > 0 ? blocks : 1);
 }
 
-unsigned groups_of(int64_t requests) {
-  return static_cast<unsigned>((requests + kGroup - 1) / kGroup);
+// Returns the most runs of a side: a request names a value once, so it walks no posting twice.
+int64_t most_runs(const PostingLists& lists, int64_t values, int64_t requests) {
+  return lists.size == 0 || values == 0 ? 0 : values + requests * (lists.size / kRun);
 }
 
-unsigned at_most(unsigned blocks, unsigned most) { return blocks < most ? blocks : most; }
+Side side_of(Call& call, const PostingLists& lists, int64_t most, int32_t* count) {
+  return {lists.offsets, lists.rules, most == 0 ? nullptr : call.room<Run>(most), count};
+}
 
 }  // namespace
 
-// Writes masks[groups, rows] of a table of bitmask rows with any strides, in words.
-//   asked  room for 16 bytes * [groups, words, 16]
-GRACE_API int32_t grace_cuda_attribute_rows(void* stream, const uint64_t* table, int64_t rows,
-                                            int64_t words, int64_t row_stride, int64_t word_stride,
-                                            const uint64_t* users, int64_t requests, void* asked,
-                                            uint16_t* masks) {
-  return grace::guarded([&] {
-    static_assert(sizeof(Asked) == 16, "kernels/eligibility/on_gpu.py has this size");
-    const Table of{table, rows, words, row_stride, word_stride};
-    Asked* const room = static_cast<Asked*>(asked);
-    grace::LaunchShape shape{};
-    shape.threads = kBlock;
-    shape.blocks = dim3(blocks_for(words * kWarp), groups_of(requests));
-    grace::launch("list_asked", stream, shape, list_asked, users, requests, words, room);
-    shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups_of(requests));
-    grace::launch("attribute_rows", stream, shape, attribute_rows, of, room, requests, masks);
-  });
+const uint16_t* attribute_rows(Call& call, const AttributeTable& table) {
+  const int64_t rows = table.rules.rows, words = table.words_per_row;
+  const int64_t requests = call.batch.requests;
+  const unsigned groups = static_cast<unsigned>(call.groups);
+  Asked* const asked = call.room<Asked>(call.groups * words * kGroup);
+  uint16_t* const masks = call.room<uint16_t>(call.groups * rows);
+  LaunchShape shape{};
+  shape.threads = kBlock;
+  shape.blocks = dim3(blocks_for(words * kWarp), groups);
+  call.launch(kAttributeStep, "list_asked", shape, list_asked, call.batch.bitmask, requests, words,
+              asked);
+  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups);
+  call.launch(kAttributeStep, "test_rows", shape, test_rows, table, asked, requests, masks);
+  return masks;
 }
 
-// Writes masks[groups, rules] of a set's rules.
-//   masks   aligned to 4 bytes, with room for whole words of two masks
-//   runs    room for 16 bytes * [include_room + exclude_room]
-//   counts  two zeros
-GRACE_API int32_t grace_cuda_set_rows(void* stream, const int32_t* offsets,
-                                      const int32_t* value_offsets, const int32_t* values,
-                                      int64_t num_values, int64_t requests, const uint8_t* kinds,
-                                      int64_t rules, int32_t missing_passes_exclude,
-                                      const int64_t* include_offsets, const int32_t* include_rules,
-                                      int64_t include_room, const int64_t* exclude_offsets,
-                                      const int32_t* exclude_rules, int64_t exclude_room,
-                                      void* runs, int32_t* counts, uint16_t* masks) {
-  return grace::guarded([&] {
-    static_assert(sizeof(Run) == 16, "kernels/eligibility/on_gpu.py has this size");
-    const SetQueries queries{offsets, value_offsets, values, requests};
-    grace::LaunchShape shape{};
-    shape.threads = kBlock;
-    shape.blocks = dim3(blocks_for((rules + kRows - 1) / kRows), groups_of(requests));
-    grace::launch("open_set_rows", stream, shape, open_set_rows, queries, kinds, rules,
-                  missing_passes_exclude != 0, masks);
-    if (num_values == 0) return;
-    const dim3 by_value(at_most(blocks_for(num_values), 16), static_cast<unsigned>(requests));
-    const Runs included{static_cast<Run*>(runs), counts};
-    const Runs excluded{static_cast<Run*>(runs) + include_room, counts + 1};
-    if (include_room != 0) {
-      shape.blocks = by_value;
-      grace::launch("cut_into_runs", stream, shape, cut_into_runs, queries, include_offsets,
-                    included);
-      shape.blocks = dim3(at_most(blocks_for(include_room * kWarp), kMostBlocks));
-      grace::launch("walk_runs", stream, shape, walk_runs<false>, included, include_rules, rules,
-                    masks);
-    }
-    if (exclude_room != 0) {
-      shape.blocks = by_value;
-      grace::launch("cut_into_runs", stream, shape, cut_into_runs, queries, exclude_offsets,
-                    excluded);
-      shape.blocks = dim3(at_most(blocks_for(exclude_room * kWarp), kMostBlocks));
-      grace::launch("walk_runs", stream, shape, walk_runs<true>, excluded, exclude_rules, rules,
-                    masks);
-    }
-  });
+void set_rows(Call& call, const SetLists* lists, const SetQueries* queries, int64_t count,
+              const uint16_t** masks) {
+  Sets sets{};
+  int64_t rules = 0, values = 0, most[2] = {0, 0};  // of any set
+  int32_t* const counts = call.room<int32_t>(2 * count);
+  for (int64_t i = 0; i < count; ++i) {
+    const SetLists& own = lists[i];
+    const int64_t own_values = queries[i].num_values;
+    const int64_t included = most_runs(own.include, own_values, call.batch.requests);
+    const int64_t excluded = most_runs(own.exclude, own_values, call.batch.requests);
+    uint16_t* const room = call.room<uint16_t>(call.groups * own.rules.rows);
+    sets.each[i] = {queries[i],
+                    own.kinds,
+                    own.rules.rows,
+                    own.missing_passes_exclude,
+                    {side_of(call, own.include, included, counts + 2 * i),
+                     side_of(call, own.exclude, excluded, counts + 2 * i + 1)},
+                    room};
+    masks[i] = room;
+    rules = std::max(rules, own.rules.rows);
+    values = std::max(values, own_values);
+    most[0] = std::max(most[0], included);
+    most[1] = std::max(most[1], excluded);
+  }
+  const unsigned all = static_cast<unsigned>(count);
+  LaunchShape shape{};
+  shape.threads = kBlock;
+  shape.blocks =
+      dim3(blocks_for((rules + kRows - 1) / kRows), static_cast<unsigned>(call.groups), all);
+  call.launch(kSetStep, "open_set_rows", shape, open_set_rows, sets, call.batch.requests);
+  if (most[0] + most[1] == 0) return;
+  const unsigned requests = static_cast<unsigned>(call.batch.requests);
+  shape.blocks = dim3(std::min(blocks_for(values), 16u), requests, 2 * all);
+  call.launch(kSetStep, "cut_into_runs", shape, cut_into_runs, sets);
+  for (int side = 0; side < 2; ++side) {
+    if (most[side] == 0) continue;
+    shape.blocks = dim3(std::min(blocks_for(most[side] * kWarp), kMostBlocks), 1, all);
+    call.launch(kSetStep, "walk_runs", shape, side == 0 ? walk_runs<false> : walk_runs<true>, sets);
+  }
 }
+
+}  // namespace grace::eligibility

@@ -42,6 +42,11 @@ def explain_ad(
     It calls `require_wanted`, which raises if no caller waits any more, before each long part.
     """
     snapshot = batch.pair.snapshot
+    (ordinal,) = snapshot.ads.ordinals([ad_id]).tolist()
+    levels = levels_of(snapshot, ordinal) if ordinal >= 0 else {}
+    # An update may come meanwhile, so the stops before and after the search both count. The input
+    # stage makes the masks of eligible nodes, so the search begins there.
+    stops = stops_among(levels)
     prepared = stages.input(batch)
     for failure in prepared.failures:
         raise failure.error
@@ -52,12 +57,13 @@ def explain_ad(
         profile=batch.profile_name,
         ignored_names=prepared.ignored[0],
     )
-    (ordinal,) = snapshot.ads.ordinals([ad_id]).tolist()
     if ordinal < 0:
         reply.outcome = Outcome.OUTCOME_NOT_IN_CATALOGUE
         reply.text = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
         return reply
-    _Explained(ordinal, prepared, reply, stops_among).search(stages, require_wanted)
+    explained = _Explained(ordinal, levels, prepared, reply)
+    steps = explained.search(stages, require_wanted)
+    explained.conclude(steps, {**stops, **stops_among(levels)})
     return reply
 
 
@@ -67,16 +73,15 @@ class _Explained:
     def __init__(
         self,
         ordinal: int,
+        levels: Mapping[str, int],
         prepared: InputBatch,
         reply: wire.ExplainResponse,
-        stops_among: StopsAmong,
     ) -> None:
         self._prepared, self._reply = prepared, reply
         self._snapshot: Snapshot = prepared.batch.pair.snapshot
         self._retrieval: Retrieval = prepared.requests[0].retrieval
         self._ordinal = ordinal
-        self._levels = levels_of(self._snapshot, ordinal)
-        self._stops_among = stops_among
+        self._levels = levels
         offsets = self._snapshot.ads.ad_offsets
         self._leaf = int(np.searchsorted(offsets, ordinal, side="right")) - 1
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
@@ -84,11 +89,9 @@ class _Explained:
         self._user = {name: list(values.values) for name, values in given.items()}
         self._reasons = explain(self._snapshot, ordinal, self._user)
 
-    def search(self, stages: Stages, require_wanted: Callable[[], None]) -> None:
+    def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         self._add_rules()
         self._add_excluded()
-        # An update may come meanwhile, so the stops before and after the search both count.
-        stops = self._stops_among(self._levels)
         require_wanted()
         features = stages.features(self._prepared)
         require_wanted()
@@ -102,9 +105,7 @@ class _Explained:
             self._reply.score = float(trace.steps[-1].score or 0.0)
             require_wanted()
             self._add_rank(Leaves(generated.leaves.numpy(), generated.scores.numpy()))
-        stops = {**stops, **self._stops_among(self._levels)}
-        self._reply.stops.extend(_level_ids(stops))
-        self._conclude(trace.steps)
+        return trace.steps
 
     def _add_rules(self) -> None:
         for reason in self._reasons:
@@ -173,9 +174,10 @@ class _Explained:
             taken = ads.taken()
         return taken.ad_ids[: int(taken.offsets[1])]
 
-    def _conclude(self, steps: list[TracedStep]) -> None:
+    def conclude(self, steps: list[TracedStep], stops: Mapping[str, int]) -> None:
         """Name the first test that the ad failed."""
         reply, retrieval = self._reply, self._retrieval
+        reply.stops.extend(_level_ids(stops))
         failed = [reason for reason in self._reasons if not reason.passes]
         last = steps[-1]
         if reply.stops:

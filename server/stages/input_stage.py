@@ -2,9 +2,12 @@
 
 C++ reads all of a batch's requests together. What one of them does wrong fails that request alone:
 the others are then read again, without it.
+
+The users come first. A GPU then makes their masks of eligible nodes while C++ reads the features.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -27,31 +30,49 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
     requests = _without_faults(
         batch.requests, [_wrong_pair(each.retrieval, pair) for each in batch.requests], failures
     )
-    rows, features, faults = _read(batch, requests)
-    if any(faults):
-        requests = _without_faults(requests, faults, failures)
-        rows, features, _ = _read(batch, requests)
-    users, inputs = _on_device(UserTensors.of(rows, CPU), features.inputs, pair.device)
+    read = _read(batch, requests)
+    if any(read.faults):
+        requests = _without_faults(requests, read.faults, failures)
+        del read  # its masks make room for the next ones
+        read = _read(batch, requests)
     return InputBatch(
         batch=batch,
         requests=tuple(requests),
         failures=tuple(failures),
-        ignored=_ignored(requests, rows, features, pair.snapshot.schema.entities),
-        user_rows=rows,
-        users=users,
-        inputs=inputs,
+        ignored=_ignored(requests, read.rows, read.features, pair.snapshot.schema.entities),
+        user_rows=read.rows,
+        users=read.users,
+        inputs=read.inputs,
     )
 
 
-def _read(
-    batch: RequestBatch, requests: Sequence[PendingRequest]
-) -> tuple[UserRows, ReadFeatures, list[ServiceError | None]]:
-    """The rows of these requests, and of as many empty ones as the bucket has places left."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The rows of some requests, and of as many empty ones as the bucket has places left.
+
+    users, inputs  the same on the device
+    faults         of each request; its row is empty, too
+    """
+
+    rows: UserRows
+    features: ReadFeatures
+    users: UserTensors
+    inputs: FeatureLookups
+    faults: list[ServiceError | None]
+
+
+def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
+    pair = batch.pair
     messages = [request.retrieval.message for request in requests]
-    features = batch.pair.model.features.read(messages, batch.bucket)
-    users = batch.pair.users.read(messages, batch.bucket)
-    found = zip(features.faults, users.faults, strict=True)
-    return users.rows, features, [refusal_of(one or other) for one, other in found]
+    of_users = pair.users.read(messages, batch.bucket)
+    users = _users_on_device(UserTensors.of(of_users.rows, CPU), pair.device)
+    if not any(of_users.faults):  # otherwise these rows are not the batch's
+        users = pair.with_eligible(users)
+    features = pair.model.features.read(messages, batch.bucket)
+    found = zip(features.faults, of_users.faults, strict=True)
+    faults = [refusal_of(one or other) for one, other in found]
+    inputs = _inputs_on_device(features.inputs, pair.device)
+    return _Read(of_users.rows, features, users, inputs, faults)
 
 
 def _ignored(
@@ -84,17 +105,21 @@ def _without_faults(
     return good
 
 
-def _on_device(
-    users: UserTensors, inputs: FeatureLookups, device: torch.device
-) -> tuple[UserTensors, FeatureLookups]:
+def _users_on_device(users: UserTensors, device: torch.device) -> UserTensors:
     """In one copy, without waiting for it: what runs later on the same stream sees it."""
     if device.type == "cpu":
-        return users, inputs
+        return users
     queries = [tensor for each in users.sets for tensor in each.tensors()]
-    there = copied_together((users.bitmask, *queries, *inputs.tensors()), device)
-    inputs_begin = 1 + len(queries)
-    sets = tuple(QueryTensors(*there[i : i + 4]) for i in range(1, inputs_begin, 4))
-    return UserTensors(there[0], sets), FeatureLookups(*there[inputs_begin:])
+    bitmask, *there = copied_together((users.bitmask, *queries), device)
+    sets = tuple(QueryTensors(*there[i : i + 4]) for i in range(0, len(there), 4))
+    return UserTensors(bitmask, sets)
+
+
+def _inputs_on_device(inputs: FeatureLookups, device: torch.device) -> FeatureLookups:
+    """In one copy, as the users."""
+    if device.type == "cpu":
+        return inputs
+    return FeatureLookups(*copied_together(inputs.tensors(), device))
 
 
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:

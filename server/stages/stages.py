@@ -38,15 +38,13 @@ class Stages:
 
 
 def compute_features(batch: InputBatch) -> FeatureBatch:
-    pair = batch.batch.pair
-    users = pair.with_eligible(batch.users)
-    return FeatureBatch(batch, pair.model.features.compute(batch.inputs), users)
+    return FeatureBatch(batch, batch.batch.pair.model.features.compute(batch.inputs))
 
 
 def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> GeneratedBatch:
     bound = batch.input.batch
     generated = bound.pair.model.generation.generate(
-        batch.features, batch.users, bound.pair.index, bound.profile, trace
+        batch.features, batch.input.users, bound.pair.index, bound.profile, trace
     )
     return GeneratedBatch(
         batch.input,

@@ -18,16 +18,17 @@ from grace.kernels import (
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
 from grace.kernels.eligibility.attributes import attribute_rows_reference
-from grace.kernels.eligibility.on_gpu import attribute_rows_cuda, set_rows_cuda
 from grace.kernels.eligibility.sets import set_rows_reference
 from support.decode_cases import assert_same_candidates
 from support.exact_indexes import (
+    attribute_rows_by_nodes,
     random_exact_index,
     random_exact_users,
     random_postings,
     random_queries,
     random_table,
     random_user_bits,
+    set_rows_by_nodes,
 )
 from support.op_cases import mapped
 
@@ -67,15 +68,17 @@ def users_on_gpu(seed: int, requests: int) -> UserTensors:
     return users
 
 
-def test_rows_by_the_hundred_thousand_equal_the_reference() -> None:
+def test_rows_by_the_hundred_thousand_equal_the_reference(ops: Ops) -> None:
     rng = np.random.default_rng(1)
     table, users = mapped((random_table(rng, 333_333, 7), random_user_bits(rng, 33, 7)), there)
     expected = attribute_rows_reference(table, users)
-    assert torch.equal(attribute_rows_cuda(table, users), expected)
-    assert torch.equal(attribute_rows_cuda(table.t().contiguous().t(), users), expected)
+    assert torch.equal(attribute_rows_by_nodes(ops, table, users), expected)
+    by_word = table.t().contiguous().t()
+    assert torch.equal(attribute_rows_by_nodes(ops, by_word, users), expected)
     postings = mapped(random_postings(rng, 111_111, 101, False), there)
     queries = mapped(random_queries(rng, 33, 101), there)
-    assert torch.equal(set_rows_cuda(postings, queries), set_rows_reference(postings, queries))
+    made = set_rows_by_nodes(ops, postings, queries)
+    assert torch.equal(made, set_rows_reference(postings, queries))
 
 
 @pytest.mark.parametrize("requests", [1, 16, 33])

@@ -20,15 +20,15 @@ from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import ServiceError
-from grace.server.messages import GeneratedBatch, Retrieval
+from grace.server.messages import GeneratedBatch, InputBatch, RequestBatch, Retrieval
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
-from grace.server.stages.stages import STAGES
+from grace.server.stages.stages import STAGES, Stages
 from grace.server.updates.ad_updates import AdUpdates
 from support.explained import GENERATION, Outcome, PlainRequest, Scene
 from support.oracle import RawAd
 from support.stage_cases import answer, message_of, replies_of
-from support.update_calls import update
+from support.update_calls import Levels, update
 
 USERS = 23
 OF_EACH = 31
@@ -74,9 +74,16 @@ class Explainer:
     def __init__(self, scene: Scene, updates: AdUpdates) -> None:
         self.scene, self._updates = scene, updates
 
-    def explain(self, ad_id: int, request: Retrieval) -> wire.ExplainResponse:
+    def explain(
+        self, ad_id: int, request: Retrieval, stages: Stages = STAGES
+    ) -> wire.ExplainResponse:
         batch = self.scene.batch(request)
-        return explain_ad(ad_id, batch, STAGES, self._updates.stops_among, nothing)
+        return explain_ad(ad_id, batch, stages, self._updates.stops_among, nothing)
+
+    def update(self, **changes: Levels) -> None:
+        sequence = self._updates.facts.sequence + 1
+        message = update(sequence, **changes).SerializeToString()  # type: ignore[arg-type]
+        self._updates.submit(message).result(60)
 
     def reply(self, request: Retrieval) -> wire.RetrieveResponse:
         (reply,) = replies_of(answer(self.scene.batch(request))).values()
@@ -243,6 +250,23 @@ def test_an_update_during_the_search_is_no_fault(explainer: Explainer) -> None:
             explained = explain_ad(ad.ad_id, batch, STAGES, stops_among, nothing)
             assert explained.outcome == Outcome.OUTCOME_STOPPED
             assert explained.text == f"an update stops it: ad {ad.ad_id}"
+
+
+def test_an_ad_resumed_after_the_masks_were_made_is_still_explained(explainer: Explainer) -> None:
+    """The input stage makes the masks; the search then misses an ad that no update stops."""
+    request = explainer.scene.request(np.random.default_rng(6), 1) | {"profile": "full"}
+    for ad in PlainRequest(explainer.scene, request).matched[:5]:
+        of_ad = {"ad": [ad.ad_id]}
+
+        def resumed(batch: RequestBatch, of_ad: Levels = of_ad) -> InputBatch:
+            made = STAGES.input(batch)
+            explainer.update(resume=of_ad)
+            return made
+
+        explainer.update(stop=of_ad)
+        explained = explainer.explain(ad.ad_id, read(request), replace(STAGES, input=resumed))
+        assert explained.outcome == Outcome.OUTCOME_STOPPED
+        assert explainer.explain(ad.ad_id, read(request)).outcome != Outcome.OUTCOME_STOPPED
 
 
 def test_a_wrong_request_has_retrieve_s_error(explainer: Explainer) -> None:

@@ -90,6 +90,9 @@ def test_a_refused_request_fails_alone(
     tensors = zip(made.inputs.tensors(), without.inputs.tensors(), strict=True)
     assert all(torch.equal(one, other) for one, other in tensors)
     assert torch.equal(made.users.bitmask, without.users.bitmask)
+    assert made.users.eligible is not None
+    assert without.users.eligible is not None
+    assert torch.equal(made.users.eligible, without.users.eligible)
 
 
 def test_hostile_requests_fail_no_good_one_and_no_stage(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.kernels import DecodeIndex, QueryTensors, UserTensors
+from grace.kernels import DecodeIndex, Ops, QueryTensors, UserTensors
 from grace.kernels.eligibility.attributes import AttributePredicate
 from grace.kernels.eligibility.sets import HAS_EXCLUDE, HAS_INCLUDE, SetPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
@@ -71,6 +71,42 @@ def random_exact_index(
             tuple(starts),
         ),
     )
+
+
+def index_of_rows(predicate: Predicate, rows: int) -> DecodeIndex:
+    """Return an index with a leaf for each row of a predicate: their masks are those of the rows.
+
+    The predicate's ids must be 0, 1, .. rows - 1.
+    """
+    device = predicate.ids.device
+    leaf_rules = torch.arange(rows, dtype=torch.int32, device=device)
+    leaf_offsets = torch.arange(rows + 1, dtype=torch.int32, device=device)
+    return DecodeIndex(
+        vocab_sizes=(rows,),
+        first_leaf=1,
+        node_offsets=torch.tensor([0, rows], dtype=torch.int32, device=device),
+        csr_tokens=leaf_rules,
+        bitmask_index=None,
+        bitmask_table=None,
+        blooms=(),
+        exact=ExactTensors((predicate,), leaf_offsets, leaf_rules, rows, (0, 1, rows + 1)),
+    )
+
+
+def attribute_rows_by_nodes(ops: Ops, table: Tensor, bitmask: Tensor) -> Tensor:
+    """Return the masks of a table's rows, as `eligible_nodes` makes them."""
+    ids = torch.arange(len(table), dtype=torch.int32, device=table.device)
+    index = index_of_rows(AttributePredicate(ids, table), len(table))
+    return ops.eligible_nodes(UserTensors(bitmask, ()), index)[:, 1:]
+
+
+def set_rows_by_nodes(ops: Ops, postings: SetPostings, queries: QueryTensors) -> Tensor:
+    """Return the masks of a set's rules, as `eligible_nodes` makes them."""
+    rules, requests = len(postings.kinds), len(queries.offsets) - 1
+    ids = torch.arange(rules, dtype=torch.int32, device=postings.kinds.device)
+    index = index_of_rows(SetPredicate(ids, 0, postings), rules)
+    bitmask = torch.zeros(requests, 1, dtype=torch.int64, device=ids.device)
+    return ops.eligible_nodes(UserTensors(bitmask, (queries,)), index)[:, 1:]
 
 
 def random_exact_users(

@@ -120,7 +120,7 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
 
 
 def empty_features(batch: InputBatch) -> FeatureBatch:
-    return FeatureBatch(batch, FeatureTensors(None, ()), batch.users)
+    return FeatureBatch(batch, FeatureTensors(None, ()))
 
 
 def empty_generated(batch: FeatureBatch) -> GeneratedBatch:

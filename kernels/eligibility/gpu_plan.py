@@ -1,0 +1,146 @@
+"""What all batches of an index share on a GPU: where its lists of mode `exact` are, checked once.
+
+An index keeps its plan, and the plan keeps the lists, so the addresses stay valid. Stopped ads
+change the rules of leaves in place. The structures have the layout of native/cuda/eligibility.cuh.
+"""
+
+from ctypes import POINTER, Structure, c_int64, c_void_p
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from grace.kernels.checks import address
+from grace.kernels.eligibility.attributes import AttributePredicate
+from grace.kernels.eligibility.sets import SetPredicate
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+
+_TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
+_MOST_RANGES = 128  # of a warp
+
+
+class RuleRows(Structure):
+    _fields_ = (("ids", c_void_p), ("id_stride", c_int64), ("rows", c_int64))
+
+
+class AttributeTable(Structure):
+    _fields_ = (
+        *(("rules", RuleRows), ("words", c_void_p), ("words_per_row", c_int64)),
+        *(("row_stride", c_int64), ("word_stride", c_int64)),
+    )
+
+
+class PostingLists(Structure):
+    _fields_ = (("offsets", c_void_p), ("rules", c_void_p), ("size", c_int64))
+
+
+class SetLists(Structure):
+    _fields_ = (
+        *(("rules", RuleRows), ("kinds", c_void_p), ("include", PostingLists)),
+        *(("exclude", PostingLists), ("missing_passes_exclude", c_int64)),
+    )
+
+
+class Plan(Structure):
+    _fields_ = (
+        *(("attributes", POINTER(AttributeTable)), ("num_attributes", c_int64)),
+        *(("sets", POINTER(SetLists)), ("num_sets", c_int64)),
+        *(("others", POINTER(RuleRows)), ("num_others", c_int64)),
+        *(("rules", c_int64), ("leaf_offsets", c_void_p), ("leaf_rules", c_void_p)),
+        *(("node_offsets", c_void_p), ("level_starts", POINTER(c_int64))),
+        *(("of_warp", POINTER(c_int64)), ("levels", c_int64)),
+    )
+
+
+class EligibilityPlan:
+    """
+    attributes, sets, others  the predicates by kind; native code has no body for the others
+    layout                    what native code reads
+    """
+
+    def __init__(
+        self, exact: ExactTensors, node_offsets: Tensor, ranges_of_warp: int | None = None
+    ) -> None:
+        """
+        ranges_of_warp  1 .. 128; None: about a tile of members, for each level. Every number gives
+                        the same masks.
+        """
+        self.exact = exact
+        self._node_offsets = node_offsets
+        self.device = device = exact.leaf_rules.device
+        self.attributes = [x for x in exact.predicates if isinstance(x, AttributePredicate)]
+        self.sets = [x for x in exact.predicates if isinstance(x, SetPredicate)]
+        self.others: list[Predicate] = [
+            x for x in exact.predicates if not isinstance(x, AttributePredicate | SetPredicate)
+        ]
+        # A predicate may make its ids anew whenever it is asked for them.
+        self._ids: list[Tensor] = []
+        attributes = [self._attribute_table(each) for each in self.attributes]
+        sets = [self._set_lists(each) for each in self.sets]
+        others = [self._rule_rows(each, 0) for each in self.others]
+        starts = exact.level_starts
+        members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
+        of_warp = [
+            ranges_of_warp or _ranges_of_warp(count / (end - first))
+            for count, (first, end) in zip(members, pairwise(starts), strict=True)
+        ]
+        self.layout = Plan(
+            *((AttributeTable * len(attributes))(*attributes), len(attributes)),
+            *((SetLists * len(sets))(*sets), len(sets)),
+            *((RuleRows * len(others))(*others), len(others)),
+            exact.num_rules,
+            address("leaf_offsets", exact.leaf_offsets, device, torch.int32),
+            address("leaf_rules", exact.leaf_rules, device, torch.int32),
+            address("node_offsets", node_offsets, device, torch.int32),
+            (c_int64 * len(starts))(*starts),
+            (c_int64 * len(of_warp))(*of_warp),
+            len(starts) - 2,
+        )
+
+    @property
+    def nodes(self) -> int:
+        return self.exact.level_starts[-1]
+
+    def _rule_rows(self, predicate: Predicate, rows: int) -> RuleRows:
+        ids, rules = predicate.ids, self.exact.num_rules
+        if ids.dtype != torch.int32 or ids.shape != (rules,) or ids.device != self.device:
+            raise ValueError(
+                f"ids of a predicate must be int32 [rules] = [{rules}] on {self.device}, got "
+                f"{ids.dtype} {list(ids.shape)} on {ids.device}"
+            )
+        self._ids.append(ids)
+        return RuleRows(ids.data_ptr(), ids.stride(0), rows)
+
+    def _attribute_table(self, predicate: AttributePredicate) -> AttributeTable:
+        table = predicate.table
+        if table.dtype != torch.int64 or table.dim() != 2 or table.device != self.device:
+            raise ValueError(
+                f"table of attributes must be int64 [rows, words] on {self.device}, got "
+                f"{table.dtype} {list(table.shape)} on {table.device}"
+            )
+        rows, words = table.shape
+        own = self._rule_rows(predicate, rows)
+        return AttributeTable(own, table.data_ptr(), words, *table.stride())
+
+    def _set_lists(self, predicate: SetPredicate) -> SetLists:
+        postings = predicate.postings
+        return SetLists(
+            self._rule_rows(predicate, len(postings.kinds)),
+            address("kinds", postings.kinds, self.device, torch.uint8),
+            self._posting_lists("include", postings),
+            self._posting_lists("exclude", postings),
+            postings.missing_passes_exclude,
+        )
+
+    def _posting_lists(self, side: str, postings: SetPostings) -> PostingLists:
+        offsets: Tensor = getattr(postings, f"{side}_offsets")
+        rules: Tensor = getattr(postings, f"{side}_rules")
+        return PostingLists(
+            address(f"{side}_offsets", offsets, self.device, torch.int64),
+            address(f"{side}_rules", rules, self.device, torch.int32),
+            len(rules),
+        )
+
+
+def _ranges_of_warp(mean_members: float) -> int:
+    return max(1, min(_MOST_RANGES, int(_TILE / max(1.0, mean_members))))
