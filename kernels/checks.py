@@ -6,6 +6,9 @@ A tensor has the shape, type and layout that the operation expects, or the error
 import torch
 from torch import Tensor
 
+NUMBER_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The types of a model's numbers, as native/cuda/numbers.cuh numbers them."""
+
 
 def require_tensor(
     name: str, tensor: Tensor, dtype: torch.dtype | None = None, **axes: int
@@ -24,6 +27,14 @@ def require_contiguous(**tensors: Tensor) -> None:
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
             raise ValueError(f"{name} must be contiguous, got strides {list(tensor.stride())}")
+
+
+def number_kind(name: str, dtype: torch.dtype) -> int:
+    """Return the number of a type in compiled code."""
+    if dtype not in NUMBER_KINDS:
+        kinds = ", ".join(map(_short, NUMBER_KINDS))
+        raise ValueError(f"{name} must be one of {kinds}, got {_short(dtype)}")
+    return NUMBER_KINDS[dtype]
 
 
 def address(name: str, tensor: Tensor | None, device: torch.device, dtype: torch.dtype) -> int:

@@ -15,7 +15,7 @@ from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
 from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
 from grace.kernels.features.feature_ops import FeatureOps
-from grace.kernels.features.feature_ops_triton import mean_bags_triton, sum_events_triton
+from grace.kernels.features.feature_ops_cuda import join_inputs_cuda, sum_events_cuda
 from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
 
 
@@ -47,4 +47,4 @@ CUDA_ENCODER = EncoderOps(
     token_product=token_product_triton,
     share_user=share_user_triton,
 )
-CUDA_FEATURES = FeatureOps(sum_events=sum_events_triton, mean_bags=mean_bags_triton)
+CUDA_FEATURES = FeatureOps(sum_events=sum_events_cuda, join_inputs=join_inputs_cuda)

@@ -18,17 +18,17 @@ from torch.nn import functional
 ALIGNMENT = 16  # float32 numbers in a cache line, the widest vector
 
 
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x W^T.   x [..., in], weight [out, in] -> [..., out]"""
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b.   x [..., in], weight [out, in], bias [out] -> [..., out]"""
     wide = x.shape[-1]
     rows = x.shape[:-1].numel()
     missing_rows, missing = -rows % ALIGNMENT, -wide % ALIGNMENT
     if x.device.type != "cpu" or not (missing_rows or missing):
-        return functional.linear(x, weight)
+        return functional.linear(x, weight, bias)
     flat = functional.pad(x.reshape(rows, wide), (0, missing, 0, missing_rows))
     if missing:
         weight = functional.pad(weight, (0, missing))
-    return functional.linear(flat, weight)[:rows].view(*x.shape[:-1], len(weight))
+    return functional.linear(flat, weight, bias)[:rows].view(*x.shape[:-1], len(weight))
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
-from grace.model.engine.generation import copy_features, empty_features
+from grace.model.engine.generation import copy_features, empty_features, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.eligibility import EligibilityFacts
@@ -163,7 +163,8 @@ class _RungGeneration:
         copy_features(features, self._features)
         self._last = self._graph()
         found = self._last.result
-        return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+        made = Generated(leaves_of(found.nodes, index).int(), found.scores, found.corrupt)
+        return Generated.unpacked(started_copy(made.packed()), len(users.bitmask))
 
     def last(self) -> SearchResult:
         """The result of the last batch, with nodes that identify its SIDs."""

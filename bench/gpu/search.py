@@ -65,6 +65,10 @@ class EveryToken:
             )
         return self._layouts[rows]
 
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        """Return the nodes: without a trie there are no other numbers."""
+        return nodes
+
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:

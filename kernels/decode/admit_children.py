@@ -28,6 +28,9 @@ class AdmissionSlot(Protocol):
     def admit_children(self, nodes: Tensor) -> Candidates:
         """Admit children for what the slot points at when this runs, not when it is captured."""
 
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        """Return the leaf numbers of nodes of the last level, likewise; NO_NODE stays."""
+
 
 def admit_children_reference(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> Candidates:
     """Return the children of every beam's node whose matchers the user of its request passes.
@@ -71,9 +74,17 @@ class ReferenceSlot:
         self._users, self._index = users, index
 
     def admit_children(self, nodes: Tensor) -> Candidates:
+        users, index = self._pointed_at()
+        return self._admit_children(nodes, users, index)
+
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        _, index = self._pointed_at()
+        return (nodes - index.first_leaf).clamp_(min=NO_NODE)
+
+    def _pointed_at(self) -> tuple[UserTensors, DecodeIndex]:
         if self._users is None or self._index is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")
-        return self._admit_children(nodes, self._users, self._index)
+        return self._users, self._index
 
 
 def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> None:

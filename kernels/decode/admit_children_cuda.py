@@ -11,6 +11,7 @@ from ctypes import c_int32, c_int64, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
+from grace.index.trie import NO_NODE
 from grace.kernels.checks import address, current_stream, require_tensor
 from grace.kernels.decode.admit_children import (
     check_admission_shapes,
@@ -151,6 +152,13 @@ class CudaSlot:
             *(offsets.data_ptr(), tokens.data_ptr(), children.data_ptr(), counts.data_ptr()),
         )
         return Candidates(offsets, tokens, children, counts)
+
+    def leaves_of(self, nodes: Tensor) -> Tensor:
+        if self._admission is None:
+            raise RuntimeError("the slot points at nothing yet: call point_at before")
+        # The first leaf is the node after all internal ones.
+        first_leaf = self._admission.view(torch.int64)[_Admission.internal_nodes.offset // 8]
+        return (nodes - first_leaf).clamp_(min=NO_NODE)
 
     def _admission_of(self, users: UserTensors, index: DecodeIndex) -> _Admission:
         device = index.node_offsets.device

@@ -6,12 +6,11 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, require_contiguous
+from grace.kernels.checks import address, current_stream, number_kind, require_contiguous
 from grace.kernels.decode.select_beams import check_selection
 from grace.kernels.decode.tensors import Beams, Candidates
 from grace.native.loader import declare, load_cuda_library
 
-_LOGIT_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 _MOST_BEAMS = 65536
 _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
 _GROUPS = 32
@@ -55,9 +54,7 @@ def select_beams_cuda(
     """Compute what `select_beams_reference` does, for up to 65536 beams of 65536 candidates."""
     requests, beams = check_selection(logits, scores, candidates, k, row_scale)
     device = logits.device
-    if logits.dtype not in _LOGIT_KINDS:
-        kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in _LOGIT_KINDS)
-        raise ValueError(f"logits must be one of {kinds}, got {logits.dtype}")
+    kind = number_kind("logits", logits.dtype)
     require_contiguous(logits=logits)
     if beams > _MOST_BEAMS:
         raise ValueError(f"a GPU selects from at most {_MOST_BEAMS} beams, got {beams}")
@@ -95,7 +92,7 @@ def select_beams_cuda(
         requests=requests,
         beams=beams,
         columns=logits.shape[1],
-        logit_kind=_LOGIT_KINDS[logits.dtype],
+        logit_kind=kind,
         k=k,
         capacity=capacity,
         ordered=ordered,

@@ -13,11 +13,45 @@ Sequences = tuple[tuple[Tensor, Tensor], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class SingleTables:
+    """The weights of the inputs that are not sequences, of one type; each makes w numbers.
+
+    A kind without inputs has a table without rows.
+
+    dense_weight  [dense * w, numbers]   every input's weight is a block of the diagonal
+    dense_bias    [dense * w]
+    categorical   [rows, w]              all tables one after another
+    bags          [rows, w]
+    """
+
+    dense_weight: Tensor
+    dense_bias: Tensor
+    categorical: Tensor
+    bags: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SingleInputs:
+    """The inputs of B requests that are not sequences, as `FeatureLookups` holds them.
+
+    numbers      float32 [B, numbers]
+    categorical  int32 [B, inputs]       rows of the table
+    bag_offsets  int32 [B * bags + 1]
+    bag_rows     int32 [n]               rows of the table
+    """
+
+    numbers: Tensor
+    categorical: Tensor
+    bag_offsets: Tensor
+    bag_rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class FeatureOps:
     """One implementation of each operation; its `..._reference` says what it computes."""
 
     sum_events: Callable[[Tensor, Tensor, Sequence[int]], Sequences]  # (table, events, lengths)
-    mean_bags: Callable[[Tensor, Tensor, Tensor], Tensor]  # (table, rows, offsets)
+    join_inputs: Callable[[SingleTables, SingleInputs], Tensor]
 
 
 def sum_events_reference(table: Tensor, events: Tensor, lengths: Sequence[int]) -> Sequences:
@@ -37,15 +71,25 @@ def sum_events_reference(table: Tensor, events: Tensor, lengths: Sequence[int]) 
     return tuple(parts)
 
 
-def mean_bags_reference(table: Tensor, rows: Tensor, offsets: Tensor) -> Tensor:
-    """Return the mean row of each bag, made in float32; zeros for an empty bag.
+def join_inputs_reference(tables: SingleTables, inputs: SingleInputs) -> Tensor:
+    """Return each request's inputs side by side: dense, categorical, then bags.
 
-    table [all, w], rows int32 [n], offsets int32 [bags + 1] -> [bags, w] in the table's type
+    A dense input is W x + b, a categorical one its row, a bag its mean row, or zeros if it is
+    empty. Each is computed in float32 and rounded once.   [B, inputs * w] in the tables' type
     """
-    check_mean_bags(table, rows, offsets)
-    return functional.embedding_bag(
-        rows, table.float(), offsets, mode="mean", include_last_offset=True
-    ).to(table.dtype)
+    requests, _ = check_join_inputs(tables, inputs)
+    weight, bias = tables.dense_weight.float(), tables.dense_bias.float()
+    dense = functional.linear(inputs.numbers, weight, bias)
+    categorical = functional.embedding(inputs.categorical, tables.categorical.float())
+    bags = functional.embedding_bag(
+        inputs.bag_rows,
+        tables.bags.float(),
+        inputs.bag_offsets,
+        mode="mean",
+        include_last_offset=True,
+    )
+    parts = [dense, categorical.flatten(1), bags.view(requests, -1)]
+    return torch.cat(parts, dim=1).to(tables.bags.dtype)
 
 
 def check_sum_events(table: Tensor, events: Tensor, lengths: Sequence[int]) -> None:
@@ -56,11 +100,30 @@ def check_sum_events(table: Tensor, events: Tensor, lengths: Sequence[int]) -> N
     require_tensor("events", events, torch.int32, requests=batch, places=sum(lengths), ids=ids)
 
 
-def check_mean_bags(table: Tensor, rows: Tensor, offsets: Tensor) -> None:
-    if table.dim() != 2:
-        raise ValueError(f"table must be [rows, w], got {list(table.shape)}")
-    require_tensor("rows", rows, torch.int32, n=rows.numel())
-    require_tensor("offsets", offsets, torch.int32, ends=offsets.numel())
+def check_join_inputs(tables: SingleTables, inputs: SingleInputs) -> tuple[int, int]:
+    """Return the number of requests, and that of each one's inputs."""
+    if tables.categorical.dim() != 2 or inputs.numbers.dim() != 2 or inputs.categorical.dim() != 2:
+        found = (tables.categorical.shape, inputs.numbers.shape, inputs.categorical.shape)
+        raise ValueError(
+            "tables.categorical, numbers and categorical must be [rows, w], [B, numbers] and "
+            f"[B, inputs], got {' and '.join(str(list(shape)) for shape in found)}"
+        )
+    width, (requests, numbers) = tables.categorical.shape[1], inputs.numbers.shape
+    dense = len(tables.dense_bias)
+    require_tensor("dense_weight", tables.dense_weight, w=dense, numbers=numbers)
+    require_tensor("bags", tables.bags, rows=len(tables.bags), w=width)
+    ids = inputs.categorical.shape[1]
+    require_tensor("numbers", inputs.numbers, torch.float32, requests=requests, numbers=numbers)
+    require_tensor("categorical", inputs.categorical, torch.int32, requests=requests, inputs=ids)
+    require_tensor("bag_rows", inputs.bag_rows, torch.int32, n=inputs.bag_rows.numel())
+    bags, odd = divmod(inputs.bag_offsets.numel() - 1, max(1, requests))
+    if odd or dense % width:
+        raise ValueError(
+            f"{inputs.bag_offsets.numel()} bag_offsets and {dense} biases are not those of "
+            f"{requests} requests and inputs of width {width}"
+        )
+    require_tensor("bag_offsets", inputs.bag_offsets, torch.int32, ends=requests * bags + 1)
+    return requests, dense // width + ids + bags
 
 
-PLAIN_FEATURES = FeatureOps(sum_events=sum_events_reference, mean_bags=mean_bags_reference)
+PLAIN_FEATURES = FeatureOps(sum_events=sum_events_reference, join_inputs=join_inputs_reference)

@@ -35,6 +35,22 @@ class Generated:
     scores: Tensor
     corrupt: Tensor
 
+    def packed(self) -> Tensor:
+        """Return the three side by side as bytes, so that one copy moves them.   uint8 [n]"""
+        tensors = self.leaves, self.scores, self.corrupt
+        return torch.cat([tensor.flatten().view(torch.uint8) for tensor in tensors])
+
+    @staticmethod
+    def unpacked(packed: Tensor, requests: int) -> "Generated":
+        """Return views of what `packed` returned for this number of requests."""
+        each = (len(packed) - requests) // 2  # bytes of the leaves, and of the scores
+        leaves, scores, corrupt = packed.split_with_sizes([each, each, requests])
+        return Generated(
+            leaves.view(torch.int32).view(requests, -1),
+            scores.view(torch.float32).view(requests, -1),
+            corrupt.view(torch.bool),
+        )
+
     def require_finite(self) -> None:
         """Raise if any request is corrupt, for callers that need all of them."""
         if self.corrupt.any():

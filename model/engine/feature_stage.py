@@ -1,9 +1,10 @@
 """The features of a batch, from requests to arrays and from arrays to an encoder's input.
 
-A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in a few
+A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in three
 launches: one table holds all tables of a kind, and on the host every id becomes the number of a row
-(`feature_lookups`). So one look-up reads all inputs of a kind, and another all sequences. Sums and
-means are accumulated in float32 and rounded once.
+(`feature_lookups`). So one look-up reads all inputs that are not sequences, one product makes their
+tokens, and another look-up reads all sequences. Sums and means are accumulated in float32 and
+rounded once.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from grace.kernels import load_feature_ops
-from grace.kernels.features.feature_ops import FeatureOps
+from grace.kernels.features.feature_ops import FeatureOps, SingleInputs, SingleTables
 from grace.kernels.row_stable import linear
 from grace.model.definition.features import (
     BagTable,
@@ -110,35 +110,37 @@ class _SingleInputs:
     def __init__(self, features: InterFormerFeatures, dtype: torch.dtype, ops: FeatureOps) -> None:
         self._ops = ops
         self._tokens = features.tokens.to(dtype, copy=True)
-        project = features.project
-        self._project = None if project is None else project.to(dtype, copy=True)
+        self._project: Tensor | None = None
+        if features.project is None:
+            return
+        self._project = features.project.to(dtype, copy=True)
         tables = list(features.tables.values())
         dense = [table for table in tables if isinstance(table, DenseTable)]
         categorical = [table.embed for table in tables if isinstance(table, CategoricalTable)]
         bags = [table.embed for table in tables if isinstance(table, BagTable)]
-        self._dense: tuple[Tensor, Tensor] | None = None  # the weights as blocks, the biases
-        if dense:
-            weight: Tensor = torch.block_diag(*(x.weight for x in dense))  # type: ignore[no-untyped-call]
-            self._dense = weight.to(dtype), torch.cat([table.bias for table in dense]).to(dtype)
-        self._categorical = _together(categorical, dtype) if categorical else None
-        self._bags = _together(bags, dtype) if bags else None
+        inputs = len(dense) + len(categorical) + len(bags)
+        no_rows = features.tokens.new_empty((0, features.project.shape[1] // inputs))
+        weights: list[Tensor] = [table.weight for table in dense]
+        weights = weights or [features.tokens.new_empty((0, 0))]
+        weight: Tensor = torch.block_diag(*weights)  # type: ignore[no-untyped-call]
+        self._tables = SingleTables(
+            dense_weight=weight.to(dtype),
+            dense_bias=torch.cat([no_rows.flatten(), *(table.bias for table in dense)]).to(dtype),
+            categorical=_together([no_rows, *categorical], dtype),
+            bags=_together([no_rows, *bags], dtype),
+        )
 
     def tokens(self, lookups: FeatureLookups) -> Tensor:
         """-> [B, tokens, d]"""
         batch = len(lookups.events)
         if self._project is None:
             return self._tokens.expand(batch, -1, -1)
-        vectors = []
-        if self._dense is not None:
-            weight, bias = self._dense
-            vectors.append(linear(lookups.dense.to(weight.dtype), weight) + bias)
-        if self._categorical is not None:
-            vectors.append(functional.embedding(lookups.categorical, self._categorical).flatten(1))
-        if self._bags is not None:
-            means = self._ops.mean_bags(self._bags, lookups.bag_rows, lookups.bag_offsets)
-            vectors.append(means.view(batch, -1))
-        projected = linear(torch.cat(vectors, dim=1), self._project)
-        return projected.view(batch, *self._tokens.shape) + self._tokens
+        inputs = SingleInputs(
+            lookups.dense, lookups.categorical, lookups.bag_offsets, lookups.bag_rows
+        )
+        joined = self._ops.join_inputs(self._tables, inputs)
+        tokens = linear(joined, self._project, self._tokens.flatten())
+        return tokens.view(batch, *self._tokens.shape)
 
 
 def _event_tables(features: InterFormerFeatures) -> list[Tensor]:

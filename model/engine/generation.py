@@ -14,13 +14,13 @@ from threading import Lock
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import Fp8Product
 from grace.kernels import (
     AdmissionSlot,
-    Beams,
     DecodeIndex,
     Ops,
     UserTensors,
@@ -33,7 +33,6 @@ from grace.kernels.products.fp8_products import RoundedOps
 from grace.model.definition.beam_search import (
     Generated,
     beam_search,
-    leaves_of,
     require_together,
 )
 from grace.model.definition.inputs import FeatureTensors, map_tensors
@@ -76,10 +75,11 @@ class Generation(Protocol):
         profile: BeamProfile,
         trace: SearchTrace | None = None,
     ) -> Generated:
-        """Generate on the current stream, without waiting for it.
+        """Generate on the current stream. The result is in the CPU's memory, for the caller alone.
 
-        The arguments must live until the stream has done the work. The caller owns the result.
-        With a `trace` it waits for the stream, and the batch may have any size.
+        Recorded generation does not wait for the stream. Then the arguments must live until the
+        stream has done the work, and the result is readable from then on. With a `trace` every
+        generation waits, and the batch may have any size.
         """
 
 
@@ -117,7 +117,8 @@ class PlainGeneration:
     ) -> Generated:
         context = self._model.encoder(features)
         ops = self._ops if trace is None else trace.of(self._ops)
-        return beam_search(self._model.decoder, context, users, index, profile, ops)
+        found = beam_search(self._model.decoder, context, users, index, profile, ops)
+        return map_tensors(found, torch.Tensor.cpu)
 
 
 class FastGeneration:
@@ -151,9 +152,12 @@ class FastGeneration:
             self._require_range(precision)
 
     @torch.inference_mode()
-    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
-        """Search for the slot's users and snapshot; `features` are in this object's precision."""
-        return self._search(features, slot, profile, self.ops)
+    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
+        """Search for the slot's users and snapshot; `features` are in this object's precision.
+
+        Return `Generated.packed` on the device.
+        """
+        return self._search(features, slot, profile, self.ops).packed()
 
     @torch.inference_mode()
     def generate(
@@ -169,13 +173,14 @@ class FastGeneration:
         slot.point_at(users, index)
         ops = self.ops if trace is None else trace.of(self.ops)
         found = self._search(features.to(self.dtype), slot, profile, ops)
-        return Generated(leaves_of(found.nodes, index), found.scores, found.corrupt)
+        return map_tensors(found, torch.Tensor.cpu)
 
     def _search(
         self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile, ops: Ops
-    ) -> Beams:
+    ) -> Generated:
         context = self._encoder(features)
-        return fast_search(self._weights, self.memo, context, slot, profile, ops)
+        found = fast_search(self._weights, self.memo, context, slot, profile, ops)
+        return Generated(slot.leaves_of(found.nodes), found.scores, found.corrupt)
 
     def _require_range(self, precision: Precision) -> None:
         """Refuse weights that the precision cannot hold: infinities would corrupt requests."""
@@ -198,10 +203,10 @@ class GraphGeneration:
     """One CUDA graph of `FastGeneration.search` per batch bucket and beam profile.
 
     Before a replay, a batch's features are copied to the graph's inputs and the admission slot
-    points at its users and snapshot; after it, the results are copied out. So no graph holds an
-    address of a snapshot. All graphs share memory, slot and inputs: one batch runs at a time.
-    Batches of any thread and stream wait for each other on the GPU. A generation shares nothing
-    with others, so a new checkpoint or snapshot warms up while others serve.
+    points at its users and snapshot; after it, one copy brings the result to the CPU's memory. So
+    no graph holds an address of a snapshot. All graphs share memory, slot and inputs: one batch
+    runs at a time. Batches of any thread and stream wait for each other on the GPU. A generation
+    shares nothing with others, so a new checkpoint or snapshot warms up while others serve.
     """
 
     def __init__(
@@ -218,7 +223,7 @@ class GraphGeneration:
         self._lock = Lock()
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._inputs: dict[int, FeatureTensors] = {}
-        self._calls: dict[tuple[int, BeamProfile], GraphedCall[Beams]] = {}
+        self._calls: dict[tuple[int, BeamProfile], GraphedCall[Tensor]] = {}
         index = one_sid_index(fast.vocab_sizes, fast.device)
         widest_first = sorted(set(profiles), key=lambda profile: -sum(profile.beams))
         for profile in widest_first:
@@ -263,10 +268,7 @@ class GraphGeneration:
                 self._slot.point_at(users, index)
                 copy_features(features, self._inputs[bucket])
                 call.replay()
-                found = call.result
-                return Generated(
-                    leaves_of(found.nodes, index), found.scores.clone(), found.corrupt.clone()
-                )
+                return Generated.unpacked(started_copy(call.result), bucket)
             finally:  # the next batch waits for whatever this one has queued
                 self._done.record(stream)
 
@@ -306,8 +308,19 @@ def copy_features(source: FeatureTensors, target: FeatureTensors) -> None:
     for one, other in zip(given, kept, strict=True):
         if one.shape != other.shape:  # a copy would broadcast one row to all
             raise ValueError(f"features must be {list(other.shape)}, got {list(one.shape)}")
-    # One call: every call releases the interpreter's lock and may wait to get it back.
-    torch._foreach_copy_(kept, given, non_blocking=True)
+    # One launch copies all tensors of a type, but tensors of several types take a launch each.
+    for masks in (False, True):
+        places = [i for i, tensor in enumerate(kept) if (tensor.dtype == torch.bool) == masks]
+        if places:
+            targets, sources = [kept[i] for i in places], [given[i] for i in places]
+            torch._foreach_copy_(targets, sources, non_blocking=True)
+
+
+def started_copy(tensor: Tensor) -> Tensor:
+    """Return a copy in the CPU's memory, which is there once the current stream is done."""
+    pinned = tensor.device.type == "cuda"
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned)
+    return copy.copy_(tensor, non_blocking=True)
 
 
 def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeIndex:

@@ -334,12 +334,7 @@ GRACE_API int32_t grace_cuda_select_beams(void* stream, int64_t bytes, const Sel
     grace::require(from->k <= from->capacity, "select_beams: capacity is less than k");
     grace::require(from->keys != nullptr || from->capacity <= kKeysInBlock,
                    "select_beams: keys need memory of their own");
-    if (from->logit_kind == 0) {
-      launch_select<float>(stream, *from);
-    } else if (from->logit_kind == 1) {
-      launch_select<grace::Bfloat16>(stream, *from);
-    } else {
-      launch_select<__half>(stream, *from);
-    }
+    grace::with_numbers(from->logit_kind,
+                        [&](auto number) { launch_select<decltype(number)>(stream, *from); });
   });
 }

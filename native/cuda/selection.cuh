@@ -2,12 +2,11 @@
 // layout.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "grace/score_keys.h"
 #include "launch.cuh"
+#include "numbers.cuh"
 
 namespace grace {
 
@@ -31,21 +30,11 @@ struct Selection {
   int64_t requests;
   int64_t beams;
   int64_t columns;
-  int64_t logit_kind;  // 0 float32, 1 bfloat16, 2 float16
+  int64_t logit_kind;  // numbers.cuh
   int64_t k;
   int64_t capacity;  // keys that are ranked exactly, at least k
   int64_t ordered;
 };
-
-struct Bfloat16 {
-  uint16_t bits;
-};
-
-__device__ inline float as_float(float value) { return value; }
-__device__ inline float as_float(Bfloat16 value) {
-  return bits_float(static_cast<uint32_t>(value.bits) << 16);
-}
-__device__ inline float as_float(__half value) { return __half2float(value); }
 
 // A beam row with candidates, and the terms of their scores.
 template <typename Logit>

@@ -23,7 +23,7 @@ from grace.server.errors import internal
 from grace.server.messages import InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.post_stage import held_ads
 from grace.server.stages.replies import Leaves
-from grace.server.stages.stages import Stages, generate_traced
+from grace.server.stages.stages import Stages, generate_sids
 
 Outcome = wire.ExplainResponse.Outcome
 StopsAmong = Callable[[Mapping[str, int]], Mapping[str, int]]
@@ -96,7 +96,7 @@ class _Explained:
         features = stages.features(self._prepared)
         require_wanted()
         trace = SearchTrace(self._snapshot.trie.path(self._leaf))
-        generated = generate_traced(features, trace)
+        generated = generate_sids(features, trace)
         if generated.corrupt[0]:
             raise internal("not_finite")
         self._add_steps(trace)

@@ -7,9 +7,6 @@ its own, and no stage waits for the device.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.messages import (
     AnsweredBatch,
@@ -46,29 +43,7 @@ def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> Gene
     generated = bound.pair.model.generation.generate(
         batch.features, batch.input.users, bound.pair.index, bound.profile, trace
     )
-    return GeneratedBatch(
-        batch.input,
-        _on_the_host(generated.leaves),
-        _on_the_host(generated.scores),
-        _on_the_host(generated.corrupt),
-    )
-
-
-def generate_traced(batch: FeatureBatch, trace: SearchTrace) -> GeneratedBatch:
-    """Generate outside the pipeline, and wait for the result."""
-    generated = generate_sids(batch, trace)
-    device = batch.input.batch.pair.device
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()
-    return generated
-
-
-def _on_the_host(tensor: Tensor) -> Tensor:
-    """Without waiting: what comes from a GPU is readable once the work on its stream is done."""
-    if tensor.device.type == "cpu":
-        return tensor
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-    return copy.copy_(tensor, non_blocking=True)
+    return GeneratedBatch(batch.input, generated.leaves, generated.scores, generated.corrupt)
 
 
 STAGES = Stages(

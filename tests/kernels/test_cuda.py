@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from grace.index.matchers.modes import MatcherMode
+from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
+from grace.model.definition.beam_search import leaves_of
 from support.decode_cases import (
     assert_same_beams,
     assert_same_candidates,
@@ -129,6 +131,16 @@ def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
         nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
         expected = REFERENCE.admit_children(nodes, made.users, made.index)
         assert_same_candidates(slot.admit_children(nodes), expected)
+
+
+def test_a_slot_numbers_the_leaves_of_the_snapshot_that_it_points_at() -> None:
+    slot, rng = CudaSlot(), np.random.default_rng(3)
+    for ads in (20, 111):
+        made = decode_case(branching_case(rng, ads, 5))
+        slot.point_at(made.users, made.index)
+        nodes = made.index.first_leaf + torch.arange(12, dtype=torch.int32).view(3, 4)
+        nodes[1, 2:] = NO_NODE
+        assert torch.equal(slot.leaves_of(nodes), leaves_of(nodes, made.index))
 
 
 def test_a_request_without_a_user_has_no_children() -> None:

@@ -30,13 +30,14 @@ def assert_same_everywhere(batch: Tensor) -> None:
 
 @pytest.mark.parametrize(("wide", "outputs"), WIDTHS)
 def test_a_projected_row_is_the_same_at_every_place(wide: int, outputs: int) -> None:
-    weight = random(outputs, wide)
+    weight, bias = random(outputs, wide), random(outputs)
     for batch in (2, 3, 5, 7, 9, 16):
         for rows in (1, 2, 3, 5, 13, 31, 63):
             x = random(1, rows, wide).expand(batch, -1, -1).contiguous()
-            projected = linear(x, weight)
-            assert_same_everywhere(projected)
-            torch.testing.assert_close(projected, functional.linear(x, weight))
+            for added in (None, bias):
+                projected = linear(x, weight, added)
+                assert_same_everywhere(projected)
+                torch.testing.assert_close(projected, functional.linear(x, weight, added))
 
 
 @pytest.mark.parametrize(("inner", "outputs"), WIDTHS)

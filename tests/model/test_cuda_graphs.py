@@ -9,11 +9,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.modes import MatcherMode
-from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, load_ops, with_eligible
+from grace.kernels import REFERENCE, AdmissionSlot, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.definition.model import Model
@@ -73,14 +74,12 @@ class ReplayableGeneration(FastGeneration):
 
     cuda: FakeCuda
 
-    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Beams:
+    def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
         found = super().search(features, slot, profile)
 
         @torch.inference_mode()
         def again() -> None:
-            new = FastGeneration.search(self, features, slot, profile)
-            for name in ("nodes", "scores", "corrupt"):
-                getattr(found, name).copy_(getattr(new, name))
+            found.copy_(FastGeneration.search(self, features, slot, profile))
 
         if self.cuda.recording is not None:
             self.cuda.recording.replay = again

@@ -50,9 +50,15 @@ class Both:
     def batch(self, seed: int, requests: int, bucket: int) -> Batch:
         return make_batch(self.model, seed, requests, bucket, GPU)
 
-    def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
+    def start(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
+        """Return a result that is readable once the stream is done; the batch lives till then."""
         users = with_eligible(batch.users, index, self.fast.ops)
         return self.graphs.generate(batch.features, users, index, profile)
+
+    def generate(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
+        found = self.start(batch, index, profile)
+        torch.cuda.current_stream().synchronize()
+        return found
 
     def plainly(self, batch: Batch, index: DecodeIndex, profile: BeamProfile) -> Generated:
         features, users, index = mapped((batch.features, batch.users, index), torch.Tensor.cpu)
@@ -99,7 +105,7 @@ def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Bot
         for turn, mode in enumerate([*MatcherMode] * 3)
     ]
     torch.cuda.synchronize()
-    got = [both.generate(*each) for each in made]
+    got = [both.start(*each) for each in made]
     torch.cuda.synchronize()
     for answer, each in zip(got, made, strict=True):
         assert_same_sids(answer, both.plainly(*each))

@@ -7,9 +7,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
+from grace.kernels.features.feature_ops import (
+    PLAIN_FEATURES,
+    FeatureOps,
+    SingleInputs,
+    SingleTables,
+)
 from grace.kernels.ops_cuda import CUDA_FEATURES
-from support.op_cases import OpCase, normal
+from support.op_cases import OpCase, mapped, normal
 from support.triton_agreement import Call
 
 
@@ -32,15 +37,15 @@ def _one_tensor(ops: FeatureOps, name: str) -> Callable[..., Tensor]:
         sequences = ops.sum_events(*arguments)
         return torch.cat([torch.cat([x, mask[:, :, None]], dim=2) for x, mask in sequences], dim=1)
 
-    return sum_events if name == "sum_events" else ops.mean_bags
+    return sum_events if name == "sum_events" else ops.join_inputs
 
 
 def _in_type(
     arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
 ) -> Callable[[np.random.Generator], tuple[Any, ...]]:
     def converted(rng: np.random.Generator) -> tuple[Any, ...]:
-        table, *others = arguments(rng)
-        return table.to(dtype), *others
+        tables, *others = arguments(rng)
+        return mapped(tables, lambda table: table.to(dtype)), *others
 
     return converted
 
@@ -56,13 +61,26 @@ def _events(batch: int, lengths: tuple[int, ...], ids: int, d: int) -> OpCase:
     return OpCase(f"{batch}x{lengths}-ids={ids}-d={d}", arguments)
 
 
-def _bags(sizes: tuple[int, ...], width: int) -> OpCase:
+def _inputs(
+    sizes: tuple[int, ...], bags: int, width: int, dense: int = 0, numbers: int = 0, ids: int = 0
+) -> OpCase:
+    """One request for every `bags` bags of these sizes."""
+
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        requests = len(sizes) // bags
         offsets = np.cumsum([0, *sizes], dtype=np.int32)
         rows = rng.integers(41, size=offsets[-1], dtype=np.int32)
-        return normal(rng, 41, width), torch.from_numpy(rows), torch.from_numpy(offsets)
+        categorical = rng.integers(19, size=(requests, ids), dtype=np.int32)
+        tables = SingleTables(
+            normal(rng, dense * width, numbers),
+            normal(rng, dense * width),
+            normal(rng, 19 if ids else 0, width),
+            normal(rng, 41, width),
+        )
+        found = (categorical, offsets, rows)
+        return tables, SingleInputs(normal(rng, requests, numbers), *map(torch.from_numpy, found))
 
-    return OpCase(f"{sizes}-width={width}", arguments)
+    return OpCase(f"{sizes}-bags={bags}-width={width}-dense={dense}-ids={ids}", arguments)
 
 
 CASES: Mapping[str, tuple[OpCase, ...]] = {
@@ -71,9 +89,10 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _events(2, (9,), ids=1, d=2111),
         _events(5, (1, 17), ids=8, d=512),
     ),
-    "mean_bags": (
-        _bags((0, 3, 67, 0, 32), width=24),
-        _bags((1, 33), width=131),
-        _bags((0,), width=7),
+    "join_inputs": (
+        _inputs((0, 3, 67, 0, 32, 8), bags=2, width=24, dense=3, numbers=7, ids=5),
+        _inputs((1, 33), bags=1, width=131, ids=1),
+        _inputs((0,), bags=1, width=7),
+        _inputs((5, 9), bags=2, width=129, dense=1, numbers=19),
     ),
 }

@@ -14,7 +14,6 @@ from grace.bench.rungs.attention import DenseCache, attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
 from support.encoder_cases import INTERFORMER, T5
 from support.encoder_op_cases import encoder_calls, encoder_difference
-from support.feature_op_cases import feature_calls
 from support.rung_cases import dense_inputs
 from support.triton_agreement import calls, difference
 
@@ -58,11 +57,7 @@ def main() -> None:
         call for call in calls((torch.float32,)) if "bfloat16" not in call.name and not call.blocked
     ]
     of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=1))
-    of_features = (*feature_calls((torch.float32,)), *feature_calls((torch.float16,)))
-    found = [
-        [difference(call, "cpu") for call in group]
-        for group in ((*full, *low), of_encoders, of_features)
-    ]
+    found = [[difference(call, "cpu") for call in group] for group in ((*full, *low), of_encoders)]
     found.append(list(dense_differences()))
     print(
         json.dumps(

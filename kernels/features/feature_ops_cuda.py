@@ -1,0 +1,106 @@
+"""The features stage's look-ups on a GPU: native/cuda/features.cu, which says what makes it quick.
+
+Every sequence's states are contiguous, as copies of them need.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import c_int32, c_int64, c_void_p
+
+import torch
+from torch import Tensor
+
+from grace.kernels.checks import address, current_stream, number_kind
+from grace.kernels.features.feature_ops import (
+    Sequences,
+    SingleInputs,
+    SingleTables,
+    check_join_inputs,
+    check_sum_events,
+)
+from grace.native.loader import declare, load_cuda_library
+
+
+class _SingleInputs(ctypes.Structure):
+    """The layout of native/cuda/features.cu."""
+
+    _fields_ = (
+        ("dense_weight", c_void_p),
+        ("dense_bias", c_void_p),
+        ("categorical_table", c_void_p),
+        ("bag_table", c_void_p),
+        ("numbers", c_void_p),
+        ("categorical", c_void_p),
+        ("bag_rows", c_void_p),
+        ("bag_offsets", c_void_p),
+        ("joined", c_void_p),
+        ("requests", c_int64),
+        ("width", c_int64),
+        ("num_numbers", c_int64),
+        ("num_dense", c_int64),
+        ("num_categorical", c_int64),
+        ("num_bags", c_int64),
+        ("kind", c_int64),
+    )
+
+
+_join_inputs = declare(
+    "grace_cuda_join_inputs", c_void_p, c_int64, c_void_p, library=load_cuda_library
+)
+_sum_events = declare(
+    "grace_cuda_sum_events",
+    *(c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),
+    *(c_int64, c_void_p, c_void_p, c_void_p),
+    library=load_cuda_library,
+)
+
+
+def sum_events_cuda(table: Tensor, events: Tensor, lengths: Sequence[int]) -> Sequences:
+    """Compute what `sum_events_reference` does, for up to 64 sequences."""
+    check_sum_events(table, events, lengths)
+    (batch, places, ids), (rows, d) = events.shape, table.shape
+    device, dtype = table.device, table.dtype
+    states = torch.empty(batch * places * d, dtype=dtype, device=device)
+    mask = torch.empty(batch * places, dtype=torch.bool, device=device)
+    if states.numel():
+        _sum_events(
+            *(current_stream(device), number_kind("table", dtype)),
+            *(address("table", table, device, dtype), rows - 1, d),
+            *(address("events", events, device, torch.int32), batch, ids),
+            *(len(lengths), (c_int32 * len(lengths))(*lengths)),
+            *(states.data_ptr(), mask.data_ptr()),
+        )
+    sizes = [batch * length for length in lengths]
+    of_sequences = states.split_with_sizes([d * size for size in sizes])
+    parts = zip(lengths, of_sequences, mask.split_with_sizes(sizes), strict=True)
+    return tuple((x.view(batch, length, d), y.view(batch, length)) for length, x, y in parts)
+
+
+def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Tensor:
+    """Compute what `join_inputs_reference` does."""
+    requests, num_inputs = check_join_inputs(tables, inputs)
+    device, dtype = tables.categorical.device, tables.categorical.dtype
+    width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]
+    dense = len(tables.dense_bias) // width
+    joined = torch.empty((requests, num_inputs * width), dtype=dtype, device=device)
+    if joined.numel():
+        given = _SingleInputs(
+            dense_weight=address("dense_weight", tables.dense_weight, device, dtype),
+            dense_bias=address("dense_bias", tables.dense_bias, device, dtype),
+            categorical_table=address("tables.categorical", tables.categorical, device, dtype),
+            bag_table=address("bags", tables.bags, device, dtype),
+            numbers=address("numbers", inputs.numbers, device, torch.float32),
+            categorical=address("categorical", inputs.categorical, device, torch.int32),
+            bag_rows=address("bag_rows", inputs.bag_rows, device, torch.int32),
+            bag_offsets=address("bag_offsets", inputs.bag_offsets, device, torch.int32),
+            joined=joined.data_ptr(),
+            requests=requests,
+            width=width,
+            num_numbers=inputs.numbers.shape[1],
+            num_dense=dense,
+            num_categorical=categorical,
+            num_bags=num_inputs - dense - categorical,
+            kind=number_kind("tables", dtype),
+        )
+        _join_inputs(current_stream(device), ctypes.sizeof(given), ctypes.byref(given))
+    return joined
