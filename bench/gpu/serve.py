@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -36,6 +36,7 @@ from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.workload import Workload, random_weights
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.prompt_server import prompt_server
 from grace.bench.load.shots import WIRE, write_wire
 from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.load.timeline import (
@@ -65,7 +66,7 @@ _TINY_RATES = (20.0,)
 _TINY_REQUESTS = 16
 _WARM_UP_REQUESTS = 16
 _IDLE_RATE = 4.0
-_IDLE_SECONDS = 15.0
+_IDLE_SECONDS = 10.0
 _START_SECONDS = 300.0  # the paper's catalogue and model are gigabytes to load
 _IN_FLIGHT = 64  # four full batches: the queue is never empty
 _SWAP_SECONDS = 10.0  # a load of the paper's catalogue takes seconds
@@ -144,12 +145,21 @@ def _single_calls(
     precision: Precision,
     measures: Sequence[str],
 ) -> Iterator[Row]:
-    with _server(options, files, mode, precision, "single", _ONE) as server:
-        if "idle" in measures:
-            load = OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * options.seconds))
-            yield {"measure": "idle", **_load(server, files, load, _ONE)}
-        if "alone" in measures:
-            yield {"measure": "alone", **_load(server, files, ClosedLoop(1, options.seconds), _ONE)}
+    """Measure calls one by one; `grpc_p50_ms` is what they take without a service behind them."""
+    seconds = min(_IDLE_SECONDS, 5 * options.seconds)
+    loads: dict[str, Load] = {
+        "idle": OpenLoop(_IDLE_RATE, seconds),
+        "alone": ClosedLoop(1, options.seconds),
+    }
+    with (
+        _server(options, files, mode, precision, "single", _ONE) as server,
+        prompt_server() as address,
+    ):
+        for name, load in loads.items():
+            if name in measures:
+                row = _load(server, files, load, _ONE)
+                prompt = _latencies(address, files, load, _ONE)
+                yield {"measure": name, **row, "grpc_p50_ms": prompt["ms"]["latency_ok"]["p50"]}
 
 
 def _loads(
@@ -315,18 +325,24 @@ def saturation_row(options: BenchOptions, trace: Path, seconds: float) -> Row:
     }
 
 
+def _latencies(address: str, files: _Files, load: Load, processes: _Processes) -> dict[str, Any]:
+    """Make the load from other processes, and return our client's own part of the result."""
+    result = run_in_a_process(
+        address,
+        files.requests,
+        load,
+        files.folder / "result.json",
+        processes.connections,
+        processes=processes.clients,
+    )
+    return {**result["grace"], "seconds": result["total"] / 1e9}
+
+
 def _load(server: RunningServer, files: _Files, load: Load, processes: _Processes) -> Row:
     """Load the server and return a row; the threads' shares of a core leave out both run ends."""
     with ThreadWatch(server.pid) as watch:
-        result = run_in_a_process(
-            server.address,
-            files.requests,
-            load,
-            files.folder / "result.json",
-            processes.connections,
-            processes=processes.clients,
-        )
-    own, seconds = result["grace"], result["total"] / 1e9
+        own = _latencies(server.address, files, load, processes)
+    seconds = own["seconds"]
     edge = _EDGE_SHARE * seconds
     answered = round(own["ok"] / seconds, 1)
     latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}

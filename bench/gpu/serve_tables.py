@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import median
 
-from grace.bench.markdown import markdown_table, table_of
+from grace.bench.markdown import markdown_table, ms, table_of
 from grace.bench.result_file import Row, rows_of
 
 
@@ -21,6 +21,7 @@ def serve_tables(rows: Sequence[Row]) -> str:
         ("P99", "**{p99_ms:ms}**"),
         ("errors", _errors),
         *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
+        ("gRPC alone", lambda x: ms(x["grpc_p50_ms"]) if "grpc_p50_ms" in x else ""),
         ("late P99", "{client_late_p99_ms:ms}"),
         ("valid", lambda x: "yes" if x["valid"] else "no"),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),

@@ -310,6 +310,7 @@ def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     asked = ("alone:union", "load:union", "saturation:union", "swap:exact")
     alone, load, full, swap = serve.measure(tiny("serve", *asked, seconds=0.3, cache=cache))
     assert (alone["measure"], alone["mode"], alone["connections"]) == ("alone", "union", 1)
+    assert 0 < alone["grpc_p50_ms"] < alone["p50_ms"]
     assert (load["measure"], load["mode"], load["rps"]) == ("load", "union", 20.0)
     assert (full["measure"], full["mode"], full["in_flight"]) == ("saturation", "union", 64)
     assert (swap["measure"], swap["mode"], swap["rps"]) == ("swap", "exact", 20.0)
