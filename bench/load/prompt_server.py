@@ -37,7 +37,7 @@ def _serve(pipe: Connection) -> None:
 
 async def _answer_calls(pipe: Connection) -> None:
     server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(_reply)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_reply)
     service = DESCRIPTOR.services_by_name["AdsRetrieval"].full_name
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(service, {"Retrieve": handler}),)
