@@ -82,7 +82,10 @@ def test_the_demo_ends_its_server_and_leaves_a_picture(shown: str, folder: Path)
 
 
 def test_the_commands_at_the_end_work_where_the_demo_ran(shown: str, folder: Path) -> None:
-    commands = [shlex.split(line) for line in re.findall(rf"^  ({GRACE} .*)$", shown, re.MULTILINE)]
+    commands = [
+        shlex.split(line)
+        for line in re.findall(rf"^  ((?:{GRACE}|grace) .*)$", shown, re.MULTILINE)
+    ]
     serve, retrieve, status, inspect = commands
     with subprocess.Popen(
         [*serve, *PORTS], cwd=folder, stderr=subprocess.PIPE, text=True, env=plain_environment()
