@@ -86,7 +86,7 @@ def test_the_commands_at_the_end_work_where_the_demo_ran(shown: str, folder: Pat
         shlex.split(line)
         for line in re.findall(rf"^  ((?:{GRACE}|grace) .*)$", shown, re.MULTILINE)
     ]
-    serve, retrieve, status, inspect = commands
+    serve, retrieve, status, inspect = commands[-4:]
     with subprocess.Popen(
         [*serve, *PORTS], cwd=folder, stderr=subprocess.PIPE, text=True, env=plain_environment()
     ) as server:
