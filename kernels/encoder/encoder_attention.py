@@ -1,12 +1,22 @@
 """Attention in an encoder: a request's tokens are queries; the same or other tokens are keys."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_tensor
 from grace.kernels.row_stable import matmul
+
+
+class Part(NamedTuple):
+    """Queries query, query + 1, ... of every request, whose keys are key, key + 1, ..."""
+
+    query: int
+    queries: int
+    key: int
+    keys: int
 
 
 def encoder_attention_reference(
@@ -17,7 +27,8 @@ def encoder_attention_reference(
     scale: float,
     key_mask: Tensor | None = None,
     bias: Tensor | None = None,
-    parts: Sequence[int] | None = None,
+    parts: Sequence[Part] | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Return softmax_j(scale * q_i k_j + bias[h, j - i]) v_j over the keys j of a query's request.
 
@@ -25,21 +36,34 @@ def encoder_attention_reference(
     keys      [B, K, H * d]       values likewise
     key_mask  bool [B, K]         False: the key gets no weight; it must still be finite. None: all
     bias      [H, Q + K - 1]      by distance, from 1 - Q to K - 1. None: none
-    parts     tokens of each part of a request, without a bias; a query's keys are those of its part
+    parts     without a bias: a query's keys are those of its part, and the rows of queries without
+              a part keep what `out` has
+    out       [B, Q, H * d]       where the result is written. None: new memory
     -> [B, Q, H * d] in the queries' type, computed in float32; zeros for a request without any key
     """
-    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts)
-    if parts is not None:
-        sizes = list(parts)
-        masks: Sequence[Tensor | None] = [None] * len(parts)
-        if key_mask is not None:
-            masks = key_mask.split_with_sizes(sizes, 1)
-        split = (x.split_with_sizes(sizes, 1) for x in (queries, keys, values))
-        found = [
-            encoder_attention_reference(q, k, v, heads, scale, mask)
-            for q, k, v, mask in zip(*split, masks, strict=True)
-        ]
-        return torch.cat(found, dim=1)
+    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts, out)
+    if out is None:
+        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
+    if parts is None:
+        return out.copy_(_attended(queries, keys, values, heads, scale, key_mask, bias))
+    for part in parts:
+        own = slice(part.query, part.query + part.queries)
+        read = slice(part.key, part.key + part.keys)
+        mask = None if key_mask is None else key_mask[:, read]
+        found = _attended(queries[:, own], keys[:, read], values[:, read], heads, scale, mask, None)
+        out[:, own] = found
+    return out
+
+
+def _attended(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    heads: int,
+    scale: float,
+    key_mask: Tensor | None,
+    bias: Tensor | None,
+) -> Tensor:
     q, k, v = (_by_head(x.float(), heads) for x in (queries, keys, values))
     scores = matmul(q, k.transpose(2, 3)) * scale
     if bias is not None:
@@ -61,7 +85,8 @@ def check_encoder_attention(
     heads: int,
     key_mask: Tensor | None,
     bias: Tensor | None,
-    parts: Sequence[int] | None,
+    parts: Sequence[Part] | None,
+    out: Tensor | None,
 ) -> None:
     """Check shapes and types only, so that a GPU is not waited for."""
     if queries.dim() != 3 or keys.dim() != 3:
@@ -76,10 +101,13 @@ def check_encoder_attention(
         require_tensor("key_mask", key_mask, torch.bool, requests=requests, tokens=tokens)
     if bias is not None:
         require_tensor("bias", bias, heads=heads, distances=count + tokens - 1)
-    if parts is not None and (bias is not None or not count == tokens == sum(parts)):
-        raise ValueError(
-            f"parts {list(parts)} must be all {count} queries and all {tokens} keys, without a bias"
-        )
+    if out is not None:
+        require_tensor("out", out, queries.dtype, requests=requests, count=count, inner=inner)
+    if parts is not None and bias is not None:
+        raise ValueError("parts must be without a bias, which is by distance in a request")
+    for part in parts or ():
+        if part.query + part.queries > count or part.key + part.keys > tokens:
+            raise ValueError(f"{part} must be within {count} queries and {tokens} keys")
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:

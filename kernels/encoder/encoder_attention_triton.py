@@ -3,7 +3,8 @@
 What makes it fast: a program takes a block of queries of one head through the request's keys, block
 by block with a running maximum, on tensor cores. It reads queries, keys and values in place, in the
 layout of the products before it, and writes the layout that the next product reads. The kernel pads
-sizes that are not powers of two. Sequences of different lengths are parts of one launch.
+sizes that are not powers of two, and the keys after the last whole block have a tile of their size.
+Sequences of different lengths are parts of one launch.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous
-from grace.kernels.encoder.encoder_attention import check_encoder_attention
+from grace.kernels.encoder.encoder_attention import Part, check_encoder_attention
 
 
 class _Tiles(NamedTuple):
@@ -36,12 +37,13 @@ def encoder_attention_triton(
     scale: float,
     key_mask: Tensor | None = None,
     bias: Tensor | None = None,
-    parts: Sequence[int] | None = None,
+    parts: Sequence[Part] | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Compute what `encoder_attention_reference` does; rows are contiguous in H * d."""
-    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts)
-    for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
-        if tensor.stride(2) != 1:
+    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts, out)
+    for name, tensor in (("queries", queries), ("keys", keys), ("values", values), ("out", out)):
+        if tensor is not None and tensor.stride(2) != 1:
             raise ValueError(
                 f"{name} must be contiguous in inner, got strides {list(tensor.stride())}"
             )
@@ -50,22 +52,26 @@ def encoder_attention_triton(
     if bias is not None:
         require_contiguous(bias=bias)
     (requests, count, inner), tokens = queries.shape, keys.shape[1]
-    longest = max(parts, default=0) if parts is not None else None
-    tiles = _tiles_of(queries.dtype, longest or count, longest or tokens, padded(inner // heads))
-    blocks = sum(triton.cdiv(each, tiles.queries) for each in parts or (count,))
-    out = torch.empty((requests, count, inner), dtype=queries.dtype, device=queries.device)
-    if out.numel():
+    if out is None:
+        out = torch.empty((requests, count, inner), dtype=queries.dtype, device=queries.device)
+    own = (Part(0, count, 0, tokens),) if parts is None else parts
+    most_queries = max((part.queries for part in own), default=0)
+    key_counts = [part.keys for part in own]
+    tiles = _tiles_of(queries.dtype, most_queries, key_counts, padded(inner // heads))
+    blocks = sum(triton.cdiv(part.queries, tiles.queries) for part in own)
+    rest = _rest(key_counts, tiles.keys)
+    if out.numel() and blocks:
         _attend[(blocks, heads, requests)](
             *(queries, keys, values, None if key_mask is None else key_mask.view(torch.uint8)),
             *(bias, out, scale * LOG2_E.value, count, tokens),
             *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
-            0 if key_mask is None else key_mask.stride(0),
-            parts=None if parts is None else tuple(parts),
-            heads=heads,
+            *(0 if key_mask is None else key_mask.stride(0), *out.stride()[:2]),
+            parts=None if parts is None else tuple(map(tuple, parts)),
             d_head=inner // heads,
             d_pad=padded(inner // heads),
             block_queries=tiles.queries,
             block_keys=tiles.keys,
+            block_rest=rest,
             masked=key_mask is not None,
             biased=bias is not None,
             num_warps=tiles.warps,
@@ -74,7 +80,7 @@ def encoder_attention_triton(
     return out
 
 
-def _tiles_of(dtype: torch.dtype, queries: int, keys: int, d_pad: int) -> _Tiles:
+def _tiles_of(dtype: torch.dtype, queries: int, key_counts: Sequence[int], d_pad: int) -> _Tiles:
     """Return what was fastest on an H200 for 16 requests, 8 heads of 64 and up to 260 tokens."""
     most_queries, most_keys, warps = 64, 128, 4  # fewer turns than with 64
     if dtype == torch.float32:
@@ -83,12 +89,25 @@ def _tiles_of(dtype: torch.dtype, queries: int, keys: int, d_pad: int) -> _Tiles
         most_keys, warps = 32, 8  # fewer warps could not hold the sums
     elif d_pad > 64:
         most_keys = 64  # with more, two stages leave room for one program per SM
+    keys = min(most_keys, padded(max(key_counts, default=0)))
+    if keys > 64:
+        keys = min(keys, 64, key=lambda tile: (_padded_keys(key_counts, tile), -tile))
     return _Tiles(
         queries=min(most_queries, padded(queries)),
-        keys=min(most_keys, padded(keys)),
+        keys=keys,
         warps=warps,
         stages=2,
     )
+
+
+def _rest(key_counts: Sequence[int], tile: int) -> int:
+    """Return the tile of the keys after the last whole block, or 0."""
+    rest = max((each % tile for each in key_counts), default=0)
+    return padded(rest) if rest else 0
+
+
+def _padded_keys(key_counts: Sequence[int], tile: int) -> int:
+    return sum(each // tile * tile + _rest(key_counts, tile) for each in key_counts)
 
 
 @triton.jit(do_not_specialize=["count", "tokens"])
@@ -109,12 +128,14 @@ def _attend(
     value_request: tl.tensor,
     value_token: tl.tensor,
     mask_request: tl.tensor,
+    out_request: tl.tensor,
+    out_token: tl.tensor,
     parts: tl.constexpr,
-    heads: tl.constexpr,
     d_head: tl.constexpr,
     d_pad: tl.constexpr,
     block_queries: tl.constexpr,
     block_keys: tl.constexpr,
+    block_rest: tl.constexpr,
     masked: tl.constexpr,
     biased: tl.constexpr,
 ) -> None:
@@ -123,45 +144,75 @@ def _attend(
     o_d = tl.arange(0, d_pad)
     in_head = (o_d < d_head)[None, :]
     o_column = i_head * d_head + o_d[None, :]
-    block, begin, last_query, last_key = tl.program_id(0), 0, count, tokens
+    first_query, last_query, first_key, last_key = 0, count, 0, tokens
+    block = tl.program_id(0)
     if parts is not None:
-        first_block, first_token = 0, 0
+        first_block = 0
         for i in tl.static_range(len(parts)):
             here = tl.program_id(0) >= first_block
             block = tl.where(here, tl.program_id(0) - first_block, block)
-            begin = tl.where(here, first_token, begin)
-            last_query = tl.where(here, first_token + parts[i], last_query)
-            first_block += (parts[i] + block_queries - 1) // block_queries
-            first_token += parts[i]
-        last_key = last_query
-    o_query = (begin + block * block_queries + tl.arange(0, block_queries)).to(tl.int64)
+            first_query = tl.where(here, parts[i][0], first_query)
+            last_query = tl.where(here, parts[i][0] + parts[i][1], last_query)
+            first_key = tl.where(here, parts[i][2], first_key)
+            last_key = tl.where(here, parts[i][2] + parts[i][3], last_key)
+            first_block += (parts[i][1] + block_queries - 1) // block_queries
+    o_query = (first_query + block * block_queries + tl.arange(0, block_queries)).to(tl.int64)
     live = (o_query < last_query)[:, None] & in_head  # [queries, d_pad]
     p_query = p_queries + i_request * query_request + o_query[:, None] * query_token + o_column
     queries = tl.load(p_query, mask=live, other=0.0)
     p_key = p_keys + i_request * key_request + o_column
     p_value = p_values + i_request * value_request + o_column
+    p_counts = p_mask
+    if masked:
+        p_counts += i_request * mask_request
 
     highest = tl.full((block_queries,), float("-inf"), tl.float32)
     total = tl.zeros((block_queries,), tl.float32)
     mixed = tl.zeros((block_queries, d_pad), tl.float32)
-    for start in tl.range(begin, last_key, block_keys):
+    end = last_key - (last_key - first_key) % block_keys
+    for start in tl.range(first_key, end, block_keys):
         o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
+        keys = tl.load(p_key + o_key[:, None] * key_token, mask=in_head, other=0.0)
+        values = tl.load(p_value + o_key[:, None] * value_token, mask=in_head, other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        if biased:
+            scores = _with_bias(scores, p_bias, o_query, o_key, i_head, count, tokens)
+        if masked:
+            counts = tl.load(p_counts + o_key) != 0
+            scores = tl.where(counts[None, :], scores, float("-inf"))
+        highest, total, mixed = add_keys(scores, values, highest, total, mixed)
+    if block_rest > 0:
+        o_key = (end + tl.arange(0, block_rest)).to(tl.int64)
         there = o_key < last_key
         present = there[:, None] & in_head  # [keys, d_pad]
         keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
         values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
-        counts = there
-        if masked:
-            counts = tl.load(p_mask + i_request * mask_request + o_key, mask=there, other=0) != 0
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if biased:
-            o_pair = o_key[None, :] - o_query[:, None] + (count - 1)
-            p_pair = p_bias + i_head * (count + tokens - 1) + o_pair
-            known = (o_query < count)[:, None] & there[None, :]
-            scores += tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * LOG2_E
+            scores = _with_bias(scores, p_bias, o_query, o_key, i_head, count, tokens)
+        counts = there
+        if masked:
+            counts = tl.load(p_counts + o_key, mask=there, other=0) != 0
         scores = tl.where(counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     # A request without any key has a total of 0; NaN stays NaN.
     mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])
-    p_row = p_out + (i_request * count + o_query[:, None]) * (heads * d_head) + o_column
+    p_row = p_out + i_request * out_request + o_query[:, None] * out_token + o_column
     tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _with_bias(
+    scores: tl.tensor,
+    p_bias: tl.tensor,
+    o_query: tl.tensor,
+    o_key: tl.tensor,
+    i_head: tl.tensor,
+    count: tl.tensor,
+    tokens: tl.tensor,
+) -> tl.tensor:
+    """Add each pair's bias, in powers of two."""
+    o_pair = o_key[None, :] - o_query[:, None] + (count - 1)
+    known = (o_query < count)[:, None] & (o_key < tokens)[None, :]
+    p_pair = p_bias + i_head * (count + tokens - 1) + o_pair
+    return scores + tl.load(p_pair, mask=known, other=0.0).to(tl.float32) * LOG2_E

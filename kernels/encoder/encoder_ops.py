@@ -10,7 +10,7 @@ from typing import Protocol, TypeAlias
 from torch import Tensor
 
 from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
-from grace.kernels.encoder.encoder_attention import encoder_attention_reference
+from grace.kernels.encoder.encoder_attention import Part, encoder_attention_reference
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference
 from grace.kernels.encoder.token_product import (
     After,
@@ -32,7 +32,8 @@ class EncoderAttention(Protocol):
         scale: float,
         key_mask: Tensor | None = None,
         bias: Tensor | None = None,
-        parts: Sequence[int] | None = None,
+        parts: Sequence[Part] | None = None,
+        out: Tensor | None = None,
     ) -> Tensor: ...
 
 

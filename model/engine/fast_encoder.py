@@ -3,6 +3,10 @@
 An InterFormer's tokens of all kinds are in one tensor: gated summaries, the user's tokens, then
 each sequence with its summaries first. Every product reads and writes its tokens there, so no
 summary is copied, and the products of all sequences are one launch.
+
+Events are nearly all tokens, and between two attentions within sequences nothing reads them but
+their own products. These fill a GPU. The chain of the user's tokens and summaries, many small
+products, runs next to them on a side stream.
 """
 
 import copy
@@ -14,6 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from grace.kernels.encoder.encoder_attention import Part
 from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.encoder.token_product import After, Norm, Run, empty_squares
 from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors, named_tensors
@@ -22,12 +27,14 @@ from grace.model.definition.model import Model
 from grace.model.definition.spec import InterFormerSpec
 from grace.model.definition.t5_encoder import T5Encoder
 from grace.model.engine.encoder_weights import (
+    FastBlock,
     FastEncoderWeights,
     FastFeedForward,
     FastPool,
     FastSelfAttention,
     FastSequences,
 )
+from grace.model.engine.side_stream import SideStream
 
 
 class FastEncoder(Protocol):
@@ -69,9 +76,9 @@ class _Tokens(NamedTuple):
     squares: Tensor
 
     @staticmethod
-    def empty(shape: Sequence[int], like: Tensor) -> "_Tokens":
-        states = like.new_empty(shape)
-        return _Tokens(states, empty_squares(states))
+    def empty_like(states: Tensor) -> "_Tokens":
+        empty = states.new_empty(states.shape)
+        return _Tokens(empty, empty_squares(empty))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +87,17 @@ class _Places:
 
     user      the user's tokens
     exchange  gated summaries and the user's tokens
-    memory    the user's tokens and all sequences
-    events    each sequence, its summaries first
+    all       each sequence, its summaries first
+    events    each sequence's events, and their places in `all`
+    summaries each sequence's summaries, likewise
     gates     each sequence's summaries, and where they are once they are gated
     """
 
     user: Run
     exchange: Run
-    memory: Run
+    all: tuple[Run, ...]
     events: tuple[Run, ...]
+    summaries: tuple[Run, ...]
     gates: tuple[Run, ...]
 
     @staticmethod
@@ -97,17 +106,47 @@ class _Places:
         gated = m * len(lengths)
         counts = [m + length for length in lengths]
         begins = [0, *accumulate(counts)]
-        events = [
+        runs = [
             Run(gated + own + begin, begin, count)
             for begin, count in zip(begins, counts, strict=False)
         ]
         return _Places(
             user=Run(gated, 0, own),
             exchange=Run(0, 0, gated + own),
-            memory=Run(gated, 0, own + sum(counts)),
-            events=tuple(events),
-            gates=tuple(Run(run.source, i * m, m) for i, run in enumerate(events)),
+            all=tuple(runs),
+            events=tuple(Run(r.source + m, r.target + m, r.length - m) for r in runs),
+            summaries=tuple(Run(run.source, run.target, m) for run in runs),
+            gates=tuple(Run(run.source, i * m, m) for i, run in enumerate(runs)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the sequences of a block read, and memory for what they make of it.
+
+    mask      bool [B, T]           of all sequences' tokens
+    openings  [B, 1, runs * d_ff]
+    qkv       [B, T, 3 * d]         queries, keys and values
+    attended  [B, T, d]
+    hidden    [B, T, d_ff]
+    """
+
+    layers: FastSequences
+    mask: Tensor
+    openings: Tensor
+    qkv: Tensor
+    attended: Tensor
+    hidden: Tensor
+
+    @staticmethod
+    def empty(layers: FastSequences, mask: Tensor, like: Tensor) -> "_Reading":
+        runs, d_ff, d = layers.feed_forward.ffn_in.shape
+
+        def per_token(width: int) -> Tensor:
+            return like.new_empty((*mask.shape, width))
+
+        openings = like.new_empty((len(mask), 1, runs * d_ff))
+        return _Reading(layers, mask, openings, per_token(3 * d), per_token(d), per_token(d_ff))
 
 
 class FastInterFormer:
@@ -124,10 +163,11 @@ class FastInterFormer:
         self._ops = ops
         self._spec = encoder.spec
         self._places = _Places.of(encoder.spec, lengths)
+        self._side = SideStream(encoder.queries.device)
 
     @torch.inference_mode()
     def __call__(self, features: FeatureTensors) -> UserContext:
-        weights, places = self._weights, self._places
+        weights = self._weights
         assert features.non_sequence is not None
         states = [sequence.states for sequence in features.sequences]
         masks = [sequence.mask for sequence in features.sequences]
@@ -135,14 +175,12 @@ class FastInterFormer:
             weights.summaries, features.non_sequence, states, masks
         )
         tokens = _Tokens(*arranged)
+        before: FastBlock | None = None
+        reading: _Reading | None = None
         for block in weights.blocks:
-            user = self._pooled(block.summarise, tokens, places.user)
-            user = self._product(user, block.gate_out, _all_of(user), "gate")
-            if block.sequences is not None:
-                self._read_sequences(block.sequences, tokens, user, mask[:, places.user.length :])
-            self._interact(block.interact, tokens)
-            self._feed_forward(block.feed_forward, tokens, (places.user,))
-        context = self._pooled(weights.pool, tokens, places.memory, mask)
+            reading = self._exchange(before, reading, block, tokens, mask)
+            before = block
+        context = self._pooled_context(reading, tokens, mask)
         self._feed_forward(weights.feed_forward, context, _all_of(context))
         normed = self._ops.rms_norm(context.states, weights.final_norm, self._spec.norm_eps)
         return UserContext(normed, mask.new_ones(normed.shape[:2]))
@@ -150,47 +188,108 @@ class FastInterFormer:
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         return named_tensors(self._weights)
 
-    def _pooled(
-        self, layer: FastPool, tokens: _Tokens, memory: Run, mask: Tensor | None = None
-    ) -> _Tokens:
+    def _exchange(
+        self,
+        before: FastBlock | None,
+        reading: _Reading | None,
+        block: FastBlock,
+        tokens: _Tokens,
+        mask: Tensor,
+    ) -> _Reading | None:
+        """Finish the block before, and return what the sequences of this one read."""
+        places, after = self._places, None
+        if block.sequences is not None:
+            after = _Reading.empty(block.sequences, mask[:, places.user.length :], tokens.states)
+        with self._side.fork():
+            if before is not None:
+                self._update_user(before, reading, tokens)
+            user = self._pooled(block.summarise, tokens, places.user)
+            user = self._gate(user, block.gate_out, _all_of(user), _Tokens.empty_like(user.states))
+            if after is not None:
+                begins = [run.source for run in places.summaries]
+                mean = _Tokens(*self._ops.share_user(*tokens, user.states, begins))
+                self._project(after, tokens, places.summaries)
+                self._product(mean, after.layers.personal, _all_of(mean), out=after.openings)
+        if reading is not None:
+            self._read(reading, tokens, places.events)
+        if after is not None:
+            self._project(after, tokens, places.events)
+        self._side.join()
+        return after
+
+    def _pooled_context(self, reading: _Reading | None, tokens: _Tokens, mask: Tensor) -> _Tokens:
+        """Finish the last block, and pool all tokens but the gated summaries."""
+        places, layer = self._places, self._weights.pool
+        own, d = places.user.length, tokens.states.shape[2]
+        kv = tokens.states.new_empty((*mask.shape, 2 * d))
+
+        def project(*runs: Run) -> None:
+            self._product(tokens, layer.kv.expand(len(runs), -1, -1), runs, out=kv)
+
+        events, summaries = (
+            [Run(run.source, own + run.target, run.length) for run in runs]
+            for runs in (places.events, places.summaries)
+        )
+        with self._side.fork():
+            self._update_user(self._weights.blocks[-1], reading, tokens)
+            project(places.user, *summaries)
+        if reading is not None:
+            self._read(reading, tokens, places.events)
+            project(*events)
+        self._side.join()
+        return self._attend_to(layer, kv, mask)
+
+    def _update_user(self, block: FastBlock, reading: _Reading | None, tokens: _Tokens) -> None:
+        """Update the summaries of sequences, and then the user's tokens by what these say."""
+        if reading is not None:
+            self._read(reading, tokens, self._places.summaries)
+            self._gate(tokens, reading.layers.gate_in, self._places.gates, out=tokens)
+        self._interact(block.interact, tokens)
+        self._feed_forward(block.feed_forward, tokens, (self._places.user,))
+
+    def _project(self, reading: _Reading, tokens: _Tokens, runs: Sequence[Run]) -> None:
+        """Write these tokens' queries, keys and values."""
+        self._product(tokens, reading.layers.attention.qkv, runs, out=reading.qkv)
+
+    def _read(self, reading: _Reading, tokens: _Tokens, runs: Sequence[Run]) -> None:
+        """Update these tokens by what they find in their whole sequence."""
+        layers = reading.layers
+        queries, keys, values = reading.qkv.chunk(3, dim=-1)
+        parts = [
+            Part(run.target, run.length, whole.target, whole.length)
+            for run, whole in zip(runs, self._places.all, strict=True)
+        ]
+        self._attention(queries, keys, values, reading.mask, parts, reading.attended)
+        self._add(tokens, reading.attended, layers.attention.out, runs)
+        ffn_in, hidden = layers.feed_forward.ffn_in, reading.hidden
+        self._product(tokens, ffn_in, runs, "open", reading.openings, hidden)
+        self._add(tokens, hidden, layers.feed_forward.ffn_out, runs)
+
+    def _pooled(self, layer: FastPool, tokens: _Tokens, memory: Run) -> _Tokens:
         """Return [B, queries, d]: what the layer's queries find in the memory, added to them."""
-        batch = len(tokens.states)
-        keys, values = self._product(tokens, layer.kv, (memory,)).states.chunk(2, dim=-1)
+        return self._attend_to(layer, self._product(tokens, layer.kv, (memory,)))
+
+    def _attend_to(self, layer: FastPool, kv: Tensor, mask: Tensor | None = None) -> _Tokens:
+        keys, values = kv.chunk(2, dim=-1)
+        batch = len(kv)
         attended = self._attention(layer.projected.expand(batch, -1, -1), keys, values, mask)
-        out = _Tokens.empty(attended.shape, attended)
+        out = _Tokens.empty_like(attended)
         queries = layer.queries.expand(batch, -1, -1)
         self._ops.token_product(
             *(attended, layer.out, out.states, _all_of(out), "add", queries), squares=out.squares
         )
         return out
 
-    def _read_sequences(
-        self, layers: FastSequences, tokens: _Tokens, user: _Tokens, mask: Tensor
-    ) -> None:
-        """Update the sequences for the user, [B, m, d], and then the gated summaries."""
-        events = self._places.events
-        begins, counts = [run.source for run in events], [run.length for run in events]
-        mean = _Tokens(*self._ops.share_user(*tokens, user.states, begins))
-        openings = self._product(mean, layers.personal, _all_of(mean)).states
-        qkv = self._product(tokens, layers.attention.qkv, events).states
-        queries, keys, values = qkv.chunk(3, dim=-1)
-        attended = self._attention(queries, keys, values, mask, counts)
-        self._add(tokens, attended, layers.attention.out, events)
-        hidden = self._product(tokens, layers.feed_forward.ffn_in, events, "open", openings)
-        self._add(tokens, hidden.states, layers.feed_forward.ffn_out, events)
-        gate_in = layers.gate_in.expand(len(events), -1, -1)
-        self._product(tokens, gate_in, self._places.gates, "gate", out=tokens)
-
     def _interact(self, layer: FastSelfAttention, tokens: _Tokens) -> None:
         """Update the user's tokens by what the gated summaries say."""
         places = self._places
-        qkv = self._product(tokens, layer.qkv, (places.exchange,)).states
+        qkv = self._product(tokens, layer.qkv, (places.exchange,))
         queries, keys, values = qkv.chunk(3, dim=-1)
         attended = self._attention(queries[:, places.user.source :], keys, values)
         self._add(tokens, attended, layer.out, (places.user,))
 
     def _feed_forward(self, layer: FastFeedForward, tokens: _Tokens, runs: Sequence[Run]) -> None:
-        hidden = self._product(tokens, layer.ffn_in, runs, "relu").states
+        hidden = self._product(tokens, layer.ffn_in, runs, "relu")
         self._add(tokens, hidden, layer.ffn_out, runs)
 
     def _product(
@@ -200,16 +299,21 @@ class FastInterFormer:
         runs: Sequence[Run],
         after: After = "nothing",
         other: Tensor | None = None,
-        out: _Tokens | None = None,
-    ) -> _Tokens:
+        out: Tensor | None = None,
+    ) -> Tensor:
         """Return the product of the runs' normed tokens; without `out`, of these tokens alone."""
         if out is None:
             shape = len(tokens.states), sum(run.length for run in runs), weight.shape[1]
-            out = _Tokens.empty(shape, tokens.states)
+            out = tokens.states.new_empty(shape)
         norm = Norm(tokens.squares, self._spec.norm_eps)
-        squares = out.squares if after == "gate" else None  # no norm reads the others
+        return self._ops.token_product(tokens.states, weight, out, runs, after, other, norm)
+
+    def _gate(self, tokens: _Tokens, weight: Tensor, runs: Sequence[Run], out: _Tokens) -> _Tokens:
+        """Write the part of the runs' tokens that passes to `out`."""
+        weight = weight.expand(len(runs), -1, -1)
+        norm = Norm(tokens.squares, self._spec.norm_eps)
         self._ops.token_product(
-            *(tokens.states, weight, out.states, runs, after, other, norm, squares)
+            *(tokens.states, weight, out.states, runs, "gate", None, norm), squares=out.squares
         )
         return out
 
@@ -225,11 +329,12 @@ class FastInterFormer:
         keys: Tensor,
         values: Tensor,
         mask: Tensor | None = None,
-        parts: Sequence[int] | None = None,
+        parts: Sequence[Part] | None = None,
+        out: Tensor | None = None,
     ) -> Tensor:
         heads = self._spec.heads
         scale = (self._spec.d_model // heads) ** -0.5
-        return self._ops.attention(queries, keys, values, heads, scale, mask, parts=parts)
+        return self._ops.attention(queries, keys, values, heads, scale, mask, None, parts, out)
 
 
 def _all_of(tokens: _Tokens) -> tuple[Run]:

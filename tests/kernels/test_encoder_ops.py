@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from grace.kernels.encoder.encoder_attention import Part
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
@@ -41,8 +42,13 @@ def test_every_operation_has_cases() -> None:
         ),
         (
             "attention",
-            (*3 * [torch.ones(2, 7, 8)], 2, 1.0, None, None, (3, 5)),
-            r"parts \[3, 5\] must be all 7 queries and all 7 keys",
+            (*3 * [torch.ones(2, 7, 8)], 2, 1.0, None, None, (Part(0, 7, 3, 5),)),
+            r"Part\(query=0, queries=7, key=3, keys=5\) must be within 7 queries and 7 keys",
+        ),
+        (
+            "attention",
+            (*3 * [torch.ones(2, 7, 8)], 2, 1.0, None, None, None, torch.ones(2, 7, 4)),
+            r"out must be \[requests, count, inner\] = \[2, 7, 8\], got \[2, 7, 4\]",
         ),
         (
             "token_product",

@@ -22,6 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
+from grace.kernels.encoder.encoder_attention import Part
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
 from grace.kernels.encoder.token_product import Norm, Run
@@ -241,6 +242,31 @@ def test_encoder_attention_compiles_to_tensor_cores_and_wide_loads(
     )
     assert_wide(made)
     assert made.count(TENSOR_CORES) > 0
+
+
+WHOLE = ((0, 260), (260, 132), (392, 68))  # a sequence's first token and its number of tokens
+
+
+@pytest.mark.parametrize(
+    ("parts", "keys"),
+    [
+        ([Part(begin + 4, count - 4, begin, count) for begin, count in WHOLE], 64 + 16),
+        ([Part(begin, 4, begin, count) for begin, count in WHOLE], 64 + 16),
+        ([Part(3, 65, 0, 128)], 128),
+    ],
+    ids=["events", "summaries", "no-rest"],
+)
+def test_encoder_attention_in_parts_multiplies_whole_blocks_and_the_rest(
+    parts: list[Part], keys: int
+) -> None:
+    q, k, v = meta(16, 460, 1536).chunk(3, dim=-1)
+    mask, out = meta(16, 492, dtype=torch.bool)[:, 32:], meta(16, 460, 512)
+    made = compiled(encoder_attention_triton, q, k, v, 8, 0.125, mask, None, parts, out)
+    assert_wide(made)
+    if parts[0].queries >= 64:
+        assert made.count("wgmma.mma_async") >= keys // 16
+    else:
+        assert made.count(TENSOR_CORES) > 0
 
 
 def test_encoder_attention_with_a_bias_compiles_to_tensor_cores() -> None:

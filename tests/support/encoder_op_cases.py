@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.kernels.encoder.encoder_attention import Part
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.encoder.token_product import (
     After,
@@ -50,6 +51,13 @@ def on_copies(ops: EncoderOps, name: str) -> Callable[..., Tensor]:
         gated = arguments[0][:, :, 0].numel()
         return torch.cat([_with_squares(tokens, squares)[:, gated:], mask[:, :, None]], dim=2)
 
+    def attention(*arguments: Any) -> Tensor:
+        if len(arguments) < 9:
+            return operation(*arguments)
+        *inputs, parts, out = arguments
+        parts = [Part(*part) for part in parts]  # `mapped` makes tuples of them
+        return operation(*inputs, parts, _copied(out))
+
     def token_product(
         x: Tensor, weight: Tensor, out: Tensor | None, runs: Any, after: Any, other: Any, eps: Any
     ) -> Tensor:
@@ -71,7 +79,7 @@ def on_copies(ops: EncoderOps, name: str) -> Callable[..., Tensor]:
         shared = _with_squares(*operation(tokens, squares, user, begins))
         return torch.cat([_with_squares(tokens, squares), shared], dim=1)
 
-    adapted = (arrange_tokens, token_product, share_user)
+    adapted = (arrange_tokens, attention, token_product, share_user)
     return {each.__name__: each for each in adapted}.get(name, operation)
 
 
@@ -157,18 +165,20 @@ def _added(rng: np.random.Generator) -> tuple[Any, ...]:
     return normal(rng, 3, 11, 24), normal(rng, 3, 11, 37), 0.1 * normal(rng, 24, 37)
 
 
-def _in_parts(parts: tuple[int, ...], heads: int, d: int, *, masked: bool = True) -> OpCase:
+def _in_parts(parts: tuple[Part, ...], heads: int, d: int, *, masked: bool = True) -> OpCase:
     """Queries, keys and values side by side; only the second part of request 1 has no key."""
 
     def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        tokens = sum(parts)
+        tokens = max(part.key + part.keys for part in parts)
         q, k, v = normal(rng, 3, tokens, 3 * heads * d).chunk(3, dim=-1)
         mask = torch.from_numpy(rng.random((3, tokens + 2)) < 0.7)[:, 2:]
-        mask[1, parts[0] : parts[0] + parts[1]] = False
-        return q, k, v, heads, 0.3, mask if masked else None, None, parts
+        mask[1, parts[1].key : parts[1].key + parts[1].keys] = False
+        out = torch.full((3, tokens, heads * d), 7.0)
+        return q, k, v, heads, 0.3, mask if masked else None, None, parts, out
 
     kind = "-masked" if masked else ""
-    return OpCase(f"parts={parts}-heads={heads}-d={d}{kind}", arguments)
+    sizes = [f"{part.queries}-of-{part.keys}" for part in parts]
+    return OpCase(f"{'-and-'.join(sizes)}-heads={heads}-d={d}{kind}", arguments)
 
 
 def _product(
@@ -244,8 +254,9 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _attended(33, 33, 2, 7, biased=True),
         _attended(67, 67, 1, 16, masked=False, biased=True),
         _attended(3, 1, 2, 8, biased=True),
-        _in_parts((68, 1, 131), 2, 16),
-        _in_parts((5, 70), 1, 21, masked=False),
+        _in_parts((Part(0, 68, 0, 68), Part(68, 1, 68, 1), Part(69, 131, 69, 131)), 2, 16),
+        _in_parts((Part(3, 65, 0, 68), Part(71, 61, 68, 132)), 1, 64),
+        _in_parts((Part(0, 3, 0, 5), Part(5, 2, 5, 70)), 1, 21, masked=False),
         OpCase("not-finite", _attended_not_finite),
     ),
     "add_product": (OpCase("odd-sizes", _added),),
