@@ -1,5 +1,6 @@
 """The load client against servers of known behaviour: it makes every call and records its end."""
 
+import gc
 import itertools
 import threading
 import time
@@ -103,6 +104,20 @@ def test_a_slow_server_meets_all_the_calls_that_arrive_meanwhile() -> None:
     waited = 0.02 * len(run.calls) - 0.5
     assert waited > 0.25
     assert max(call.latency for call in run.calls) > waited
+
+
+def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
+    """Else a full collection, which takes as long as all of the program is large, stops calls."""
+    frozen: list[int] = []
+
+    def note(_: float) -> None:
+        frozen.append(gc.get_freeze_count())
+
+    with known_server(lambda *_: REPLY) as address:
+        run_load(address, SHOTS, OpenLoop(rate=50, seconds=0.1), progress=note)
+    assert frozen
+    assert min(frozen) > len(gc.get_objects()) / 2
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize("fault", ["refused", "never answered"])
