@@ -100,6 +100,8 @@ class Metrics:
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
+        self._sids.inc(int(counts.sids.sum()))
+        self._wasted.inc(int(counts.wasted.sum()))
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
@@ -161,6 +163,9 @@ class Metrics:
         )
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
+        self._sids = counter("grace_sids_generated", "Generated SIDs.")
+        means = "Generated SIDs with no ad that passes targeting."
+        self._wasted = counter("grace_sids_wasted", means)
         self._filter = counter(
             "grace_ads_filtered",
             "Generated ads left out, by the first test that they failed; limited: matched ads that "
