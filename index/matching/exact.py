@@ -364,6 +364,10 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    sids, wasted, generated, attributes, *others = counts.T[:_FIXED_COUNTS]
-    sets = counts[:, _FIXED_COUNTS:]
-    return MatchCounts(sids, wasted, generated, attributes, sets, *others, returned)
+    sids, wasted, generated, attributes, stopped, excluded, matched, limited = counts.T[
+        :_FIXED_COUNTS
+    ]
+    return MatchCounts(
+        *(sids, wasted, generated, attributes, counts[:, _FIXED_COUNTS:]),
+        *(stopped, excluded, matched, limited, returned),
+    )
