@@ -13,7 +13,7 @@ import pytest
 
 from support import layout
 
-OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray")
+OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "traces")
 """Extras whose packages few modules import; a command that needs them names the extra."""
 
 
