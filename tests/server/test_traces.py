@@ -16,7 +16,7 @@ from grace.server.messages import STAGE_NAMES
 from grace.server.observe.traces import TracedCall, TraceIds, Traces
 from support.collector import Collector, attributes, collector
 from support.command import run_grace
-from support.retrieve_calls import METHOD, message
+from support.retrieve_calls import METHOD, counted_calls, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
@@ -169,6 +169,24 @@ def assert_traces(received: Collector, begun: int, ended: int) -> None:
     assert attributes(faulty)["grace.reason"] == "malformed"
     assert attributes(faulty)["rpc.grpc.status_code"] == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert {span.trace_id.hex() for span in received.spans} == {TRACE, OTHER_TRACE}
+
+
+@pytest.mark.subprocess
+def test_without_its_collector_a_server_answers_counts_and_ends_as_always(
+    serving_files: ServingFiles,
+) -> None:
+    with collector() as closed:
+        endpoint = closed.endpoint
+    config = serving_files.write_config("alone.yaml", traces={"endpoint": endpoint, "sample": 1.0})
+    with ServerProcess(config) as server:
+        with counted_calls(server) as caller:
+            for request in serving_files.requests[:3]:
+                assert caller.call(message(request), seconds=30).ok
+        server.wait_until(
+            lambda: server.metric("grace_traces_total", result="failed") == 3, "three are lost"
+        )
+        server.terminate()
+        assert server.wait() == 0
 
 
 @pytest.mark.subprocess
