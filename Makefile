@@ -78,6 +78,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
+	$(BIN)/python docker/monitoring/dashboard.py docker/monitoring/dashboard.json
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing
@@ -120,7 +121,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
+SOAK_TESTS = tests/server/soak tests/server/reload tests/server/monitoring $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
   wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 

@@ -3,6 +3,7 @@
 The text in each `Annotated` is the meaning that docs/operations.md prints: `make fix` copies it.
 """
 
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -17,6 +18,7 @@ Fp8Product: TypeAlias = Literal["qkv", "self_out", "cross_q", "cross_out", "feed
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MAX_PORT = 65535
+_ENDPOINT = re.compile(r"https?://[^/\s]+:\d{1,5}/?")
 MAX_FRONT_ENDS = 32
 MAX_SECONDS = 86_400.0
 MAX_MESSAGE_BYTES = 256 << 20
@@ -195,6 +197,31 @@ class LogsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TracesConfig:
+    """OpenTelemetry traces of Retrieve calls; off unless there is an endpoint."""
+
+    endpoint: Annotated[
+        str | None,
+        "OTLP collector (gRPC), such as http://127.0.0.1:4317; it needs the extra `traces`",
+    ] = None
+    follow_callers: Annotated[
+        bool, "a call with the header traceparent is traced exactly if its caller traces it"
+    ] = True
+    sample: Annotated[float, "share of the other calls that is traced"] = 0.01
+    most_waiting: Annotated[
+        int, "most traced calls that may wait for the collector; the server drops further ones"
+    ] = 2048
+
+    def __post_init__(self) -> None:
+        _require_within(self, 0, 1, "sample")
+        _require_within(self, 1, 65_536, "most_waiting")
+        if self.endpoint is not None and not _ENDPOINT.fullmatch(self.endpoint):
+            raise ConfigError(
+                f"endpoint: must be http://HOST:PORT or https://HOST:PORT, got {self.endpoint}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatesConfig:
     """Stops and weights of ads, which take effect while the server runs."""
 
@@ -248,6 +275,7 @@ class ServingConfig:
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
+    traces: TracesConfig = field(default_factory=TracesConfig)
 
     def __post_init__(self) -> None:
         _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")

@@ -36,6 +36,7 @@ from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 from grace.server.observe.metrics import LoopLag, Metrics
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
+from grace.server.observe.traces import open_traces
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
@@ -72,6 +73,9 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
+
+TRACE_SECONDS = 2.0
+"""The time that the last traces have to reach their collector."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -181,8 +185,10 @@ class Server:
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
         limits, generation, log_requests = config.limits, config.generation, config.logs.requests
+        self._traces = open_traces(config.traces, self._metrics.traced)
         self._front_end = FrontEnd(
-            state, limits, generation, self._metrics, log_requests, credentials.tokens
+            *(state, limits, generation, self._metrics, log_requests),
+            *(credentials.tokens, self._traces),
         )
         settle, died = self._replies_left, self._thread_died
         self._updates = Updates(config, self._metrics, settle, died)
@@ -283,6 +289,8 @@ class Server:
         joined = await DaemonThread("grace-aside").run(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
         await self._listeners.close()
+        if (traces := self._traces) is not None:
+            await DaemonThread("grace-aside").run(lambda: traces.close(TRACE_SECONDS))
         # Not through the interpreter's end, which could abort: a thread may be in native code, such
         # as the one that frees a pair.
         exit_now(_logged(STOPPED if finished and joined else FAILED))

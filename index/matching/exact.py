@@ -58,7 +58,8 @@ _drop = declare("grace_replies_drop", c_uint64)
 
 _NO_ADS = np.empty(0, np.int64)
 _NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 7  # leaves, generated, attributes, stopped, excluded, matched, limited; then sets
+_FIXED_COUNTS = 8
+"""leaves, wasted, generated, attributes, stopped, excluded, matched, limited; then sets"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,11 @@ class MatchCounts:
     All int64 [B], and `sets` int64 [B, sets].
     generated = attributes + sum of sets + stopped + excluded + matched
     matched >= returned + limited, which are the ads that `at_most` left out until the list was full
+    sids are the live leaves, and wasted those of them with no ad that passes targeting.
     """
 
+    sids: npt.NDArray[np.int64]
+    wasted: npt.NDArray[np.int64]
     generated: npt.NDArray[np.int64]
     attributes: npt.NDArray[np.int64]
     sets: npt.NDArray[np.int64]
@@ -360,6 +364,10 @@ def _user_values(
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    generated, attributes, stopped, excluded, matched, limited = counts.T[1:_FIXED_COUNTS]
-    sets = counts[:, _FIXED_COUNTS:]
-    return MatchCounts(generated, attributes, sets, stopped, excluded, matched, limited, returned)
+    sids, wasted, generated, attributes, stopped, excluded, matched, limited = counts.T[
+        :_FIXED_COUNTS
+    ]
+    return MatchCounts(
+        *(sids, wasted, generated, attributes, counts[:, _FIXED_COUNTS:]),
+        *(stopped, excluded, matched, limited, returned),
+    )

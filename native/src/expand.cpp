@@ -77,12 +77,14 @@ void collect_matches(Scratch& scratch, Counts& counts) {
   Match* out = scratch.matches.data();
   const int32_t* number = scratch.rule_numbers.data();
   for (const LeafAds& leaf : scratch.leaves) {
+    const Match* const before = out;
     for (int32_t a = 0; a < leaf.count; ++a) {
       const int32_t verdict = scratch.verdicts[*number++];
       ++by_verdict[verdict];
       *out = {leaf.score, leaf.position, leaf.first + a};
       out += verdict == kPasses ? 1 : 0;
     }
+    counts.wasted += out == before ? 1 : 0;
   }
   scratch.matches.resize(out - scratch.matches.data());
   counts.attributes = by_verdict[kAttributes];
@@ -210,7 +212,7 @@ namespace {
 
 using Replies = std::vector<Reply>;
 
-constexpr int64_t kFixedCounts = 7;
+constexpr int64_t kFixedCounts = 8;
 
 void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   require(offsets[0] >= 0, text);
@@ -265,8 +267,8 @@ const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request)
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count : {counts.leaves, counts.generated, counts.attributes, counts.stopped,
-                        counts.excluded, counts.matched, counts.limited}) {
+  for (int64_t count : {counts.leaves, counts.wasted, counts.generated, counts.attributes,
+                        counts.stopped, counts.excluded, counts.matched, counts.limited}) {
     *out++ = count;
   }
   std::copy(counts.sets.begin(), counts.sets.end(), out);
@@ -332,8 +334,8 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //   entity_offsets int64 [requests * kinds + 1], or null: excluded entities by request and kind
 //   at_most        int64 [requests, kinds], or null: a limit or kNoLimit
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 7 + sets]: live leaves, generated, attributes, stopped,
-//                  excluded, matched, limited, sets
+//   counts         int64 [requests, 8 + sets]: live leaves, those of which no ad passed its rule,
+//                  generated, attributes, stopped, excluded, matched, limited, sets
 //   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
 //                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,

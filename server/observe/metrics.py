@@ -28,6 +28,7 @@ from grace.server.messages import (
     Span,
     queue_seconds,
 )
+from grace.server.observe.traces import TRACE_RESULTS, TraceResult
 from grace.server.server_state import Phase, ServerState
 from grace.server.updates.ad_updates import UPDATE_RESULTS, UpdateResult
 
@@ -100,6 +101,8 @@ class Metrics:
         counts = answered.counts
         self._generated.inc(int(counts.generated.sum()))
         self._returned.inc(int(counts.returned.sum()))
+        self._sids.inc(int(counts.sids.sum()))
+        self._wasted.inc(int(counts.wasted.sum()))
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
         schema = answered.input.batch.pair.snapshot.schema
         self._filtered["attributes"].inc(int(counts.attributes.sum()))
@@ -137,6 +140,9 @@ class Metrics:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
 
+    def traced(self, result: TraceResult, count: int) -> None:
+        self._traces[result].inc(count)
+
     def certificate_expires(self, listener: str, at: float) -> None:
         """Set when a listener's certificate expires, in Unix seconds."""
         self._expiry.labels(listener).set(at)
@@ -161,6 +167,9 @@ class Metrics:
         )
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
+        self._sids = counter("grace_sids_generated", "Generated SIDs.")
+        means = "Generated SIDs with no ad that passes targeting."
+        self._wasted = counter("grace_sids_wasted", means)
         self._filter = counter(
             "grace_ads_filtered",
             "Generated ads left out, by the first test that they failed; limited: matched ads that "
@@ -178,6 +187,9 @@ class Metrics:
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
             for result in ("ok", "failed"):
                 self._credentials.labels(setting, result)
+        means = "Traced calls; dropped: too many waited; failed: the collector did not take them."
+        traces = counter("grace_traces", means, ["result"])
+        self._traces = {result: traces.labels(result) for result in TRACE_RESULTS}
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
         means = "Requests refused or displaced for lack of room in the queue, by priority."

@@ -38,11 +38,17 @@ from grace.server.messages import (
 )
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
+from grace.server.observe.traces import TracedCall, TraceIds, Traces
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.credentials.credential_files import CredentialFiles
 from grace.server.transport.credentials.tokens import Tokens
-from grace.server.transport.listener.grpc_listener import Context, GrpcContext
+from grace.server.transport.listener.grpc_listener import (
+    AUTHORIZATION,
+    TRACEPARENT,
+    Context,
+    GrpcContext,
+)
 
 MAX_TEXT_BYTES = 1000
 
@@ -61,6 +67,7 @@ class Call:
 
     connection     the caller's end of the connection, which names the connection
     authorization  the call's header of this name, never logged; empty if the server needs no token
+    traceparent    the same; empty if the server does not trace
     untrusted      it has no accepted token: it is refused, and its message is not read
     surplus        it is one too many: it is refused, and its message is not read
     request        None until the message has been read
@@ -71,6 +78,7 @@ class Call:
     deadline: float
     connection: str
     authorization: str = field(default="", repr=False)
+    traceparent: str = ""
     untrusted: bool = False
     surplus: bool = False
     request: PendingRequest | None = None
@@ -87,6 +95,7 @@ class FrontEnd:
         metrics: Metrics,
         log_requests: bool = False,
         tokens: CredentialFiles[Tokens] | None = None,
+        traces: Traces | None = None,
     ) -> None:
         self._state = state
         self._limits = limits
@@ -94,6 +103,7 @@ class FrontEnd:
         self._metrics = metrics
         self._log_requests = log_requests
         self._tokens = tokens
+        self._traces = traces
         self._loop = asyncio.get_running_loop()
         self._unread = 0
         self._log_unread_at = -math.inf
@@ -115,8 +125,11 @@ class FrontEnd:
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
         arrived = perf_counter()
-        authorization = "" if self._tokens is None else context.authorization()
-        call = Call(message, arrived, context.deadline(arrived), context.peer(), authorization)
+        call = Call(
+            *(message, arrived, context.deadline(arrived), context.peer()),
+            "" if self._tokens is None else context.header(AUTHORIZATION),
+            "" if self._traces is None else context.header(TRACEPARENT),
+        )
         self.opened(call, context)
         return await self.answer(call, context)
 
@@ -211,6 +224,8 @@ class FrontEnd:
         if error is not None and error.reason in SHED_REASONS:
             assert call.request is not None
             self._metrics.shed(call.request.retrieval.priority)
+        if self._traces is not None and (ids := self._traces.ids_of(call.traceparent)) is not None:
+            self._traces.ended(_traced(call, ids, now, error))
         # The text of such a failure refers its caller to the log.
         internal_fault = error is not None and error.code is StatusCode.INTERNAL
         if self._log_requests or internal_fault:
@@ -237,6 +252,22 @@ class FrontEnd:
         fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
         _LOG.warning("replies_unread", extra=fields)
         self._unread = 0
+
+
+def _traced(call: Call, ids: TraceIds, now: float, error: ServiceError | None) -> TracedCall:
+    """Return what a trace keeps of the call: not the message, which would take memory."""
+    facts: dict[str, str | int | bool] = {}
+    code, request = StatusCode.OK, call.request
+    if error is not None:
+        code, facts["grace.reason"] = error.code, error.reason
+    if request is None:
+        return TracedCall(ids, call.arrived, now, code, None, (), facts)
+    facts["grace.request_id"] = request.retrieval.request_id
+    facts["grace.profile"] = request.profile
+    facts["grace.degraded"] = request.degraded
+    if request.spans:
+        facts["grace.batch_size"] = request.batch_size
+    return TracedCall(ids, call.arrived, now, code, request.arrived, request.spans, facts)
 
 
 def _log_end(

@@ -5,7 +5,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
-from importlib.metadata import distributions, packages_distributions
+from importlib.metadata import distributions, files, packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 from support import layout
 
-OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray")
+OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "traces")
 """Extras whose packages few modules import; a command that needs them names the extra."""
 
 
@@ -22,22 +22,35 @@ def pyproject(repository: Path) -> dict[str, Any]:
     return tomllib.loads((repository / "pyproject.toml").read_text())
 
 
-def third_party(files: Iterable[Path]) -> set[str]:
+def third_party(sources: Iterable[Path]) -> set[str]:
     """Return the distributions that these files import."""
     modules: set[str] = set()
-    for file in files:
+    for file in sources:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Import):
-                modules.update(alias.name.partition(".")[0] for alias in node.names)
+                modules.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                modules.add(node.module.partition(".")[0])
-    modules -= {*sys.stdlib_module_names, "grace", "support"}
-    owners = packages_distributions()
+                modules.add(node.module)
+    ours = {*sys.stdlib_module_names, "grace", "support"}
+    packages = packages_distributions()
     return {
         owner.lower().replace("_", "-")
         for module in modules
-        for owner in owners.get(module, [module])
+        if (top := module.partition(".")[0]) not in ours
+        for owner in owners(module, packages.get(top, [top]))
     }
+
+
+def owners(module: str, candidates: list[str]) -> list[str]:
+    """Return which of the distributions has the module: several may share a top-level name."""
+    path = module.replace(".", "/")
+    if len(set(candidates)) == 1:
+        return candidates[:1]
+    return [
+        name
+        for name in set(candidates)
+        if any(str(file).startswith((f"{path}.", f"{path}/")) for file in files(name) or ())
+    ]
 
 
 def declared(pyproject: dict[str, Any], *extras: str) -> set[str]:

@@ -23,6 +23,7 @@ from support.plain_builder import plain_snapshot
 from support.strategies import ENTITY_IDS, Case, cases, examples, random_case, random_schema
 
 PLENTY = 1 << 40
+FATES = ("sids", "wasted", "generated", "attributes", "stopped", "excluded", "matched")
 
 Value = TypeVar("Value")
 Returned = tuple[int, float, int]
@@ -112,11 +113,15 @@ def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Retu
     for b, user in enumerate(case.users):
         excluded_ads = set(ask.exclude_ads[b]) if ask.exclude_ads is not None else set()
         exclude = ask.exclude[b] if ask.exclude is not None else {}
-        fates = ("generated", "stopped", "excluded", "matched", "attributes")
-        counts = dict.fromkeys((*fates, *(each.name for each in case.schema.sets)), 0)
+        counts = dict.fromkeys((*FATES, *(each.name for each in case.schema.sets)), 0)
         matched = []
         for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
-            for ad in [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]:
+            own = [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]
+            counts["sids"] += leaf != NO_NODE
+            counts["wasted"] += bool(own) and all(
+                first_failure(case.schema, ad, user) is not None for ad in own
+            )
+            for ad in own:
                 fate = first_failure(case.schema, ad, user)
                 if fate is None and ad.ad_id in stopped:
                     fate = "stopped"
@@ -150,12 +155,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
         )
         assert list(triples) == reply
         assert {
-            "generated": got.counts.generated[b],
-            "attributes": got.counts.attributes[b],
-            "stopped": got.counts.stopped[b],
-            "excluded": got.counts.excluded[b],
-            "matched": got.counts.matched[b],
-            "limited": got.counts.limited[b],
+            **{name: getattr(got.counts, name)[b] for name in (*FATES, "limited")},
             **{s.name: got.counts.sets[b, i] for i, s in enumerate(case.schema.sets)},
         } == counts
         assert got.counts.truncated[b] == truncated

@@ -1,6 +1,7 @@
 """The frames between a server and its relays: whole and in order, however their bytes arrive."""
 
 import asyncio
+import math
 import os
 import socket
 
@@ -10,6 +11,7 @@ from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
 
 Frame = tuple[int, int, bytes]
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SMALL: list[Frame] = [
     (Kind.CALL, 1, b"x" * 63),
     (Kind.ENDED, 1, b""),
@@ -71,5 +73,8 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
 def test_a_relayed_message_keeps_its_times_its_connection_and_every_byte() -> None:
     for connection in ("", "ipv4:127.0.0.1:40001", "ipv6:%5B::1%5D:9"):
         for header in ("", "Bearer é" + "x" * 999):
-            given = RelayedMessage(1.5, float("inf"), connection, header, b"\x00\xff message")
-            assert RelayedMessage.unpack(b"".join(given.packed())) == given
+            for trace in ("", TRACEPARENT):
+                given = RelayedMessage(
+                    1.5, math.inf, connection, header, trace, b"\x00\xff message"
+                )
+                assert RelayedMessage.unpack(b"".join(given.packed())) == given

@@ -97,6 +97,8 @@ def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: Ser
     limited = value(metrics, "grace_ads_filtered_total", by="limited")
     assert limited == counts.limited.sum() > 0
     assert value(metrics, "grace_ads_returned_total") == counts.returned.sum() > 0
+    assert value(metrics, "grace_sids_generated_total") == counts.sids.sum() > 0
+    assert value(metrics, "grace_sids_wasted_total") == counts.wasted.sum()
     assert value(metrics, "grace_ads_per_request_count") == 5
     assert value(metrics, "grace_batch_size_sum") == 5
     assert value(metrics, "grace_stage_duration_seconds_sum", stage="post") == pytest.approx(0.5)

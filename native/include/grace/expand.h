@@ -117,7 +117,8 @@ struct Request {
 // What became of the generated ads. Each is counted once, by the first test that it failed. Of the
 // matched ones, `limited` counts those that at_most left out before max_ads cut the list.
 struct Counts {
-  int64_t leaves;  // live ones
+  int64_t leaves;      // live ones
+  int64_t wasted = 0;  // those of them with no ad whose rule passes
   int64_t generated;
   int64_t attributes;
   std::vector<int64_t> sets;

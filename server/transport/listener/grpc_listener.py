@@ -24,6 +24,9 @@ from grace.server.transport.listener.slow_callers import (
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
+AUTHORIZATION, TRACEPARENT = "authorization", "traceparent"
+"""Headers of a call: its token, and the caller's trace."""
+
 
 class Context(Protocol):
     """What a call needs from gRPC, in this process or in a relay.
@@ -57,10 +60,10 @@ class GrpcContext:
         """Return the caller's end of the connection."""
         return str(self._context.peer())
 
-    def authorization(self) -> str:
-        """Return the call's first header `authorization`, or an empty text."""
+    def header(self, wanted: str) -> str:
+        """Return the call's first header of this name, or an empty text."""
         headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
-        return next((str(value) for name, value in headers if name == "authorization"), "")
+        return next((str(value) for name, value in headers if name == wanted), "")
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         # A callback of gRPC's would put the call into a cycle, freed only by a garbage collection.

@@ -39,6 +39,7 @@ class ListenLimits:
     reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
+    traces         whether the server traces calls, so that it needs their header `traceparent`
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
     keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
@@ -56,6 +57,7 @@ class ListenLimits:
     reply_seconds: float
     reflection: bool
     tokens: bool
+    traces: bool
     keepalive_seconds: float = 30.0
     keepalive_timeout_seconds: float = 20.0
     handshake_seconds: float = 10.0
@@ -74,6 +76,7 @@ class ListenLimits:
             reply_seconds=listen.reply_seconds,
             reflection=listen.reflection,
             tokens=listen.token_file is not None,
+            traces=config.traces.endpoint is not None,
         )
 
     def options(self) -> Options:

@@ -13,13 +13,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-_TIMES = struct.Struct("<ddBH")
+_TIMES = struct.Struct("<ddBHB")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
 _FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
 MAX_AUTHORIZATION_BYTES = 65_535
+MAX_TRACEPARENT_BYTES = 255  # W3C's has 55
 
 
 class Kind(IntEnum):
@@ -56,29 +57,36 @@ class RelayedMessage:
     deadline       on the same clock, or infinity
     connection     the caller's end of the connection, as gRPC spells it
     authorization  the call's header of this name, empty if the server needs none
+    traceparent    the same, empty if the server does not trace
     """
 
     arrived: float
     deadline: float
     connection: str
     authorization: str = field(repr=False)
+    traceparent: str
     message: bytes
 
     def packed(self) -> tuple[bytes, ...]:
         connection = self.connection.encode()[:MAX_CONNECTION_BYTES]
         authorization = self.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
-        sizes = len(connection), len(authorization)
-        times = _TIMES.pack(self.arrived, self.deadline, *sizes)
-        return times, connection, authorization, self.message
+        traceparent = self.traceparent.encode()[:MAX_TRACEPARENT_BYTES]
+        headers = connection, authorization, traceparent
+        return (
+            _TIMES.pack(self.arrived, self.deadline, *map(len, headers)),
+            *headers,
+            self.message,
+        )
 
     @classmethod
     def unpack(cls, body: bytes) -> "RelayedMessage":
         arrived, deadline, *sizes = _TIMES.unpack_from(body)
-        connection_end = _TIMES.size + sizes[0]
-        begin = connection_end + sizes[1]
-        connection = body[_TIMES.size : connection_end].decode(errors="replace")
-        authorization = body[connection_end:begin].decode(errors="replace")
-        return cls(arrived, deadline, connection, authorization, body[begin:])
+        texts, begin = [], _TIMES.size
+        for size in sizes:
+            texts.append(body[begin : begin + size].decode(errors="replace"))
+            begin += size
+        connection, authorization, traceparent = texts
+        return cls(arrived, deadline, connection, authorization, traceparent, body[begin:])
 
 
 class Link:

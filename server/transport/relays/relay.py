@@ -29,7 +29,12 @@ from grace.proto.retrieval_pb2 import DESCRIPTOR
 from grace.server.observe.logs import LOGGER, RareForeignLines, fields_of
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.credentials.tls import certificate_files
-from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
+from grace.server.transport.listener.grpc_listener import (
+    AUTHORIZATION,
+    TRACEPARENT,
+    GrpcContext,
+    GrpcListener,
+)
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
 
@@ -86,7 +91,7 @@ class Relay:
     def __init__(self, link: Link, limits: ListenLimits) -> None:
         service, methods = DESCRIPTOR.services_by_name["AdsRetrieval"], {"Retrieve": self._retrieve}
         self._link = link
-        self._tokens = limits.tokens
+        self._tokens, self._traces = limits.tokens, limits.traces
         self._listener = GrpcListener(service, methods, limits, shares_port=True)
         self._loop = asyncio.get_running_loop()
         self._last_call = 0
@@ -137,9 +142,11 @@ class Relay:
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
         context.add_done_callback(lambda context: self._ended(number, unread=context.unread))
-        authorization = context.authorization() if self._tokens else ""
         call = RelayedMessage(
-            arrived, context.deadline(arrived), context.peer(), authorization, message
+            *(arrived, context.deadline(arrived), context.peer()),
+            context.header(AUTHORIZATION) if self._tokens else "",
+            context.header(TRACEPARENT) if self._traces else "",
+            message,
         )
         self._link.send(Kind.CALL, number, *call.packed())
         end = await outcome

@@ -27,7 +27,8 @@ class RelayedCall:
         self.unread = False
         given = RelayedMessage.unpack(body)
         call = Call(
-            given.message, given.arrived, given.deadline, given.connection, given.authorization
+            *(given.message, given.arrived, given.deadline, given.connection),
+            *(given.authorization, given.traceparent),
         )
         front_end.opened(call, self)  # now: the next frame may be the end of another call
         self._task = asyncio.create_task(self._answer(front_end, call))

@@ -1,0 +1,1 @@
+"""The dashboard and the alerts against a real Prometheus."""

@@ -1,0 +1,29 @@
+"""The dashboard is what its program writes, and each alert has its section in the runbook."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.monitoring import DASHBOARD, alerts
+
+
+@pytest.mark.subprocess
+def test_the_dashboard_is_what_its_program_writes(tmp_path: Path) -> None:
+    written = tmp_path / "dashboard.json"
+    program = DASHBOARD.with_name("dashboard.py")
+    subprocess.run([sys.executable, str(program), str(written)], check=True)
+    assert written.read_text() == DASHBOARD.read_text(), "run make fix"
+
+
+def test_each_alert_names_its_section_of_the_runbook(repository: Path) -> None:
+    runbook = (repository / "docs" / "runbook.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### (Grace\w+)$", runbook, re.MULTILINE)
+    assert sections == list(alerts())
+    for name, alert in alerts().items():
+        page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
+        assert (page, anchor) == ("docs/runbook.md", name.lower())
+        assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
+        assert alert["labels"]["severity"] in ("page", "ticket")

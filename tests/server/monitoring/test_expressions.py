@@ -1,0 +1,80 @@
+"""Every expression of dashboard and alerts, on a real Prometheus that scrapes a real server."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from grace.bench.monitoring.panels import read_panels
+from grace.bench.monitoring.prometheus import Prometheus
+from support.monitoring import ALERTS, DASHBOARD, needs, rules, steady_calls
+from support.retrieve_calls import message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = [needs("prometheus"), pytest.mark.subprocess]
+
+SCRAPE_SECONDS = 0.5
+RATE_INTERVAL = "4s"
+NOT_HERE = {"GPU memory": "on a CPU", "Certificate": "without TLS"}
+"""Panels without data on this server."""
+NO_SELECTOR_HERE = {'grace_certificate_expiry_timestamp_seconds{job="grace"}'}
+
+_SELECTOR = re.compile(r"\b((?:grace|process)_\w+|up)(\{[^}]*\})")
+_ALTERNATIVES = re.compile(r'(\w+)=~"([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    """It scrapes a server that answers, and refuses some calls."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    config = serving_files.write_config("monitored.yaml", state_dir=str(folder / "state"))
+    calls = [*(message(request) for request in serving_files.requests[:9]), b"\xff"]
+    with (
+        ServerProcess(config) as server,
+        Prometheus(folder, [server.metrics_address], SCRAPE_SECONDS, ALERTS) as started,
+        steady_calls(server.address, calls, seconds_between=0.05),
+    ):
+        server.wait_until(lambda: has_data(started, "grace:answers:rate5m > 0"), "it has scraped")
+        yield started
+
+
+def has_data(prometheus: Prometheus, expr: str) -> bool:
+    return any(series.has_number for series in prometheus.query(expr))
+
+
+def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus) -> None:
+    panels = read_panels(DASHBOARD, RATE_INTERVAL)
+    empty = [
+        f"{panel.title}: {query.expr}"
+        for panel in panels
+        for query in panel.queries
+        if panel.title not in NOT_HERE and not has_data(prometheus, query.expr)
+    ]
+    assert empty == []
+    absent = [panel for panel in panels if panel.title in NOT_HERE]
+    assert len(absent) == len(NOT_HERE)
+    assert not any(has_data(prometheus, query.expr) for panel in absent for query in panel.queries)
+
+
+def selectors() -> set[str]:
+    """Return every selector of the rules; of several values of a label, one each."""
+    found = set()
+    for rule in rules():
+        for metric, labels in _SELECTOR.findall(rule["expr"]):
+            several = _ALTERNATIVES.search(labels)
+            values = several[2].split("|") if several else [""]
+            for value in values:
+                one = labels.replace(several[0], f'{several[1]}="{value}"') if several else labels
+                found.add(f"{metric}{' '.join(one.split())}")
+    return found
+
+
+def test_every_rule_reads_series_that_a_server_has_and_none_fires(prometheus: Prometheus) -> None:
+    assert len(selectors()) > len(rules())
+    missing = {each for each in selectors() if not has_data(prometheus, each)}
+    assert missing == NO_SELECTOR_HERE
+    assert prometheus.rule_faults() == []
+    assert prometheus.firing() == set()
