@@ -13,6 +13,9 @@ ADDRESS ?=
 ADMIN ?=
 CUDA ?=
 DATA ?=
+IMAGE ?= cpu
+IMAGE_ARGS ?=
+IMAGE_BUILD ?= $(if $(shell docker info 2>/dev/null | grep 'Server Version:'),docker build,buildah bud --format docker)
 BENCH_RESULTS ?= bench/results/cpu-$(shell getconf _NPROCESSORS_ONLN)core
 
 BIN := .venv/bin
@@ -24,7 +27,7 @@ SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-compile test-gpu test-package soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-compile test-gpu test-package image test-image soak sanitize bench load demo demo-model
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +123,12 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
+
+image:  ## build the container image grace:cpu, or with IMAGE=cuda the one for a GPU
+	$(IMAGE_BUILD) $(IMAGE_ARGS) --target $(IMAGE) --tag grace:$(IMAGE) --file docker/Dockerfile .
+
+test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root
+	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
 SOAK_TESTS = tests/server/soak tests/server/reload tests/server/monitoring $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
   wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \

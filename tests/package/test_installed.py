@@ -1,7 +1,6 @@
 """A user installs a wheel or an sdist next to other projects that own `proto` and `kernels`."""
 
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support import layout
+from support.clone import copy_clone
 from support.command import plain_environment
 
 pytestmark = [pytest.mark.package, pytest.mark.subprocess]
@@ -34,14 +34,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def clone(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files that git tracks or would track: no build output, no environment."""
-    target = tmp_path_factory.mktemp("clone")
-    listed = run("git", "ls-files", "-z", "-co", "--exclude-standard", cwd=repository)
-    for name in filter(None, listed.split("\0")):
-        if (repository / name).exists():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(repository / name, target / name, follow_symlinks=False)
-    return target
+    return copy_clone(repository, tmp_path_factory.mktemp("clone"))
 
 
 @pytest.fixture(scope="module")

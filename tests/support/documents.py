@@ -12,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 
 NOT_RUN = (
+    "builds or runs images",
     "installs the project",
     "is in quickstart.md",
     "measures the machine",

@@ -1,0 +1,221 @@
+"""The CPU image of a clean clone serves with a read-only root, as a user without rights.
+
+buildah builds the image. IMAGE_ARGS, which `make image` passes on, names the registry of packages
+where the default one cannot be reached. The base image comes from a registry, or if none can be
+reached from debootstrap. TEST_IMAGE names an image to test that buildah already has.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.clone import copy_clone
+from support.command import run_grace
+from support.container import NOBODY, Container, Image, opened_image
+from support.documents import the_file
+from support.server_process import wait_until
+
+NEEDED = ("buildah", "ip", "make", "nsenter", "setpriv", "unshare")
+missing = [name for name in NEEDED if shutil.which(name) is None]
+pytestmark = [
+    pytest.mark.image,
+    pytest.mark.subprocess,
+    pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes mounts and networks: needs root"),
+]
+
+BASE = "docker.io/library/debian:bookworm-slim"
+PACKAGES = "http://deb.debian.org/debian"
+PORT, METRICS, ADMIN = 50051, 9464, 50052
+
+
+@pytest.fixture(scope="session")
+def buildah(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The options that every buildah command here needs; a machine may have no policy of trust."""
+    policy = tmp_path_factory.mktemp("policy") / "policy.json"
+    policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+    os.environ["BUILDAH_ISOLATION"] = "chroot"
+    return ["--signature-policy", str(policy)]
+
+
+def require_base(buildah: Sequence[str], folder: Path) -> None:
+    """Get the base image: from buildah's storage, a registry, or as debootstrap makes it."""
+
+    def works(*command: str) -> bool:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    if works("buildah", "inspect", "--type", "image", BASE):
+        return
+    if works("timeout", "60", "buildah", "pull", *buildah, BASE):
+        return
+    made = ["debootstrap", "--variant=minbase", "bookworm", str(folder), PACKAGES]
+    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(folder / "var" / "cache" / "apt")
+    scratch = ["buildah", "from", "scratch"]
+    container = subprocess.run(scratch, capture_output=True, text=True, check=True).stdout.strip()
+    subprocess.run(["buildah", "add", "--quiet", container, str(folder), "/"], check=True)
+    subprocess.run(["buildah", "commit", "--rm", *buildah, container, BASE], check=True)
+
+
+def build_image(repository: Path, buildah: Sequence[str], folders: pytest.TempPathFactory) -> None:
+    require_base(buildah, folders.mktemp("base"))
+    clone = copy_clone(repository, folders.mktemp("clone"))
+    build = shlex.join(["buildah", "bud", "--format", "docker", "--pull-never", *buildah])
+    started = time.monotonic()
+    subprocess.run(["make", "image", f"IMAGE_BUILD={build}"], cwd=clone, check=True)
+    print(f"\nbuilt in {time.monotonic() - started:.0f} s")
+
+
+@pytest.fixture(scope="session")
+def image(
+    repository: Path, buildah: Sequence[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Image]:
+    name = os.environ.get("TEST_IMAGE", "localhost/grace:cpu")
+    if "TEST_IMAGE" not in os.environ:
+        build_image(repository, buildah, tmp_path_factory)
+    with opened_image(buildah, name) as opened:
+        print(f"\n{name}: {opened.size / 1e9:.2f} GB")
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def compose(repository: Path) -> dict[str, Any]:
+    text = (repository / "docker" / "compose.yaml").read_text()
+    found: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text))["services"]
+    return found
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    (tmp_path / "volume").mkdir()
+    return tmp_path / "volume"
+
+
+@pytest.fixture
+def requests(image: Image) -> Path:
+    return image.root / "usr/share/grace/demo/requests.jsonl"
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+
+
+def retrieve(container: Container, requests: Path) -> str:
+    """Call the server from outside its container, as a client does; return what that prints."""
+    address = f"{container.host}:{PORT}"
+    done = run_grace("retrieve", "--address", address, "--request", requests, "--wait", "60")
+    assert done.returncode == 0, done.stderr + container.log
+    return done.stdout
+
+
+def test_a_container_alone_serves_the_demonstration_without_rights(
+    image: Image, volume: Path, requests: Path, tmp_path: Path
+) -> None:
+    with Container(image, {"/var/lib/grace": volume}, tmp_path / "log") as container:
+        assert re.search(r"[1-9]\d* returned", retrieve(container, requests))
+        page = ["curl", "--silent", "--fail", f"http://{container.host}:{METRICS}/metrics"]
+        metrics = subprocess.run(page, capture_output=True, text=True, check=True).stdout
+        assert 'grace_requests_total{code="OK"} 1.0' in metrics
+        admin = run_grace("admin", "status", "--address", f"{container.host}:{ADMIN}")
+        assert admin.returncode != 0, "only the container itself reaches Admin"
+        inside = container.execute("grace", "admin", "status")
+        assert inside.returncode == 0, inside.stderr
+        servers = [each for each in container.processes() if each["Name"].startswith("grace")]
+        assert servers
+        for process in servers:
+            assert set(process["Uid"].split()) == set(process["Gid"].split()) == {str(NOBODY)}
+            assert int(process["CapEff"], 16) == int(process["CapBnd"], 16) == 0
+            assert process["NoNewPrivs"].strip() == "1"
+        assert "Read-only file system" in container.execute("touch", "/var/tmp/file").stderr
+        started = time.monotonic()
+        assert container.stop() == 0, container.log
+        assert time.monotonic() - started < 10
+    assert " ERROR " not in container.log
+    assert " WARN" not in container.log
+    assert files_below(volume) == {"state/ad_updates/log", "state/ad_updates/.lock"}
+
+
+def test_the_health_check_of_the_image_takes_less_than_a_second(
+    image: Image, volume: Path, requests: Path, tmp_path: Path
+) -> None:
+    check = image.config["Healthcheck"]["Test"]
+    assert check[0] == "CMD"
+    with Container(image, {"/var/lib/grace": volume}, tmp_path / "log") as container:
+        retrieve(container, requests)
+        times = []
+        for _ in range(5):
+            started = time.monotonic()
+            done = container.execute(*check[1:])
+            times.append(time.monotonic() - started)
+            assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{PORT}: SERVING\n")
+        print(f"\nhealth check: {min(times):.2f} s")
+        assert min(times) < 1.0
+        assert container.stop() == 0
+
+
+def test_a_server_follows_the_builder_of_compose_and_bears_its_load(
+    image: Image, volume: Path, requests: Path, tmp_path: Path, compose: dict[str, Any]
+) -> None:
+    """The commands are those of compose; only the hour is shorter, and the load."""
+    root = "/var/lib/grace/snapshots"
+    (tmp_path / "snapshots").mkdir()
+    snapshots = {root: tmp_path / "snapshots"}
+    builder = compose["builder"]
+    build = Container(
+        image,
+        snapshots,
+        tmp_path / "builds",
+        builder["command"],
+        builder["entrypoint"],
+        ["BUILD_SECONDS=3"],
+    )
+    current = tmp_path / "snapshots" / "CURRENT"
+    with build:
+        wait_until(current.exists, "the builder has published", 120, "")
+        volumes = {"/var/lib/grace": volume, **snapshots}
+        (volume / "snapshots").mkdir()
+        with Container(image, volumes, tmp_path / "log", compose["server"]["command"]) as server:
+            shown = retrieve(server, requests)
+            served = int(re.findall(r"^snapshot (\d+)", shown, re.MULTILINE)[0])
+            wait_until(
+                lambda: f"snapshot {served}," not in retrieve(server, requests), "it follows", 60
+            )
+            words = [word.replace("server:", "127.0.0.1:") for word in compose["load"]["command"]]
+            words = [re.sub("--seconds=.*", "--seconds=5", word) for word in words]
+            load = server.execute(*compose["load"]["entrypoint"][2:], *words)
+            assert load.returncode == 0, load.stdout + load.stderr
+            assert " 0 failed" in load.stdout
+            assert server.stop() == 0, server.log
+        assert build.stop() != 0, "a loop without an end ends by the signal"
+    assert {name.split("/")[0] for name in files_below(volume)} == {"state"}
+
+
+def test_the_image_has_the_hourly_script_and_neither_compiler_nor_pip(
+    image: Image, repository: Path
+) -> None:
+    script = image.root / "opt/grace/bin/hourly.sh"
+    assert script.read_text() == the_file(repository / "docs" / "building.md", "hourly.sh")
+    assert os.access(script, os.X_OK)
+    programs = {
+        file.name
+        for folder in ("usr/bin", "opt/grace/bin")
+        for file in (image.root / folder).iterdir()
+    }
+    assert not programs & {"gcc", "g++", "cc", "pip", "pip3"}
+    assert image.config["User"] == f"{NOBODY}:{NOBODY}"
+    assert set(image.config["Volumes"]) == {"/var/lib/grace"}
+
+
+def test_the_document_states_the_size_of_the_image(image: Image, repository: Path) -> None:
+    text = (repository / "docs" / "deploy.md").read_text()
+    (stated,) = re.findall(r"^\| `grace:cpu` \| ([\d.]+) GB", text, re.MULTILINE)
+    assert image.size / 1e9 == pytest.approx(float(stated), rel=0.1)
