@@ -120,7 +120,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
+SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet $(addprefix tests/server/test_,explain.py fault_bytes.py fault_http2.py wire_readers.py \
   wrong_snapshots.py) tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 
