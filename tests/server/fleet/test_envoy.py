@@ -15,7 +15,8 @@ import grpc
 import pytest
 import yaml
 
-from support.certificates import server_section
+from grace.client import Client
+from support.certificates import client_tls, server_section
 from support.fleet import (
     CALL_SECONDS,
     ENVOY,
@@ -208,6 +209,10 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
                 with pytest.raises(grpc.RpcError) as caught:
                     call(b"", timeout=CALL_SECONDS)
                 assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        tls = client_tls(fleet.identities.servers, fleet.identities.client)
+        with Client(fleet.envoy.address, tls=tls) as client:  # it watches health
+            result = client.retrieve(fleet.live.requests[0], timeout=CALL_SECONDS)
+            assert result.attempts == 1
         trusting = grpc.ssl_channel_credentials(fleet.identities.servers.file.read_bytes())
         with grpc.secure_channel(fleet.envoy.address, trusting) as channel:
             call = channel.unary_unary(METHOD)
