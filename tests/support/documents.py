@@ -17,6 +17,7 @@ NOT_RUN = (
     "is in quickstart.md",
     "measures the machine",
     "needs a GPU",
+    "needs a cluster",
     "needs compilers of other languages",
     "needs a server with TLS",
     "needs several machines",

@@ -1,0 +1,221 @@
+"""Envoy over two servers: no client notices that a server is killed, frozen, drained or updated."""
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import yaml
+
+from grace.client import Client
+from support.certificates import client_tls, server_section
+from support.fleet import (
+    CALL_SECONDS,
+    ENVOY,
+    Envoy,
+    FleetClients,
+    Identities,
+    Place,
+    free_port,
+)
+from support.live_snapshots import LiveRoot
+from support.retrieve_calls import METHOD, message
+from support.serving_files import ServingFiles
+
+pytestmark = [
+    pytest.mark.subprocess,
+    pytest.mark.skipif(not ENVOY.exists(), reason="envoy is not installed: make setup"),
+]
+
+ROUNDS = int(os.environ.get("FLEET_ROUNDS", "5"))
+LIGHT_RATE = 10.0
+LEAST_OK = 0.999
+LOAD = 0.6
+CALLERS = 16
+CAPACITY_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Fleet:
+    live: LiveRoot
+    envoy: Envoy
+    identities: Identities
+    first: Place
+    second: Place
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        return self.first.address, self.second.address
+
+    def clients(self, rate: float) -> FleetClients:
+        return FleetClients(self.envoy.address, self.identities.credentials(), self.live, rate)
+
+    def update_all(self) -> None:
+        """Replace one server after the other."""
+        for place in (self.first, self.second):
+            place.replace()
+            self.envoy.wait_healthy(*self.addresses)
+
+
+@pytest.fixture
+def envoy_file(repository: Path) -> Path:
+    return repository / "docker" / "envoy" / "envoy.yaml"
+
+
+@contextmanager
+def fleet_of(files: ServingFiles, folder: Path, envoy_file: Path) -> Iterator[Fleet]:
+    live = LiveRoot.write(folder, files)
+    cluster = yaml.safe_load(envoy_file.read_text())["static_resources"]["clusters"][0]
+    identities = Identities.write(folder, cluster["transport_socket"]["typed_config"]["sni"])
+    tls = server_section(identities.server, identities.clients.file)
+    places = []
+    for name in ("first", "second"):
+        port = free_port()
+        config = live.write_config(
+            f"{name}.yaml",
+            # A machine that is busy with other tests is no overload.
+            batching={"target_queue_ms": 60_000},
+            listen={"port": port, "tls": tls, "linger_seconds": 1.5},
+            logs={"requests": False},
+        )
+        places.append(Place(config, f"127.0.0.1:{port}"))
+    first, second = places
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(Place.start, places))
+        with Envoy(envoy_file, folder, identities, [each.address for each in places]) as envoy:
+            envoy.wait_healthy(first.address, second.address)
+            yield Fleet(live, envoy, identities, first, second)
+    finally:
+        for place in places:
+            place.kill()
+
+
+def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> None:
+    """End in each way once; `calls` more answers come after each change."""
+    envoy, first, second = fleet.envoy, fleet.first, fleet.second
+    clients.wait_for_answers(calls)
+
+    first.server.kill()
+    clients.wait_for_answers(calls)
+    envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the dead server is out")
+    first.start()
+    envoy.wait_healthy(*fleet.addresses)
+    clients.wait_for_answers(calls)
+
+    version = fleet.live.add(like=2)
+    fleet.live.publish(version)
+    second.replace()
+    envoy.wait_healthy(*fleet.addresses)
+    clients.wait_for_answers(calls, version)
+
+    first.server.signal(signal.SIGSTOP)
+    try:
+        envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the frozen server is out")
+        clients.wait_for_answers(calls)
+    finally:
+        first.server.signal(signal.SIGCONT)
+    envoy.wait_healthy(*fleet.addresses)
+    clients.wait_for_answers(calls)
+
+
+def assert_all_plain(fleet: Fleet, clients: FleetClients) -> None:
+    clients.assert_all_plain(fleet.live.expected(*clients.versions))
+    print(
+        f"{clients.ends.total()} calls, {dict(clients.ends)}, versions {dict(clients.versions)}, "
+        f"slowest {clients.slowest:.2f} s, Envoy retried {fleet.envoy.counted('upstream_rq_retry')}"
+    )
+
+
+def capacity_of(fleet: Fleet) -> float:
+    """Return the answers a second to callers who each call again at once."""
+    credentials, requests = fleet.identities.credentials(), fleet.live.requests
+    with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
+        method: Any = channel.unary_unary(METHOD)
+        begin = time.monotonic()
+
+        def call_again_and_again(first: int) -> int:
+            for number in itertools.count(first):
+                method(message(requests[number % len(requests)]), timeout=CALL_SECONDS)
+                if time.monotonic() - begin > CAPACITY_SECONDS:
+                    return number - first + 1
+            raise AssertionError
+
+        with ThreadPoolExecutor(CALLERS) as pool:
+            answers = sum(pool.map(call_again_and_again, range(CALLERS)))
+        return answers / (time.monotonic() - begin)
+
+
+@pytest.mark.soak
+def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fault(
+    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+) -> None:
+    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+        both = capacity_of(fleet)
+        fleet.first.server.kill()
+        fleet.envoy.wait_healthy(fleet.second.address)
+        survivor = capacity_of(fleet)
+        fleet.first.start()
+        fleet.envoy.wait_healthy(*fleet.addresses)
+        rate = LOAD * min(both, survivor)
+        print(f"both {both:.0f} answers/s, one {survivor:.0f}, load {rate:.0f} calls/s")
+        with fleet.clients(rate) as clients:
+            for _ in range(ROUNDS):
+                kill_drain_and_freeze(fleet, clients, calls=int(3 * rate))
+        assert_all_plain(fleet, clients)
+        with fleet.clients(rate) as updated:
+            for _ in range(ROUNDS):
+                fleet.update_all()
+                updated.wait_for_answers(int(3 * rate))
+        assert_all_plain(fleet, updated)
+        assert clients.share_ok >= LEAST_OK, clients.ends
+        assert set(updated.ends) == {"OK"}, updated.ends
+
+
+def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
+    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+) -> None:
+    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+        with fleet.clients(LIGHT_RATE) as clients:
+            kill_drain_and_freeze(fleet, clients, calls=10)
+        assert_all_plain(fleet, clients)
+        assert clients.share_ok >= LEAST_OK, clients.ends
+
+
+def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
+    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+) -> None:
+    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+        with fleet.clients(LIGHT_RATE) as clients:
+            clients.wait_for_answers(20)
+            fleet.update_all()
+            clients.wait_for_answers(20)
+        assert_all_plain(fleet, clients)
+        assert set(clients.ends) == {"OK"}
+        assert fleet.envoy.ready() == "LIVE"
+        assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="grace"}' in fleet.envoy.scrape()
+        credentials = fleet.identities.credentials()
+        for method in ("/grpc.health.v1.Health/Watch", "/grace.v1.Admin/GetStatus"):
+            with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
+                call: Any = channel.unary_unary(method)
+                with pytest.raises(grpc.RpcError) as caught:
+                    call(b"", timeout=CALL_SECONDS)
+                assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        tls = client_tls(fleet.identities.servers, fleet.identities.client)
+        with Client(fleet.envoy.address, tls=tls) as client:  # it watches health
+            result = client.retrieve(fleet.live.requests[0], timeout=CALL_SECONDS)
+            assert result.attempts == 1
+        trusting = grpc.ssl_channel_credentials(fleet.identities.servers.file.read_bytes())
+        with grpc.secure_channel(fleet.envoy.address, trusting) as channel:
+            call = channel.unary_unary(METHOD)
+            with pytest.raises(grpc.RpcError) as caught:
+                call(message(fleet.live.requests[0]), timeout=CALL_SECONDS)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
