@@ -17,7 +17,7 @@ _REPLY = RetrieveResponse(ad_ids=range(_ADS), scores=[-1.0] * _ADS).SerializeToS
 
 @contextmanager
 def prompt_server() -> Iterator[str]:
-    """Run the server as a process of its own inside `with`; yield its HOST:PORT."""
+    """Run the server in a separate process inside `with`; yield its HOST:PORT."""
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)

@@ -68,7 +68,7 @@ class Exporter(Protocol):
 
 
 class Traces:
-    """Belongs to the event loop, except that a thread of its own exports."""
+    """Belongs to the event loop. A separate thread exports the calls."""
 
     def __init__(
         self,
