@@ -31,9 +31,9 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.workload import Workload, random_weights
+from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
+from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.prompt_server import prompt_server
