@@ -59,7 +59,7 @@ from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
 
 _PROFILE = "measured"
-_MATCH_THREADS = 8
+_MATCH_THREADS = 16
 
 
 @dataclass(frozen=True, eq=False)
