@@ -10,6 +10,7 @@ import pytest
 
 from grace.bench.gpu.options import TABLES
 from grace.bench.gpu.pages.document import NAME, performance_document
+from grace.bench.gpu.pages.overview import draw_overview, eligible_ads
 from grace.bench.gpu.pages.pictures import draw_pictures
 from grace.bench.result_file import Row
 from grace.configs.marked_text import replaced
@@ -56,6 +57,24 @@ def test_every_picture_is_shown_in_its_section(results: Path) -> None:
     assert set(shown) == {
         "budget.png", "gtm.png", "ladder.png", "serve.png", "serve_timeline.png",
     }  # fmt: skip
+
+
+def test_the_readme_shows_the_picture_of_the_committed_results(
+    repository: Path, results: Path
+) -> None:
+    (drawn,) = draw_overview(results)
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    readme = (repository / "README.md").read_text()
+    assert f"](bench/results/h200/{drawn.name})" in readme
+    rows = json.loads((results / "passrate.json").read_text())["rows"]
+    (exact,) = [
+        row["eligible_ads"]
+        for row in rows
+        if (row.get("catalogue"), row.get("mode"), row.get("bucket")) == ("paper", "exact", "all")
+    ]
+    everybody, narrow = eligible_ads(rows).values()
+    assert everybody[-1] == exact
+    assert narrow == sorted(narrow)
 
 
 def test_every_table_has_a_section_and_its_command(results: Path, tmp_path: Path) -> None:

@@ -64,8 +64,8 @@ def the_file(page: Path, name: str) -> str:
 
 
 def pages_in_order(repository: Path) -> list[Path]:
-    """Return the README, then the documents in the order of its table, then all others."""
-    readme = repository / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    listed = [repository / name for name in re.findall(r"^\| \[(docs/[^]]+)\]", text, re.MULTILINE)]
-    return list(dict.fromkeys([readme, *listed, *sorted((repository / "docs").glob("*.md"))]))
+    """Return the README, then the documents in the order of their index, then all others."""
+    docs = repository / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    listed = [docs / name for name in re.findall(r"^\| \[([^]/]+\.md)\]", index, re.MULTILINE)]
+    return list(dict.fromkeys([repository / "README.md", *listed, *sorted(docs.glob("*.md"))]))

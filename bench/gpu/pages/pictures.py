@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/performance.md from the result files. Needs matplotlib (`plots`).
+"""Draw the pictures of README and docs/performance.md from the result files, with matplotlib.
 
     python -m grace.bench.gpu.pages.pictures bench/results/h200      after a table was measured
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace.bench.figures import Figure
+from grace.bench.gpu.pages.overview import draw_overview
 from grace.bench.gpu.pages.published import LADDER
 from grace.bench.load.client import STAGES
 from grace.bench.load.timeline import Slice, read_timeline
@@ -31,7 +32,7 @@ class _Chart(NamedTuple):
 
 
 def draw_pictures(results: Path) -> list[Path]:
-    """Draw every picture whose rows were measured, next to the result files."""
+    """Draw the document's pictures whose rows were measured, next to the result files."""
     drawn = []
     for table, chart in _CHARTS.items():
         file = results / f"{table}.json"
@@ -126,5 +127,6 @@ _CHARTS: Mapping[str, _Chart] = {
 
 
 if __name__ == "__main__":
-    for path in draw_pictures(Path(sys.argv[1])):
+    folder = Path(sys.argv[1])
+    for path in (*draw_pictures(folder), *draw_overview(folder)):
         print(path)
