@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import yaml
@@ -63,6 +64,7 @@ class RunningServer:
     options        other options of `grace serve`
     start_seconds  time limit for the start; a large model and catalogue take minutes
     command        what to run instead of `grace serve`
+    environment    variables that the server has besides this process's
     """
 
     def __init__(
@@ -72,16 +74,23 @@ class RunningServer:
         *options: str | Path,
         start_seconds: float = START_SECONDS,
         command: Sequence[str] = GRACE_SERVE,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._command = [*command, "--config", str(config), *map(str, options)]
         self._log = log
         self._start_seconds = start_seconds
+        self._environment = {**os.environ, **environment}
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
             # Its own process group: Ctrl-C reaches only the owner, which then stops the server.
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                self._command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
             )
         try:
             self._wait_ready()
