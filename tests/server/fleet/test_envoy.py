@@ -14,8 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
+from grace.bench.child_process import free_port
 from grace.bench.fleet.certificates import Identities
-from grace.bench.fleet.envoy import Envoy, envoy_program, free_port, server_name
+from grace.bench.fleet.envoy import Envoy, envoy_program, server_name
 from grace.client import Client
 from grace.client.connection import channel_credentials
 from support.fleet import CALL_SECONDS, FleetClients, Place
@@ -96,7 +97,7 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> No
 
     first.server.kill()
     clients.wait_for_answers(calls)
-    envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the dead server is out")
+    envoy.wait_healthy(second.address)
     first.start()
     envoy.wait_healthy(*fleet.addresses)
     clients.wait_for_answers(calls)
@@ -109,7 +110,7 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> No
 
     first.server.signal(signal.SIGSTOP)
     try:
-        envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the frozen server is out")
+        envoy.wait_healthy(second.address)
         clients.wait_for_answers(calls)
     finally:
         first.server.signal(signal.SIGCONT)
