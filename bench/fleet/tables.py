@@ -6,14 +6,6 @@ from pathlib import Path
 from grace.bench.markdown import ms, origin, table_of
 from grace.bench.result_file import Row, read_result
 
-_HEADING = """## What Envoy costs, and what further servers add
-
-One host, one server for each GPU, mode `exact`, TLS both ways. Clients and Envoy are on the same
-host. *Alone* is one request after another, *load* a rate with Poisson arrivals, and *saturation* a
-closed loop of 64 requests for each server. *Envoy's CPU* is its processor time for one answered
-request.
-"""
-
 
 def fleet_tables(rows: Sequence[Row]) -> str:
     """Return all loads, and for each precision the rates and P99 next to the direct ones."""
@@ -49,11 +41,11 @@ def fleet_tables(rows: Sequence[Row]) -> str:
 
 
 def fleet_document(file: Path) -> dict[str, str]:
-    """Return the section of docs/fleet.md by the name of its marks: empty without the file."""
+    """Return the text of docs/fleet.md by the name of its marks: empty without the file."""
     if not file.exists():
         return {"fleet": ""}
     result = read_result(file)
-    return {"fleet": f"{_HEADING}\n{origin(result)}{fleet_tables(result['rows'])}"}
+    return {"fleet": f"{origin(result)}{fleet_tables(result['rows'])}"}
 
 
 def _direct(rows: Sequence[Row], row: Row) -> Row | None:
