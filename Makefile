@@ -79,7 +79,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/ruff format .
 	$(BIN)/python -m grace.configs.settings docs/operations.md
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
-	$(BIN)/python -m grace.bench.gpu.document docs/performance.md bench/results/h200
+	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
 	$(BIN)/python docker/monitoring/dashboard.py docker/monitoring/dashboard.json
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))

@@ -1,7 +1,6 @@
-"""The `grace` command: thin, one file per command.
+"""The `grace` command: thin, one file per command, in folders by what the command is about.
 
 `grace.cli.main` holds the table of commands and turns errors into one line and an exit code. A
-command
-file imports only the standard library, typer and `configs` at its top, and the rest inside its
-function: `grace --help` stays instant.
+command's file imports only the standard library, typer and `configs` at its top, and the rest
+inside its function: `grace --help` stays instant.
 """

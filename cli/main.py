@@ -1,8 +1,9 @@
 """The `grace` command: the table of its sub-commands, and how it reports their errors.
 
-The command `a-name` is the function `a_name` of cli/a_name.py, annotated for typer. Its docstring
-is its help and ends with an example. To add a command, write the file and add its name to COMMANDS;
-`grace --help` lists the commands in that order. A file with an `app` holds a group of commands.
+The command `a-name` is the function `a_name` of the file a_name.py, annotated for typer. Its
+docstring is its help and ends with an example. To add a command, write the file and add its name
+and folder to COMMANDS; `grace --help` lists the commands in that order. A file with an `app` holds
+a group of commands.
 """
 
 import sys
@@ -18,27 +19,27 @@ from typer.models import ParameterInfo
 from grace.cli.help import Command, Group, name_values
 from grace.configs.errors import GraceError, SnapshotError
 
-COMMANDS = (
-    "demo",
-    "init",
-    "synth",
-    "build",
-    "inspect",
-    "verify",
-    "publish",
-    "init-model",
-    "import-t5",
-    "sids",
-    "import-sids",
-    "train",
-    "evaluate",
-    "serve",
-    "admin",
-    "retrieve",
-    "explain",
-    "bench",
-    "doctor",
-)
+COMMANDS = {
+    "demo": "service",
+    "init": "catalogue",
+    "synth": "catalogue",
+    "build": "catalogue",
+    "inspect": "catalogue",
+    "verify": "catalogue",
+    "publish": "catalogue",
+    "init-model": "model",
+    "import-t5": "model",
+    "sids": "catalogue",
+    "import-sids": "catalogue",
+    "train": "model",
+    "evaluate": "model",
+    "serve": "service",
+    "admin": "service",
+    "retrieve": "service",
+    "explain": "service",
+    "bench": "service",
+    "doctor": "service",
+}
 
 INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
@@ -118,9 +119,9 @@ def _finished(command: Callable[..., None]) -> Callable[..., None]:
     return report_errors(leave_reading_to(name_values(command)))
 
 
-for _command in COMMANDS:
+for _command, _folder in COMMANDS.items():
     _name = _command.replace("-", "_")
-    _module = import_module(f"grace.cli.{_name}")
+    _module = import_module(f"grace.cli.{_folder}.{_name}")
     if hasattr(_module, "app"):
         for _below in _module.app.registered_commands:
             _below.cls = Command

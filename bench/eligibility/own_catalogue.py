@@ -17,7 +17,7 @@ from torch import Tensor
 from grace.bench.eligibility.audience import AT_ONCE
 from grace.bench.eligibility.outcomes import Outcome, means, outcome_of
 from grace.bench.eligibility.search import Found
-from grace.bench.gpu.observed import observed
+from grace.bench.gpu.instruments.observed import observed
 from grace.bench.load.shots import read_shots
 from grace.bench.result_file import Row
 from grace.configs.errors import InputError, RequestError

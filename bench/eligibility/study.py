@@ -24,8 +24,8 @@ from grace.bench.eligibility.audience import (
 from grace.bench.eligibility.outcomes import Outcome, best_of, bucket_rows, outcome_of, range_rows
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
-from grace.bench.gpu.catalogue import SEED
-from grace.bench.gpu.workload import Workload
+from grace.bench.gpu.subjects.catalogue import SEED
+from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws

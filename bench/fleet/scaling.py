@@ -24,9 +24,9 @@ import torch
 
 from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
-from grace.bench.gpu.catalogue import FIRST_VERSION
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.served import (
+from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
+from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
     MANY,
     TINY,
@@ -40,7 +40,7 @@ from grace.bench.gpu.served import (
     server_of,
     write_files,
 )
-from grace.bench.gpu.workload import Workload
+from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 from grace.bench.result_file import Row

@@ -20,7 +20,10 @@ from typing import NamedTuple
 
 import torch
 
-from grace.bench.gpu.attention_kernels import (
+from grace.bench.gpu.instruments.counters import measure_counters
+from grace.bench.gpu.instruments.floors import Least
+from grace.bench.gpu.instruments.measure import copy_rate, require_close, require_equal, sustained
+from grace.bench.gpu.subjects.attention_kernels import (
     BlockTable,
     SelfInputs,
     cross_inputs,
@@ -31,10 +34,7 @@ from grace.bench.gpu.attention_kernels import (
     self_kernel,
     self_names,
 )
-from grace.bench.gpu.counters import measure_counters
-from grace.bench.gpu.floors import Least
-from grace.bench.gpu.measure import copy_rate, require_close, require_equal, sustained
-from grace.bench.gpu.workload import Workload
+from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops

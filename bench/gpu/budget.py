@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grace.bench.gpu.floors import Counts, Least, count_admission, counting_ops
-from grace.bench.gpu.measure import Timing, copy_rate, require_close, sustained
-from grace.bench.gpu.named_products import (
+from grace.bench.gpu.instruments.floors import Counts, Least, count_admission, counting_ops
+from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, sustained
+from grace.bench.gpu.subjects.named_products import (
     ADD,
     HIDDEN,
     INTO,
@@ -30,7 +30,7 @@ from grace.bench.gpu.named_products import (
     named_products,
     named_rounded,
 )
-from grace.bench.gpu.search import (
+from grace.bench.gpu.subjects.search import (
     DecoderBatch,
     DecoderGraph,
     SearchResult,
@@ -40,7 +40,7 @@ from grace.bench.gpu.search import (
     traced_search,
     traced_steps,
 )
-from grace.bench.gpu.workload import BATCHES, Engine, Workload
+from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot

@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 
-from grace.bench.gpu.measure import (
+from grace.bench.gpu.instruments.measure import (
     free_memory,
     require_close,
     require_equal,
@@ -24,7 +24,7 @@ from grace.bench.gpu.measure import (
     sustained,
     timed_on_host,
 )
-from grace.bench.gpu.search import (
+from grace.bench.gpu.subjects.search import (
     LEAST_OVERLAP,
     DecoderBatch,
     DecoderGraph,
@@ -35,7 +35,7 @@ from grace.bench.gpu.search import (
     traced_steps,
     unconstrained_result,
 )
-from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.result_file import Row
 from grace.bench.rungs.hf_t5 import (
     AllowedTokens,

@@ -20,10 +20,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.measure import by_turns, require_close, require_equal, sustained
-from grace.bench.gpu.node_masks import node_masks
-from grace.bench.gpu.search import (
+from grace.bench.gpu.instruments.measure import by_turns, require_close, require_equal, sustained
+from grace.bench.gpu.subjects.catalogue import Catalogue
+from grace.bench.gpu.subjects.node_masks import node_masks
+from grace.bench.gpu.subjects.search import (
     DecoderBatch,
     DecoderGraph,
     EveryToken,
@@ -34,7 +34,7 @@ from grace.bench.gpu.search import (
     seen_users,
     traced_steps,
 )
-from grace.bench.gpu.workload import BATCHES, Engine, Workload
+from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
 from grace.index.matchers.modes import MatcherMode
 from grace.kernels import (

@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 
 import torch
 
-from grace.bench.gpu.attention_kernels import best_tile, distinct_table, self_inputs
-from grace.bench.gpu.full_path import (
+from grace.bench.gpu.gtm import index_in_mode
+from grace.bench.gpu.instruments.measure import free_memory, sustained, timed_on_host
+from grace.bench.gpu.subjects.attention_kernels import best_tile, distinct_table, self_inputs
+from grace.bench.gpu.subjects.full_path import (
     FullPath,
     LoadedSnapshot,
     Surroundings,
     check_full_path,
     path_requests,
 )
-from grace.bench.gpu.gtm import index_in_mode
-from grace.bench.gpu.measure import free_memory, sustained, timed_on_host
-from grace.bench.gpu.search import (
+from grace.bench.gpu.subjects.search import (
     DecoderBatch,
     DecoderGraph,
     Search,
@@ -40,7 +40,7 @@ from grace.bench.gpu.search import (
     result_of_sids,
     unconstrained_result,
 )
-from grace.bench.gpu.workload import BATCHES, Engine, Workload, random_weights
+from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload, random_weights
 from grace.bench.result_file import Row
 from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
 from grace.bench.rungs.dense_search import (

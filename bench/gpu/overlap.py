@@ -23,11 +23,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.measure import require_overlap
-from grace.bench.gpu.observed import Selection, observed
-from grace.bench.gpu.search import shared, traced_search
-from grace.bench.gpu.trained_model import TrainingData, plan_of, prepare, train
-from grace.bench.gpu.workload import Engine, Workload, random_decoder_alone
+from grace.bench.gpu.instruments.measure import require_overlap
+from grace.bench.gpu.instruments.observed import Selection, observed
+from grace.bench.gpu.subjects.search import shared, traced_search
+from grace.bench.gpu.subjects.trained_model import TrainingData, plan_of, prepare, train
+from grace.bench.gpu.subjects.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot

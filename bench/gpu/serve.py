@@ -22,9 +22,9 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
-from grace.bench.gpu.catalogue import FIRST_VERSION
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.served import (
+from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
+from grace.bench.gpu.subjects.served import (
     EDGE_SHARE,
     IN_FLIGHT,
     MANY,
@@ -38,7 +38,7 @@ from grace.bench.gpu.served import (
     server_of,
     write_files,
 )
-from grace.bench.gpu.workload import Workload
+from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.prompt_server import prompt_server
 from grace.bench.load.timeline import (

@@ -5,7 +5,7 @@ import torch
 
 from grace.bench.eligibility import study
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.workload import workload_of
+from grace.bench.gpu.subjects.workload import workload_of
 from grace.bench.result_file import Row
 
 SIDS = 22_222

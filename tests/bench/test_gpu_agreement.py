@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
-from grace.bench.gpu.attention_kernels import self_kernel
-from grace.bench.gpu.catalogue import Catalogue
-from grace.bench.gpu.measure import require_close, require_equal, require_overlap
-from grace.bench.gpu.reply_check import check_reply, eligible_rules
-from grace.bench.gpu.search import (
+from grace.bench.gpu.instruments.measure import require_close, require_equal, require_overlap
+from grace.bench.gpu.instruments.reply_check import check_reply, eligible_rules
+from grace.bench.gpu.subjects.attention_kernels import self_kernel
+from grace.bench.gpu.subjects.catalogue import Catalogue
+from grace.bench.gpu.subjects.search import (
     DecodeInputs,
     DecoderBatch,
     SearchResult,
     check_result,
 )
-from grace.bench.gpu.search import overlap as overlap_of
+from grace.bench.gpu.subjects.search import overlap as overlap_of
 from grace.configs.errors import DeviceError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from grace.bench.gpu import measure
-from grace.bench.gpu.counters import COUNTED, counters_of_csv, measure_counters
-from grace.bench.gpu.measure import PowerDraw, Timing, by_turns, sustained, timed_on_host
+from grace.bench.gpu.instruments import measure
+from grace.bench.gpu.instruments.counters import COUNTED, counters_of_csv, measure_counters
+from grace.bench.gpu.instruments.measure import (
+    PowerDraw,
+    Timing,
+    by_turns,
+    sustained,
+    timed_on_host,
+)
 from grace.bench.gpu.options import TABLES, BenchOptions, device_of
 from grace.bench.result_file import Row, read_result, record
 from grace.configs.errors import DeviceError, InputError

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from grace.bench.gpu import attention, budget, gtm, ladder, serve
-from grace.bench.gpu.catalogue import Catalogue, catalogue_spec, full_requests
-from grace.bench.gpu.named_products import (
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
+from grace.bench.gpu.subjects.named_products import (
     ADD,
     HIDDEN,
     INTO,
@@ -25,8 +26,7 @@ from grace.bench.gpu.named_products import (
     named_products,
     named_rounded,
 )
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.workload import PAPER, workload_of
+from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.search import DecoderBatch
+from grace.bench.gpu.subjects.search import DecoderBatch
 from grace.bench.rungs.static_mask import KeptBeams
 from grace.configs.errors import DeviceError
 from grace.index.matchers.modes import MatcherMode

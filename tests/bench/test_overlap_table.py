@@ -7,7 +7,7 @@ import torch
 
 from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure
-from grace.bench.gpu.workload import workload_of
+from grace.bench.gpu.subjects.workload import workload_of
 from support.bench_workloads import CPU
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from grace.bench.gpu.document import NAME, performance_document
 from grace.bench.gpu.options import TABLES
-from grace.bench.gpu.pictures import draw_pictures
+from grace.bench.gpu.pages.document import NAME, performance_document
+from grace.bench.gpu.pages.pictures import draw_pictures
 from grace.bench.result_file import Row
 from grace.configs.marked_text import replaced
 

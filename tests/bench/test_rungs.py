@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from grace.bench.gpu.search import TracedResult, unconstrained_result
+from grace.bench.gpu.subjects.search import TracedResult, unconstrained_result
 from grace.bench.rungs.attention import spread_to_rows
 from grace.bench.rungs.dense_search import (
     L0,

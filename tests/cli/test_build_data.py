@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.cli.ads_table import known_ads, number_of, shown_table, values_of_no_ad
+from grace.cli.service.ads_table import known_ads, number_of, shown_table, values_of_no_ad
 from grace.configs.errors import InputError
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace

@@ -26,7 +26,7 @@ pytestmark = [
 
 ROUNDS = """
 from contextlib import closing
-from grace.cli.ray_cluster import ray_tasks
+from grace.cli.catalogue.ray_cluster import ray_tasks
 from grace.configs.errors import InputError
 
 def square(number):
@@ -205,7 +205,7 @@ def test_a_worker_names_the_damaged_file_and_nothing_is_published(
 def test_an_error_names_the_task_whose_worker_died_or_met_a_full_or_foreign_disk() -> None:
     code = """
 import os
-from grace.cli.ray_cluster import ray_tasks
+from grace.cli.catalogue.ray_cluster import ray_tasks
 from grace.configs.errors import WorkerError
 with ray_tasks("local", 1) as tasks:
     for function, task in ((os._exit, 1), (os.mkdir, "/no/such/place")):

@@ -12,8 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from grace.cli import doctor
 from grace.cli.main import COMMANDS, app, report_errors
+from grace.cli.service import doctor
 from grace.configs.errors import ConfigError, GraceError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import publish
@@ -33,8 +33,9 @@ EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
 
 
 def test_every_command_file_is_in_the_table(repository: Path) -> None:
-    on_disk = {file.stem for file in (repository / "cli").glob("*.py") if defines_its_name(file)}
-    assert sorted(command.replace("-", "_") for command in COMMANDS) == sorted(on_disk)
+    files = [file for file in (repository / "cli").rglob("*.py") if defines_its_name(file)]
+    on_disk = {file.stem.replace("_", "-"): file.parent.name for file in files}
+    assert on_disk == COMMANDS
 
 
 def test_help_lists_every_command_in_the_tables_order() -> None:

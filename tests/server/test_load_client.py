@@ -137,7 +137,7 @@ def test_a_rate_that_is_not_valid_ends_make_load_with_1_after_the_page(
     assert "33 calls/s: not valid: the server refused every" in (out / "report.html").read_text()
 
 
-@pytest.mark.parametrize("program", ["load.sweep", "load.report", "gpu.pictures"])
+@pytest.mark.parametrize("program", ["load.sweep", "load.report", "gpu.pages.pictures"])
 def test_without_matplotlib_one_line_names_the_remedy(program: str, tmp_path: Path) -> None:
     absent = tmp_path / "matplotlib" / "__init__.py"
     absent.parent.mkdir()

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from grace.bench.gpu.measure import RecordedGraph
+from grace.bench.gpu.instruments.measure import RecordedGraph
 from grace.bench.gpu.options import TABLES, BenchOptions
-from grace.bench.gpu.workload import Workload, workload_of
+from grace.bench.gpu.subjects.workload import Workload, workload_of
 from grace.model.engine.decode_weights import Precision
 
 CPU = torch.device("cpu")

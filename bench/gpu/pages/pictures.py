@@ -1,6 +1,6 @@
 """Draw the pictures of docs/performance.md from the result files. Needs matplotlib (`plots`).
 
-    python -m grace.bench.gpu.pictures bench/results/h200      after a table was measured
+    python -m grace.bench.gpu.pages.pictures bench/results/h200      after a table was measured
 
 `make fix` does not draw: another version of matplotlib writes other bytes.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from grace.bench.figures import Figure
-from grace.bench.gpu.published import LADDER
+from grace.bench.gpu.pages.published import LADDER
 from grace.bench.load.client import STAGES
 from grace.bench.load.timeline import Slice, read_timeline
 from grace.bench.result_file import Row, read_result

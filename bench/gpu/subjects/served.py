@@ -12,9 +12,9 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.catalogue import full_requests
 from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.workload import Workload, random_weights
+from grace.bench.gpu.subjects.catalogue import full_requests
+from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import WIRE, write_wire

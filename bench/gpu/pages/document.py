@@ -1,6 +1,6 @@
 """Make the tables of docs/performance.md from the result files: our numbers next to the paper's.
 
-    python -m grace.bench.gpu.document docs/performance.md bench/results/h200
+    python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 
 replaces the text between the document's marks. Instead of a table without a result file, it shows
 the command that makes the file, so that every number comes from a file.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from grace.bench.gpu.published import (
+from grace.bench.gpu.pages.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
     LADDER,
@@ -20,7 +20,7 @@ from grace.bench.gpu.published import (
     SELF_ATTENTION_MS,
     SELF_ATTENTION_NAMES,
 )
-from grace.bench.gpu.serve_tables import serve_tables
+from grace.bench.gpu.pages.serve_tables import serve_tables
 from grace.bench.markdown import POWER, Cell, markdown_table, ms, p99, table_of
 from grace.bench.result_file import Row, read_result, rows_of
 from grace.configs.marked_text import rewrite

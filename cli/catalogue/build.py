@@ -258,7 +258,7 @@ def _build(
         return build_in_shards(spec, Sharding(shards, scratch=scratch), progress, _note)
     _send_token_if_there()
     try:
-        from grace.cli.ray_cluster import ray_tasks
+        from grace.cli.catalogue.ray_cluster import ray_tasks
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.ads_table import ad_lines
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
-from grace.cli.retrieve import stage_times
+from grace.cli.service.ads_table import ad_lines
+from grace.cli.service.retrieve import stage_times
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
 from grace.configs.extras import install_command

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from grace import configs
-from grace.bench.gpu.catalogue import SEED, Catalogue
-from grace.bench.gpu.measure import RecordedGraph
+from grace.bench.gpu.instruments.measure import RecordedGraph
 from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
 from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops, load_ops, load_rounded_ops

@@ -15,17 +15,17 @@ from time import perf_counter
 
 import torch
 
-from grace.bench.gpu.catalogue import Catalogue, full_requests
-from grace.bench.gpu.measure import require_equal, require_overlap
-from grace.bench.gpu.reply_check import check_replies
-from grace.bench.gpu.search import (
+from grace.bench.gpu.instruments.measure import require_equal, require_overlap
+from grace.bench.gpu.instruments.reply_check import check_replies
+from grace.bench.gpu.subjects.catalogue import Catalogue, full_requests
+from grace.bench.gpu.subjects.search import (
     LEAST_OVERLAP,
     Search,
     SearchResult,
     TracedResult,
     overlap,
 )
-from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.serving import LimitsConfig

@@ -113,8 +113,8 @@ def bench(
         cache=cache,
     )
     try:
-        from grace.bench.gpu.measure import device_text
-        from grace.bench.gpu.workload import workload_of
+        from grace.bench.gpu.instruments.measure import device_text
+        from grace.bench.gpu.subjects.workload import workload_of
         from grace.bench.result_file import facts_of, record
 
         # Each table imports only what it needs, such as the server's packages or Hugging Face's.

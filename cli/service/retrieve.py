@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
 from grace.cli.options import (
     AsJson,
     Timeout,
@@ -21,7 +20,8 @@ from grace.cli.options import (
     require_seconds,
     spread,
 )
-from grace.cli.request_file import GivenRequest
+from grace.cli.service.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
+from grace.cli.service.request_file import GivenRequest
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

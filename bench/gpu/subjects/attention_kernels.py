@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from grace.bench.gpu.measure import sustained
-from grace.bench.gpu.search import EveryToken
-from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.gpu.instruments.measure import sustained
+from grace.bench.gpu.subjects.search import EveryToken
+from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.rungs.attention import (
     DenseCache,
     append,

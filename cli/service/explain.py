@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.ads_table import known_ads, number_of, shown_table
 from grace.cli.options import (
     AsJson,
     Timeout,
@@ -17,8 +16,9 @@ from grace.cli.options import (
     require_seconds,
     spread,
 )
-from grace.cli.request_file import GivenRequest
-from grace.cli.retrieve import reply_json
+from grace.cli.service.ads_table import known_ads, number_of, shown_table
+from grace.cli.service.request_file import GivenRequest
+from grace.cli.service.retrieve import reply_json
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,9 +12,9 @@ from functools import partial
 import numpy as np
 import torch
 
-from grace.bench.gpu.catalogue import SEED, Catalogue
-from grace.bench.gpu.measure import free_memory, require_equal, sustained
-from grace.bench.gpu.workload import BATCHES, Workload
+from grace.bench.gpu.instruments.measure import free_memory, require_equal, sustained
+from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
+from grace.bench.gpu.subjects.workload import BATCHES, Workload
 from grace.bench.result_file import Row
 from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.population import MAX_LOCATIONS

@@ -10,9 +10,9 @@ from statistics import mean
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.measure import require_close, require_equal, require_overlap
-from grace.bench.gpu.observed import Selection, observed
-from grace.bench.gpu.workload import Engine, Workload
+from grace.bench.gpu.instruments.measure import require_close, require_equal, require_overlap
+from grace.bench.gpu.instruments.observed import Selection, observed
+from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE

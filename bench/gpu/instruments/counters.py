@@ -1,6 +1,6 @@
 """Hardware counters of the attention kernels from Nsight Compute (ncu), or why there are none.
 
-    ncu ... python -m grace.bench.gpu.counters [--tiny]     makes the calls that ncu counts
+    ncu ... python -m grace.bench.gpu.instruments.counters [--tiny]   makes the calls to count
 
 One process makes all calls, because starting the profiler and compiling take longer than everything
 that is counted. A marking kernel comes before each call.
@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from grace.bench.gpu.attention_kernels import (
+from grace.bench.gpu.options import BenchOptions
+from grace.bench.gpu.subjects.attention_kernels import (
     cross_inputs,
     cross_kernels,
     distinct_table,
     self_inputs,
     self_kernel,
 )
-from grace.bench.gpu.options import BenchOptions
-from grace.bench.gpu.workload import Workload, workload_of
+from grace.bench.gpu.subjects.workload import Workload, workload_of
 from grace.bench.result_file import Row
 
 COUNTED = (
@@ -71,7 +71,7 @@ def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
         *(ncu, "--csv", "--page", "raw", "--profile-from-start", "off"),
         *("--target-processes", "all", "--clock-control", "none"),
         *("--metrics", ",".join(_METRICS.values())),
-        *(sys.executable, "-m", "grace.bench.gpu.counters"),
+        *(sys.executable, "-m", "grace.bench.gpu.instruments.counters"),
         *(["--tiny"] if work.options.tiny else []),
     ]
     try:

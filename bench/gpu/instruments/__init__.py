@@ -1,0 +1,1 @@
+"""How the tables measure: times, hardware counters, floors, and checks of what was timed."""

@@ -1,0 +1,1 @@
+"""What documents show of the result files: tables and pictures, next to the paper's numbers."""

@@ -1,0 +1,1 @@
+"""Commands that make, train and measure checkpoints."""

@@ -1,0 +1,1 @@
+"""Commands that run a server, call it, and measure it."""
