@@ -2,8 +2,8 @@
 
 python -m grace.bench.result_tables docs
 
-writes the tables of building.md, eligibility.md, eligibility-calibration.md, operations.md and
-sids.md, from bench/results.
+writes the tables of building.md, eligibility.md, eligibility-calibration.md, fleet.md,
+operations.md and sids.md, from bench/results.
 """
 
 import sys
@@ -13,6 +13,7 @@ from typing import Any
 
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.eligibility.tables import printed_tables as printed_study
+from grace.bench.fleet.tables import fleet_document, fleet_tables
 from grace.bench.gpu.pages.document import tables_of
 from grace.bench.markdown import origin, table_of
 from grace.bench.result_file import Row, read_result, rows_of
@@ -22,6 +23,7 @@ RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
 SIDS = RESULTS / "cpu-2core" / "sids.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
+FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
 
 
@@ -35,11 +37,14 @@ def main(docs: Path) -> None:
     ):
         for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
+    for mark, text in fleet_document(FLEET).items():
+        rewrite(docs / "fleet.md", mark, text)
 
 
 def printed_tables(name: str, rows: Sequence[Row]) -> str:
     """Return the rows of a table of `grace bench` in Markdown."""
-    return printed_study(rows) if name == "eligibility" else tables_of(name, rows)
+    own = {"eligibility": printed_study, "fleet": fleet_tables}
+    return own[name](rows) if name in own else tables_of(name, rows)
 
 
 def build_tables(result: Mapping[str, Any]) -> dict[str, str]:

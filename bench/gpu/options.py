@@ -61,6 +61,7 @@ TABLES: Mapping[str, Table] = {
         on_request=("swap:union",),
         rates="many",
     ),
+    "fleet": Table("fleet.scaling", rates="one"),
     "budget": Table("gpu.budget"),
     "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
     "overlap": Table("gpu.overlap", ("paper", "trained")),
@@ -73,6 +74,9 @@ TABLES: Mapping[str, Table] = {
         precisions="none", users="one", on_cpu=True,
     ),
 }  # fmt: skip
+
+SERVED = ("serve", "fleet")
+"""Tables that start servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class BenchOptions:
         for precision in self.precisions:
             if precision not in PRECISIONS:
                 raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-            if self.table == "serve" and self.device.type == "cpu" and precision != "fp32":
+            if self.table in SERVED and self.device.type == "cpu" and precision != "fp32":
                 raise InputError(
                     f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
                 )
@@ -179,4 +183,4 @@ def device_of(name: str) -> torch.device:
 def default_precisions(table: str, device: torch.device) -> tuple[Precision, ...]:
     if table in TABLES and TABLES[table].precisions == "none":
         return ()
-    return ("fp32" if table == "serve" and device.type == "cpu" else "bf16",)
+    return ("fp32" if table in SERVED and device.type == "cpu" else "bf16",)

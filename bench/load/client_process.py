@@ -28,7 +28,7 @@ from grace.bench.load.client import (
 )
 from grace.bench.load.ghz import read_result
 from grace.bench.load.shots import Shot
-from grace.client import PLAINTEXT, Access
+from grace.client import PLAINTEXT, Access, Tls
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
@@ -43,6 +43,7 @@ def run_in_a_process(
     connections: int = 4,
     timeout_ms: float | None = None,
     processes: int = 1,
+    tls: Tls | None = None,
 ) -> dict[str, Any]:
     """Make the load outside this process, whose work would delay calls; return its result.
 
@@ -60,6 +61,9 @@ def run_in_a_process(
         options["in-flight"] = load.in_flight
     if timeout_ms is not None:
         options["timeout-ms"] = timeout_ms
+    if tls is not None:
+        files = {"tls-ca": tls.ca, "tls-certificate": tls.certificate, "tls-key": tls.key}
+        options |= {name: file for name, file in files.items() if file is not None}
     given = [f"--{name}={value}" for name, value in options.items()]
     subprocess.run([sys.executable, "-m", "grace.bench.load", *given], check=False)
     if not out.exists():

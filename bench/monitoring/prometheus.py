@@ -3,27 +3,24 @@
 import json
 import math
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import yaml
 
-from grace.configs.errors import CallError, InputError
+from grace.bench.child_process import ChildProcess, free_port
+from grace.configs.errors import InputError
 
 JOB = "grace"
 """The name that alerts.yaml expects of the job."""
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
-LOOK_AGAIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +36,7 @@ class Series:
         return any(map(math.isfinite, self.values))
 
 
-class Prometheus:
+class Prometheus(ChildProcess):
     """Runs inside `with`, and keeps its data in `folder`, which must exist.
 
     targets  host:port of each server's metrics
@@ -63,31 +60,21 @@ class Prometheus:
             "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": list(targets)}]}],
         }
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self._address = f"127.0.0.1:{free.getsockname()[1]}"
-        self._log = folder / "prometheus.log"
-        self._command = [
+        self._address = f"127.0.0.1:{free_port()}"
+        command = [
             program,
             f"--config.file={folder / 'prometheus.yaml'}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={self._address}",
         ]
+        super().__init__("prometheus", command, folder / "prometheus.log", START_SECONDS)
 
-    def __enter__(self) -> Self:
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
-            )
+    def is_ready(self) -> bool:
         try:
-            self._wait_ready()
-        except BaseException:
-            self._kill()
-            raise
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._kill()
+            with urlopen(f"http://{self._address}/-/ready", timeout=ANSWER_SECONDS):
+                return True
+        except (HTTPError, URLError, ConnectionError):
+            return False
 
     def query(self, expr: str) -> list[Series]:
         """Evaluate an expression now."""
@@ -125,24 +112,6 @@ class Prometheus:
             with error:
                 fault = json.load(error).get("error", "")
             raise InputError(f"{given.get('query', path)}: {fault}") from None
-
-    def _wait_ready(self) -> None:
-        end = time.monotonic() + START_SECONDS
-        while True:
-            try:
-                with urlopen(f"http://{self._address}/-/ready", timeout=ANSWER_SECONDS):
-                    return
-            except (HTTPError, URLError, ConnectionError):
-                if self._process.poll() is not None or time.monotonic() > end:
-                    lines = self._log.read_text(errors="replace").splitlines() or [""]
-                    fault = f"prometheus is not ready: {lines[-1]}"
-                    raise CallError("UNAVAILABLE", "", fault) from None
-            time.sleep(LOOK_AGAIN_SECONDS)
-
-    def _kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
 
 
 def _columns(pairs: Sequence[tuple[float, str]]) -> tuple[list[float], list[float]]:

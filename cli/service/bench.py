@@ -22,7 +22,7 @@ def bench(
     table: Annotated[
         str,
         typer.Argument(
-            help="attention, gtm, ladder, serve, budget, others, overlap or eligibility."
+            help="attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility."
         ),
     ],
     out: Annotated[
@@ -48,7 +48,8 @@ def bench(
         typer.Option(help="SIDs of the catalogue instead of 30 million; repeatable."),
     ] = None,
     rate: Annotated[
-        list[float] | None, typer.Option(help="serve: requests a second; repeatable.")
+        list[float] | None,
+        typer.Option(help="Requests a second; repeatable for serve. fleet: for each server."),
     ] = None,
     users: Annotated[
         int | None, typer.Option(help="eligibility: users of the population. Default: 512.")
@@ -78,17 +79,18 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure one of the tables in docs/performance.md, or the study in docs/eligibility.md.
+    """Measure one of the tables in docs/performance.md, docs/eligibility.md or docs/fleet.md.
 
     Every row has passed its agreement test.
 
     attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under
-    load. budget: the decode loop, kernel by kernel. others: other systems, side by side. overlap:
-    the share of results that stays the same in half precision; trains a model first. eligibility:
-    what each way to decode returns to users, for docs/eligibility.md; also on a CPU. With
-    --snapshots it compares modes on snapshots of your own. The file, and standard output with
-    --json, get each row as soon as it is measured. Without --json, the tables follow at the end.
+    load. fleet: a server for each GPU, behind one Envoy. budget: the decode loop, kernel by kernel.
+    others: other systems, side by side. overlap: the share of results that stays the same in half
+    precision; trains a model first. eligibility: what each way to decode returns to users, for
+    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on snapshots of your own.
+    The file, and standard output with --json, get each row as soon as it is measured. Without
+    --json, the tables follow at the end.
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """

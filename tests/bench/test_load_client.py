@@ -12,13 +12,13 @@ import grpc
 import numpy as np
 import pytest
 
+from grace.bench.fleet.certificates import Authority
 from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
 from grace.client import Access, Tls
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.certificates import Authority
 from support.known_server import REPLY, SHOTS, known_server
 
 CLOSED_ADDRESS = "127.0.0.1:9"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.certificates import Authority, server_tls
+from grace.bench.fleet.certificates import Authority
+from support.certificates import server_tls
 from support.command import plain_environment
 from support.served import Service, served
 

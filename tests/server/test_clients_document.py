@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from grace.bench.fleet.certificates import Authority
 from grace.client.target import SERVICE_CONFIG
-from support.certificates import Authority
 from support.command import plain_environment, run_python
 from support.documents import the_file
 from support.server_process import ServerProcess

@@ -19,10 +19,11 @@ from typing import Any
 import grpc
 import pytest
 
+from grace.bench.fleet.certificates import Authority, Files
 from grace.client import Access, AsyncClient, Client, Tls
 from grace.configs.errors import CallError, InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.certificates import Authority, Files, certificate_of, client_tls, server_section
+from support.certificates import certificate_of, client_tls, server_section
 from support.documents import the_block
 from support.in_process import invoke_grace
 from support.retrieve_calls import Counters, assert_counters_conserve

@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from grace.bench.fleet.certificates import Authority
 from grace.configs.errors import ConfigError, DeviceError, InputError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
@@ -30,7 +31,6 @@ from grace.server.start_up import (
     require_folder_of,
     too_little_memory,
 )
-from support.certificates import Authority
 from support.command import GRACE, plain_environment
 from support.forked import forked
 from support.in_process import invoke_grace

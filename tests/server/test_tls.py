@@ -19,17 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed448
 
+from grace.bench.fleet.certificates import Authority, Files
 from grace.client import Access, Tls
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import require_pair
 from grace.server.transport.credentials.tls import read_certificate
-from support.certificates import (
-    Authority,
-    Files,
-    certificate_of,
-    client_tls,
-    server_tls,
-)
+from support.certificates import certificate_of, client_tls, server_tls
 from support.served import METHOD, Service, served, until
 
 DATES = (datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC))

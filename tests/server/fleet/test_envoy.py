@@ -13,26 +13,20 @@ from typing import Any
 
 import grpc
 import pytest
-import yaml
 
+from grace.bench.child_process import free_port
+from grace.bench.fleet.certificates import Identities
+from grace.bench.fleet.envoy import Envoy, envoy_program, server_name
 from grace.client import Client
-from support.certificates import client_tls, server_section
-from support.fleet import (
-    CALL_SECONDS,
-    ENVOY,
-    Envoy,
-    FleetClients,
-    Identities,
-    Place,
-    free_port,
-)
+from grace.client.connection import channel_credentials
+from support.fleet import CALL_SECONDS, FleetClients, Place
 from support.live_snapshots import LiveRoot
 from support.retrieve_calls import METHOD, message
 from support.serving_files import ServingFiles
 
 pytestmark = [
     pytest.mark.subprocess,
-    pytest.mark.skipif(not ENVOY.exists(), reason="envoy is not installed: make setup"),
+    pytest.mark.skipif(envoy_program() is None, reason="envoy is not installed: make setup"),
 ]
 
 ROUNDS = int(os.environ.get("FLEET_ROUNDS", "5"))
@@ -55,8 +49,12 @@ class Fleet:
     def addresses(self) -> tuple[str, str]:
         return self.first.address, self.second.address
 
+    @property
+    def credentials(self) -> grpc.ChannelCredentials:
+        return channel_credentials(self.identities.client_tls)
+
     def clients(self, rate: float) -> FleetClients:
-        return FleetClients(self.envoy.address, self.identities.credentials(), self.live, rate)
+        return FleetClients(self.envoy.address, self.credentials, self.live, rate)
 
     def update_all(self) -> None:
         """Replace one server after the other."""
@@ -65,17 +63,11 @@ class Fleet:
             self.envoy.wait_healthy(*self.addresses)
 
 
-@pytest.fixture
-def envoy_file(repository: Path) -> Path:
-    return repository / "docker" / "envoy" / "envoy.yaml"
-
-
 @contextmanager
-def fleet_of(files: ServingFiles, folder: Path, envoy_file: Path) -> Iterator[Fleet]:
+def fleet_of(files: ServingFiles, folder: Path) -> Iterator[Fleet]:
     live = LiveRoot.write(folder, files)
-    cluster = yaml.safe_load(envoy_file.read_text())["static_resources"]["clusters"][0]
-    identities = Identities.write(folder, cluster["transport_socket"]["typed_config"]["sni"])
-    tls = server_section(identities.server, identities.clients.file)
+    identities = Identities.write(folder, server_name())
+    tls = identities.server_section
     places = []
     for name in ("first", "second"):
         port = free_port()
@@ -91,8 +83,7 @@ def fleet_of(files: ServingFiles, folder: Path, envoy_file: Path) -> Iterator[Fl
     try:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(Place.start, places))
-        with Envoy(envoy_file, folder, identities, [each.address for each in places]) as envoy:
-            envoy.wait_healthy(first.address, second.address)
+        with Envoy(folder, identities, [each.address for each in places]) as envoy:
             yield Fleet(live, envoy, identities, first, second)
     finally:
         for place in places:
@@ -106,7 +97,7 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> No
 
     first.server.kill()
     clients.wait_for_answers(calls)
-    envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the dead server is out")
+    envoy.wait_healthy(second.address)
     first.start()
     envoy.wait_healthy(*fleet.addresses)
     clients.wait_for_answers(calls)
@@ -119,7 +110,7 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> No
 
     first.server.signal(signal.SIGSTOP)
     try:
-        envoy.wait_until(lambda: envoy.healthy() == {second.address}, "the frozen server is out")
+        envoy.wait_healthy(second.address)
         clients.wait_for_answers(calls)
     finally:
         first.server.signal(signal.SIGCONT)
@@ -137,7 +128,7 @@ def assert_all_plain(fleet: Fleet, clients: FleetClients) -> None:
 
 def capacity_of(fleet: Fleet) -> float:
     """Return the answers a second to callers who each call again at once."""
-    credentials, requests = fleet.identities.credentials(), fleet.live.requests
+    credentials, requests = fleet.credentials, fleet.live.requests
     with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
         method: Any = channel.unary_unary(METHOD)
         begin = time.monotonic()
@@ -156,9 +147,9 @@ def capacity_of(fleet: Fleet) -> float:
 
 @pytest.mark.soak
 def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fault(
-    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+    with fleet_of(serving_files, tmp_path) as fleet:
         both = capacity_of(fleet)
         fleet.first.server.kill()
         fleet.envoy.wait_healthy(fleet.second.address)
@@ -181,9 +172,9 @@ def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fa
 
 
 def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
-    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+    with fleet_of(serving_files, tmp_path) as fleet:
         with fleet.clients(LIGHT_RATE) as clients:
             kill_drain_and_freeze(fleet, clients, calls=10)
         assert_all_plain(fleet, clients)
@@ -191,9 +182,9 @@ def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
 
 
 def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
-    serving_files: ServingFiles, tmp_path: Path, envoy_file: Path
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    with fleet_of(serving_files, tmp_path, envoy_file) as fleet:
+    with fleet_of(serving_files, tmp_path) as fleet:
         with fleet.clients(LIGHT_RATE) as clients:
             clients.wait_for_answers(20)
             fleet.update_all()
@@ -202,16 +193,17 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
         assert set(clients.ends) == {"OK"}
         assert fleet.envoy.ready() == "LIVE"
         assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="grace"}' in fleet.envoy.scrape()
-        credentials = fleet.identities.credentials()
+        credentials = fleet.credentials
         for method in ("/grpc.health.v1.Health/Watch", "/grace.v1.Admin/GetStatus"):
             with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
                 call: Any = channel.unary_unary(method)
                 with pytest.raises(grpc.RpcError) as caught:
                     call(b"", timeout=CALL_SECONDS)
                 assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        tls = client_tls(fleet.identities.servers, fleet.identities.client)
-        with Client(fleet.envoy.address, tls=tls) as client:  # it watches health
-            result = client.retrieve(fleet.live.requests[0], timeout=CALL_SECONDS)
+        with Client(fleet.envoy.address, tls=fleet.identities.client_tls) as client:
+            result = client.retrieve(
+                fleet.live.requests[0], timeout=CALL_SECONDS
+            )  # it watches health
             assert result.attempts == 1
         trusting = grpc.ssl_channel_credentials(fleet.identities.servers.file.read_bytes())
         with grpc.secure_channel(fleet.envoy.address, trusting) as channel:

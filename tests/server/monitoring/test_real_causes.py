@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from grace.bench.fleet.certificates import Authority
 from grace.bench.monitoring.prometheus import Prometheus
 from grace.index.storage import load_snapshot
-from support.certificates import Authority, server_section
+from support.certificates import server_section
 from support.faults import Faults
 from support.forgery import forge_manifest
 from support.live_snapshots import LiveRoot

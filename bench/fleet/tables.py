@@ -1,0 +1,70 @@
+"""The tables of `grace bench fleet`, on the screen and in docs/fleet.md."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grace.bench.markdown import ms, origin, table_of
+from grace.bench.result_file import Row, read_result
+
+
+def fleet_tables(rows: Sequence[Row]) -> str:
+    """Return all loads, and for each precision the rates and P99 next to the direct ones."""
+    loads = table_of(
+        rows,
+        ("load", "{measure}"),
+        ("through", "{variant}"),
+        ("type", "{precision}"),
+        ("offered/s", lambda x: f"{x['rps']:g}" if x["measure"] == "load" else ""),
+        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
+        ("P50, ms", "**{p50_ms:ms}**"),
+        ("P99, ms", "**{p99_ms:ms}**"),
+        ("errors", lambda x: x["errors"] + x["withdrawn"]),
+        ("Envoy's CPU, ms", lambda x: ms(x.get("envoy_cpu_ms"))),
+        ("repeated by Envoy", lambda x: x.get("envoy_retries", "")),
+        ("late P99, ms", "{client_late_p99_ms:ms}"),
+        ("valid", lambda x: "yes" if x["valid"] else "no"),
+    )
+    through = [row for row in rows if row["variant"] != "direct"]
+    compared = table_of(
+        [{**row, "direct": direct} for row in through if (direct := _direct(rows, row))],
+        ("load", "{measure}"),
+        ("through", "{variant}"),
+        ("type", "{precision}"),
+        (
+            "rate",
+            lambda x: f"**{_rate(x) / _rate(x['direct']):.2f}x**" if _rate(x["direct"]) else "",
+        ),
+        ("P50, ms more", lambda x: _more(x, "p50_ms")),
+        ("P99, ms more", lambda x: _more(x, "p99_ms")),
+    )
+    return f"{loads}\n**Against one server without Envoy**\n\n{compared}"
+
+
+def fleet_document(file: Path) -> dict[str, str]:
+    """Return the text of docs/fleet.md by the name of its marks: empty without the file."""
+    if not file.exists():
+        return {"fleet": ""}
+    result = read_result(file)
+    return {"fleet": f"{origin(result)}{fleet_tables(result['rows'])}"}
+
+
+def _direct(rows: Sequence[Row], row: Row) -> Row | None:
+    keys = ("measure", "precision")
+    return next(
+        (
+            each
+            for each in rows
+            if each["variant"] == "direct" and all(each[key] == row[key] for key in keys)
+        ),
+        None,
+    )
+
+
+def _rate(row: Row) -> float:
+    rate: float = row["answered_rps"] if "answered_rps" in row else row["rps"]
+    return rate
+
+
+def _more(row: Row, name: str) -> str:
+    own, direct = row[name], row["direct"][name]
+    return "" if own is None or direct is None else f"{own - direct:+.1f}"
