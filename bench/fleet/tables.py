@@ -41,9 +41,9 @@ def fleet_tables(rows: Sequence[Row]) -> str:
 
 
 def fleet_document(file: Path) -> dict[str, str]:
-    """Return the text of docs/fleet.md by the name of its marks: empty without the file."""
+    """Return the text of docs/fleet.md by the name of its marks, also before there is a file."""
     if not file.exists():
-        return {"fleet": ""}
+        return {"fleet": "Not measured yet.\n"}
     result = read_result(file)
     return {"fleet": f"{origin(result)}{fleet_tables(result['rows'])}"}
 

@@ -31,6 +31,6 @@ def test_two_servers_are_measured_directly_and_through_envoy(tmp_path: Path) -> 
     assert [row["client_processes"] for row in rows] == [1, 1, 1, 2, 2, 1, 1, 1]
     assert "| load | Envoy, 2 servers | fp32 | **" in fleet_tables(rows)
     file = tmp_path / "fleet.json"
-    assert fleet_document(file) == {"fleet": ""}
+    assert fleet_document(file) == {"fleet": "Not measured yet.\n"}
     write_result(file, "grace bench fleet", [], rows)
     assert "`grace bench fleet`" in fleet_document(file)["fleet"]

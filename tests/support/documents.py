@@ -66,6 +66,8 @@ def the_file(page: Path, name: str) -> str:
 def pages_in_order(repository: Path) -> list[Path]:
     """Return the README, then the documents in the order of their index, then all others."""
     docs = repository / "docs"
-    index = (docs / "README.md").read_text(encoding="utf-8")
-    listed = [docs / name for name in re.findall(r"^\| \[([^]/]+\.md)\]", index, re.MULTILINE)]
-    return list(dict.fromkeys([repository / "README.md", *listed, *sorted(docs.glob("*.md"))]))
+    index = docs / "README.md"
+    text = index.read_text(encoding="utf-8")
+    listed = [docs / name for name in re.findall(r"^\| \[([^]/]+\.md)\]", text, re.MULTILINE)]
+    others = sorted(set(docs.glob("*.md")) - {index})
+    return list(dict.fromkeys([repository / "README.md", *listed, *others]))
