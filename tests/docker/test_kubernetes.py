@@ -36,7 +36,10 @@ every_overlay = pytest.mark.parametrize("overlay", OVERLAYS)
 @cache
 def rendered(overlay: str) -> dict[tuple[str, str], Any]:
     """Return the objects of an overlay by kind and name."""
-    folder = Path(__file__).parents[2] / "docker" / "kubernetes" / "overlays" / overlay
+    return rendered_from(Path(__file__).parents[2] / "docker" / "kubernetes" / "overlays" / overlay)
+
+
+def rendered_from(folder: Path) -> dict[tuple[str, str], Any]:
     command = [str(KUBECTL), "kustomize", str(folder)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     objects = list(yaml.safe_load_all(text))
@@ -180,6 +183,28 @@ def test_the_build_publishes_to_the_folder_that_servers_follow(
         assert f"${{{variable['name']}:-" in script
     (first,) = deployment(overlay)["initContainers"]
     assert f"{root}/CURRENT" in first["command"][-1]
+
+
+def test_the_documented_overlay_changes_image_settings_and_what_is_built(
+    repository: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(repository / "docker", tmp_path / "docker")
+    own, page = tmp_path / "own", repository / "docs" / "fleet.md"
+    own.mkdir()
+    (own / "kustomization.yaml").write_text(the_file(page, "kustomization.yaml"))
+    (own / "serve.yaml").write_text("state_dir: /elsewhere\n")
+    objects = rendered_from(own)
+    (served,) = objects["Deployment", "grace"]["spec"]["template"]["spec"]["containers"]
+    job = objects["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (builder,) = job["containers"]
+    assert {served["image"], builder["image"]} == {"registry.example.com/grace:cuda-1"}
+    assert builder["args"] == ["s3://shop/ads", *build("fleet")["containers"][0]["args"][1:]]
+    settings = [
+        each["data"]["serve.yaml"]
+        for (kind, _), each in objects.items()
+        if kind == "ConfigMap" and "serve.yaml" in each["data"]
+    ]
+    assert settings == ["state_dir: /elsewhere\n"]
 
 
 @every_overlay

@@ -91,8 +91,8 @@ def test_a_request_gives_the_same_bits_with_any_neighbours(device: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", WIDE)
 def test_a_gpu_finds_the_sids_of_its_reference(name: str) -> None:
-    """The order of a sum decides how a number between two of e4m3 is rounded, and so exchanges a
-    few SIDs. One case has 0.95 to 1; the mean of eight differs by less than 0.01 from its own."""
+    """The order of a sum decides how e4m3 rounds a number half-way between two, which exchanges a
+    few SIDs. One case has a share of 0.95 to 1, so the test takes the mean of eight."""
     shares = []
     for seed in range(2, 10):
         expected = searched(case_on("cpu", name, seed, requests=9))

@@ -2,7 +2,10 @@
 
 import itertools
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +22,8 @@ from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import Envoy, envoy_program, server_name
 from grace.client import Client
 from grace.client.connection import channel_credentials
+from grace.index.storage.versions import versions
+from support.documents import the_block
 from support.fleet import CALL_SECONDS, FleetClients, Place
 from support.live_snapshots import LiveRoot
 from support.retrieve_calls import METHOD, message
@@ -34,6 +39,7 @@ LIGHT_RATE = 10.0
 LEAST_OK = 0.999
 LOAD = 0.6
 CALLERS = 16
+DOCUMENTED_ADDRESS = "grace-envoy.grace.svc.cluster.local:50051"
 CAPACITY_SECONDS = 5.0
 
 
@@ -126,6 +132,22 @@ def assert_all_plain(fleet: Fleet, clients: FleetClients) -> None:
     )
 
 
+def assert_documented_client_is_answered(fleet: Fleet, folder: Path) -> None:
+    """Run the Python of docs/fleet.md, but for its address, in a folder with the files it names."""
+    identities = fleet.identities
+    folder.mkdir()
+    shutil.copy(identities.servers.file, folder / "ca.pem")
+    shutil.copy(identities.client.certificate, folder / "client.pem")
+    shutil.copy(identities.client.key, folder / "client.key")
+    page = Path(__file__).parents[3] / "docs" / "fleet.md"
+    code = the_block(page, "python").replace(DOCUMENTED_ADDRESS, fleet.envoy.address)
+    assert fleet.envoy.address in code
+    command = [sys.executable, "-c", f"{code}\nprint(result.snapshot_version)"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) in versions(fleet.live.root)
+
+
 def capacity_of(fleet: Fleet) -> float:
     """Return the answers a second to callers who each call again at once."""
     credentials, requests = fleet.credentials, fleet.live.requests
@@ -205,6 +227,7 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
                 fleet.live.requests[0], timeout=CALL_SECONDS
             )  # it watches health
             assert result.attempts == 1
+        assert_documented_client_is_answered(fleet, tmp_path / "client")
         trusting = grpc.ssl_channel_credentials(fleet.identities.servers.file.read_bytes())
         with grpc.secure_channel(fleet.envoy.address, trusting) as channel:
             call = channel.unary_unary(METHOD)
