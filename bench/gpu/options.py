@@ -159,6 +159,11 @@ class BenchOptions:
             if not self.tiny and not table.on_cpu:
                 raise InputError("--device cpu: only --tiny shapes are for a CPU")
             return
+        if self.device.index and self.table == "fleet":
+            raise InputError(
+                f"--device {self.device}: fleet starts a server on each GPU that it sees; choose "
+                "GPUs by the variable CUDA_VISIBLE_DEVICES"
+            )
         gpus = torch.cuda.device_count()
         if not gpus:
             other = "--device cpu" if table.on_cpu else "--device cpu --tiny"

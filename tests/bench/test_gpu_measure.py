@@ -105,6 +105,7 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
         ({"users": (5,)}, "--users 5: means nothing to gtm; leave it out"),
         ({"table": "eligibility"}, "--precision bf16: means nothing to eligibility"),
         ({"table": "serve"}, "--precision bf16: a server on a CPU computes in fp32; leave it out"),
+        ({"table": "fleet", "device": torch.device("cuda:1")}, "--device cuda:1: fleet starts a"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault: str) -> None:
