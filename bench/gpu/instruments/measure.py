@@ -284,7 +284,7 @@ def _nvml() -> Any:
 
 
 def device_text(device: torch.device) -> str:
-    """Such as "NVIDIA H200, driver 580.82, CUDA 13.0, torch 2.11.0, ...; 16 cores of ..."."""
+    """Such as "2 NVIDIA H200, driver 580.82, CUDA 13.0, torch 2.11.0, ...; 16 cores of ..."."""
     software = f"torch {torch.__version__}, Python {platform.python_version()}"
     if device.type != "cuda":
         return f"{machine()}, {software}"
@@ -293,7 +293,8 @@ def device_text(device: torch.device) -> str:
         driver = nvml.nvmlSystemGetDriverVersion()
     finally:
         nvml.nvmlShutdown()
-    name = torch.cuda.get_device_name(device)
+    count = torch.cuda.device_count()
+    name = f"{count} " * (count > 1) + torch.cuda.get_device_name(device)
     return f"{name}, driver {driver}, CUDA {torch.version.cuda}, {software}; {machine()}"
 
 
