@@ -68,7 +68,7 @@ class Identities:
             clients,
             servers.issue("server", server_name, "127.0.0.1"),
             clients.issue("envoy-inside", "envoy"),
-            servers.issue("envoy-outside", "localhost"),
+            servers.issue("envoy-outside", "127.0.0.1"),
             clients.issue("client", "client"),
         )
 

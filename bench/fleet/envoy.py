@@ -67,7 +67,7 @@ class Envoy(ChildProcess):
 
     @property
     def address(self) -> str:
-        return f"localhost:{self._port}"
+        return f"127.0.0.1:{self._port}"
 
     def is_ready(self) -> bool:
         return self.healthy() == set(self._servers)
