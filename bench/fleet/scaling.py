@@ -30,6 +30,7 @@ from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
     MANY,
     TINY,
+    TINY_IN_FLIGHT,
     TINY_RATES,
     LoadProcesses,
     ServedFiles,
@@ -104,12 +105,13 @@ def _rows(
     count = len(servers)
     own = TINY if options.tiny else MANY
     many = own._replace(clients=own.clients * count)
+    in_flight = count * (TINY_IN_FLIGHT if options.tiny else IN_FLIGHT)
     default = TINY_RATES[0] if options.tiny else FP8_RATE if precision == "fp8" else RATE
     rate = options.rates[0] if options.rates else default
     loads: dict[str, tuple[Load, LoadProcesses]] = {
         "alone": (ClosedLoop(1, options.seconds), many._replace(clients=1, connections=1)),
         "load": (OpenLoop(count * rate, options.seconds), many),
-        "saturation": (ClosedLoop(count * IN_FLIGHT, options.seconds), many),
+        "saturation": (ClosedLoop(in_flight, options.seconds), many),
     }
     address = servers[0].address if envoy is None else envoy.address
     variant = "direct" if envoy is None else f"Envoy, {count} server{'s' if count > 1 else ''}"

@@ -31,6 +31,8 @@ REQUESTS = 1024
 IN_FLIGHT = 64
 """Four full batches: with so many calls under way, the queue of a server is never empty."""
 
+TINY_IN_FLIGHT = 8
+
 EDGE_SHARE = 0.1
 """Of a run, at either end, where it is not steady."""
 
