@@ -20,6 +20,7 @@ from torch import Tensor
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous, require_tensor
 from grace.kernels.decode.cross_attention import check_cross_attention
+from grace.kernels.early_launch import await_kernel_before, early_launch
 
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
@@ -82,6 +83,7 @@ def cross_attention_triton(
             fitted=request_scale is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
+            **early_launch(queries.device, rows),
         )
     return out
 
@@ -168,7 +170,9 @@ def _whole_context(
     scaled: tl.constexpr,
     gathered: tl.constexpr,
     fitted: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     i_head = tl.program_id(1).to(tl.int64)
     i_request = tl.program_id(2).to(tl.int64)
     o_key = tl.arange(0, block_keys)
@@ -252,7 +256,9 @@ def _long_context(
     scaled: tl.constexpr,
     gathered: tl.constexpr,
     fitted: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     i_head = tl.program_id(1).to(tl.int64)
     i_request = tl.program_id(2).to(tl.int64)
     o_d = tl.arange(0, d_pad)

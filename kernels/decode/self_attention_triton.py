@@ -19,6 +19,7 @@ from torch import Tensor
 from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.self_attention import check_rearrange, check_self_attention
 from grace.kernels.decode.tensors import NO_BLOCK
+from grace.kernels.early_launch import await_kernel_before, early_launch
 
 _REARRANGED_ROWS = 128  # of a program
 
@@ -62,6 +63,7 @@ def self_attention_triton(
             block_heads=tiles.heads,
             scaled=row_scale is not None,
             num_warps=tiles.warps,
+            **early_launch(pool.device, rows),
         )
     return out
 
@@ -83,6 +85,7 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
             length_pad=triton.next_power_of_2(length),
             block_rows=_REARRANGED_ROWS,
             no_block=NO_BLOCK,
+            **early_launch(table.device, rows),
         )
     return new
 
@@ -117,7 +120,9 @@ def _attend(
     block_rows: tl.constexpr,
     block_heads: tl.constexpr,
     scaled: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_pair = tl.arange(0, block_rows * block_heads)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + o_pair // block_heads  # [pairs]
     o_head = tl.program_id(1) * block_heads + o_pair % block_heads  # [pairs]
@@ -176,7 +181,9 @@ def _gather(
     length_pad: tl.constexpr,
     block_rows: tl.constexpr,
     no_block: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
     o_position = tl.arange(0, length_pad)[None, :]
     live = o_row < rows

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.arrange_tokens import check_arrange_tokens
 from grace.kernels.encoder.token_product import empty_squares
 
@@ -50,6 +51,7 @@ def arrange_tokens_triton(
             block_tokens=block,
             block_d=columns,
             num_warps=4,
+            **early_launch(user.device),
         )
     return tokens, squares, mask
 
@@ -76,7 +78,9 @@ def _arrange(
     parts: tl.constexpr,
     block_tokens: tl.constexpr,
     block_d: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     i_request = tl.program_id(1).to(tl.int64)
     o_token = gated + tl.program_id(0) * block_tokens + tl.arange(0, block_tokens)
     o_d = tl.arange(0, block_d)

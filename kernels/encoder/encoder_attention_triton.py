@@ -4,7 +4,8 @@ What makes it fast: a program takes a block of queries of one head through the r
 by block with a running maximum, on tensor cores. It reads queries, keys and values in place, in the
 layout of the products before it, and writes the layout that the next product reads. The kernel pads
 sizes that are not powers of two, and the keys after the last whole block have a tile of their size.
-Sequences of different lengths are parts of one launch.
+Sequences of different lengths are parts of one launch. In a large launch a copy engine of the SM
+loads keys and values. It needs no addresses in registers, so more programs fit an SM.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,15 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.encoder_attention import Part, check_encoder_attention
+
+_MAPPED_REGISTERS = 96  # of a thread, if a copy engine loads its keys and values
+_LEAST_MAPPED = 256  # programs; fewer of them leave room enough
 
 
 class _Tiles(NamedTuple):
@@ -60,9 +66,14 @@ def encoder_attention_triton(
     tiles = _tiles_of(queries.dtype, most_queries, key_counts, padded(inner // heads))
     blocks = sum(triton.cdiv(part.queries, tiles.queries) for part in own)
     rest = _rest(key_counts, tiles.keys)
+    maps: tuple[TensorDescriptor | None, ...] = (None, None)
+    if blocks * heads * requests >= _LEAST_MAPPED and _mappable(keys, values, heads, tiles):
+        block = [tiles.keys, inner // heads]
+        maps = tuple(_map_of(each, block) for each in (keys, values))
     if out.numel() and blocks:
         _attend[(blocks, heads, requests)](
-            *(queries, keys, values, None if key_mask is None else key_mask.view(torch.uint8)),
+            *(*maps, queries, keys, values),
+            None if key_mask is None else key_mask.view(torch.uint8),
             *(bias, out, scale * LOG2_E.value, count, tokens),
             *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
             *(0 if key_mask is None else key_mask.stride(0), *out.stride()[:2]),
@@ -76,6 +87,8 @@ def encoder_attention_triton(
             biased=bias is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
+            maxnreg=None if maps[0] is None else _MAPPED_REGISTERS,
+            **early_launch(queries.device),
         )
     return out
 
@@ -110,8 +123,28 @@ def _padded_keys(key_counts: Sequence[int], tile: int) -> int:
     return sum(each // tile * tile + _rest(key_counts, tile) for each in key_counts)
 
 
+def _mappable(keys: Tensor, values: Tensor, heads: int, tiles: _Tiles) -> bool:
+    """Return whether a copy engine can load blocks, and few registers hold the rest."""
+    (_, tokens, inner), size = keys.shape, keys.element_size()
+    fits = size == 2 and inner // heads == 64 and (tiles.queries, tiles.keys) == (64, 64)
+    return fits and all(
+        each.stride(0) == tokens * each.stride(1)
+        and each.data_ptr() % 16 == 0
+        and each.stride(1) * size % 16 == 0
+        for each in (keys, values)
+    )
+
+
+def _map_of(tensor: Tensor, block: list[int]) -> TensorDescriptor:
+    """Return tokens [B, T, inner] as one matrix, [B * T, inner], that is read in blocks."""
+    requests, tokens, inner = tensor.shape
+    return TensorDescriptor(tensor, [requests * tokens, inner], [tensor.stride(1), 1], block)
+
+
 @triton.jit(do_not_specialize=["count", "tokens"])
 def _attend(
+    key_map: tl.tensor,
+    value_map: tl.tensor,
     p_queries: tl.tensor,
     p_keys: tl.tensor,
     p_values: tl.tensor,
@@ -138,14 +171,14 @@ def _attend(
     block_rest: tl.constexpr,
     masked: tl.constexpr,
     biased: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
-    i_head = tl.program_id(1).to(tl.int64)
-    i_request = tl.program_id(2).to(tl.int64)
+    await_kernel_before(early)
+    i_head, i_request = tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     o_d = tl.arange(0, d_pad)
     in_head = (o_d < d_head)[None, :]
     o_column = i_head * d_head + o_d[None, :]
-    first_query, last_query, first_key, last_key = 0, count, 0, tokens
-    block = tl.program_id(0)
+    first_query, last_query, first_key, last_key, block = 0, count, 0, tokens, tl.program_id(0)
     if parts is not None:
         first_block = 0
         for i in tl.static_range(len(parts)):
@@ -162,43 +195,54 @@ def _attend(
     queries = tl.load(p_query, mask=live, other=0.0)
     p_key = p_keys + i_request * key_request + o_column
     p_value = p_values + i_request * value_request + o_column
-    p_counts = p_mask
     if masked:
-        p_counts += i_request * mask_request
-
+        p_mask += i_request * mask_request
     highest = tl.full((block_queries,), float("-inf"), tl.float32)
     total = tl.zeros((block_queries,), tl.float32)
     mixed = tl.zeros((block_queries, d_pad), tl.float32)
     end = last_key - (last_key - first_key) % block_keys
+    # What comes from memory is asked for before the products, which it would delay.
+    if block_rest > 0:
+        o_rest = (end + tl.arange(0, block_rest)).to(tl.int64)
+        rest_counts = o_rest < last_key
+        present = rest_counts[:, None] & in_head  # [keys, d_pad]
+        rest_keys = tl.load(p_key + o_rest[:, None] * key_token, mask=present, other=0.0)
+        rest_values = tl.load(p_value + o_rest[:, None] * value_token, mask=present, other=0.0)
+        if masked:
+            rest_counts = tl.load(p_mask + o_rest, mask=rest_counts, other=0) != 0
     for start in tl.range(first_key, end, block_keys):
         o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
-        keys = tl.load(p_key + o_key[:, None] * key_token, mask=in_head, other=0.0)
-        values = tl.load(p_value + o_key[:, None] * value_token, mask=in_head, other=0.0)
+        if masked:
+            counts = tl.load(p_mask + o_key) != 0
+        row, column = tl.program_id(2) * tokens + start, tl.program_id(1) * d_head
+        keys = _block(key_map, row, column, p_key + o_key[:, None] * key_token, in_head)
+        values = _block(value_map, row, column, p_value + o_key[:, None] * value_token, in_head)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
         if biased:
             scores = _with_bias(scores, p_bias, o_query, o_key, i_head, count, tokens)
         if masked:
-            counts = tl.load(p_counts + o_key) != 0
             scores = tl.where(counts[None, :], scores, float("-inf"))
         highest, total, mixed = add_keys(scores, values, highest, total, mixed)
     if block_rest > 0:
-        o_key = (end + tl.arange(0, block_rest)).to(tl.int64)
-        there = o_key < last_key
-        present = there[:, None] & in_head  # [keys, d_pad]
-        keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
-        values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.dot(queries, tl.trans(rest_keys), input_precision="ieee") * scale
         if biased:
-            scores = _with_bias(scores, p_bias, o_query, o_key, i_head, count, tokens)
-        counts = there
-        if masked:
-            counts = tl.load(p_counts + o_key, mask=there, other=0) != 0
-        scores = tl.where(counts[None, :], scores, float("-inf"))
-        highest, total, mixed = add_keys(scores, values, highest, total, mixed)
+            scores = _with_bias(scores, p_bias, o_query, o_rest, i_head, count, tokens)
+        scores = tl.where(rest_counts[None, :], scores, float("-inf"))
+        highest, total, mixed = add_keys(scores, rest_values, highest, total, mixed)
     # A request without any key has a total of 0; NaN stays NaN.
     mixed = tl.where((total == 0.0)[:, None], 0.0, mixed / total[:, None])
     p_row = p_out + i_request * out_request + o_query[:, None] * out_token + o_column
     tl.store(p_row, mixed.to(p_out.dtype.element_ty), mask=live)
+
+
+@triton.jit
+def _block(
+    copied: tl.tensor, row: tl.tensor, column: tl.tensor, p_block: tl.tensor, in_head: tl.tensor
+) -> tl.tensor:
+    """Load a block of a head's keys or values, by a copy engine if it has their map."""
+    if copied is not None:
+        return copied.load([row, column])
+    return tl.load(p_block, mask=in_head, other=0.0)
 
 
 @triton.jit

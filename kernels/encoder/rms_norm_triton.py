@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.norm_and_gates import check_rms_norm
 
 _TILE = 2048  # elements of a program
@@ -39,6 +40,7 @@ def rms_norm_triton(x: Tensor, gain: Tensor, eps: float) -> Tensor:
             block_rows=rows,
             block_d=columns,
             num_warps=4,
+            **early_launch(x.device),
         )
     return out
 
@@ -56,7 +58,9 @@ def _norm(
     d: tl.constexpr,
     block_rows: tl.constexpr,
     block_d: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
     o_d = tl.arange(0, block_d)
     in_row = o_d < d

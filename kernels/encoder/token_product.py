@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous, require_tensor
-from grace.kernels.encoder.norm_and_gates import gate, open_hidden
-from grace.kernels.row_stable import linear
+from grace.kernels.encoder.norm_and_gates import gate
+from grace.kernels.row_stable import linear, sigmoid
 
-After: TypeAlias = Literal["nothing", "relu", "open", "gate", "add"]
+After: TypeAlias = Literal["nothing", "relu", "opening", "open", "gate", "add"]
 
 PART = 32
 """Columns for each of which a writer may give a part of a token's sum of squares."""
@@ -64,7 +64,8 @@ def token_product_reference(
     after    for y = x W^T of run i and its token t, and with t_out its target:
              "nothing"  y
              "relu"     relu(y)
-             "open"     relu(y) * 2 sigmoid(other)   other [B, 1, runs * wide], a piece for each run
+             "opening"  2 sigmoid(y)
+             "open"     relu(y) * other   other [B, 1, runs * wide], the openings of each run
              "gate"     x[:, t] * sigmoid(y)
              "add"      other[:, t_out] + y          other [B, T_out, wide], which may be `out`
     squares  float32 [B, T_out, parts]   gets those of the tokens that are written
@@ -82,9 +83,11 @@ def token_product_reference(
             y = torch.relu(y)
         elif after == "gate":
             y = gate(tokens, y)
+        elif after == "opening":
+            y = 2.0 * sigmoid(y)
         elif after == "open":
             assert other is not None
-            y = open_hidden(y, other[:, 0].chunk(len(runs), dim=1)[i].float())
+            y = torch.relu(y) * other.chunk(len(runs), dim=2)[i].float()
         elif after == "add":
             assert other is not None
             y = other[:, target].float() + y

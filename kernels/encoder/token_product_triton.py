@@ -4,7 +4,8 @@ What makes it fast: an encoder has many products too small to fill a GPU, so lau
 between them would take most of its time. A program finds its run by its number, and reads the
 tokens of several requests as rows of one tile. It applies the norm's factor, the gate and the
 residual to the sums in registers. It writes what it knows of its tokens' sums of squares, so no
-norm needs a pass over memory.
+norm needs a pass over memory. Where registers are few, a copy engine of the SM loads the weights,
+which needs no addresses in registers.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.token_product import (
     PART,
     After,
@@ -29,13 +32,17 @@ _PART = tl.constexpr(PART)
 
 
 class _Tiles(NamedTuple):
-    """A program computes `rows` x `columns`, from `terms` of each sum at a time."""
+    """A program computes `rows` x `columns`, from `terms` of each sum at a time.
+
+    registers  the most that a thread may have, or None for what the compiler takes
+    """
 
     rows: int
     columns: int
     terms: int
     warps: int
     stages: int
+    registers: int | None = None
 
 
 def token_product_triton(
@@ -55,11 +62,12 @@ def token_product_triton(
             strides = list(tensor.stride())
             raise ValueError(f"{name} must be contiguous in its last axis, got strides {strides}")
     batch, wide, inner = len(x), weight.shape[1], x.shape[2]
-    tiles = _tiles_of(x.dtype, [batch * run.length for run in runs], wide)
+    tiles = _tiles_of(x.dtype, [batch * run.length for run in runs], wide, after)
     row_tiles = sum(triton.cdiv(batch * run.length, tiles.rows) for run in runs)
     other_strides = (0, 0) if other is None else other.stride()[:2]
     if row_tiles and wide:
         _multiply[(triton.cdiv(wide, tiles.columns), row_tiles)](
+            None if after == "nothing" else _weight_map(weight, tiles),
             *(x, weight, other, out, None if norm is None else norm.squares, squares),
             *(batch, x.shape[1], out.shape[1], 0.0 if norm is None else norm.eps),
             *(*x.stride()[:2], *weight.stride()[:2], *out.stride()[:2], *other_strides),
@@ -74,6 +82,8 @@ def token_product_triton(
             block_terms=tiles.terms,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
+            maxnreg=tiles.registers,
+            **early_launch(x.device),
         )
     return out
 
@@ -99,17 +109,19 @@ def share_user_triton(
             parts=squares.shape[2],
             block_d=triton.next_power_of_2(d),
             num_warps=4,
+            **early_launch(user.device),
         )
     return mean, mean_squares
 
 
-def _tiles_of(dtype: torch.dtype, rows: Sequence[int], wide: int) -> _Tiles:
+def _tiles_of(dtype: torch.dtype, rows: Sequence[int], wide: int, after: After) -> _Tiles:
     """Return the largest tiles of which there are enough, as measured on an H200."""
     if dtype == torch.float32:
         return _Tiles(32, 32, 32, 4, 2)  # no tensor cores: what the registers hold
     if max(rows, default=0) <= 64:
         return _Tiles(16, 32, 128, 4, 3)
-    for tiles, least in _LARGEST_FIRST:
+    # A gate's numbers would not fit the registers of the largest.
+    for tiles, least in _LARGEST_FIRST[after == "gate" :]:
         programs = sum(triton.cdiv(each, tiles.rows) for each in rows) * (wide / tiles.columns)
         if programs >= least:
             return tiles
@@ -117,15 +129,29 @@ def _tiles_of(dtype: torch.dtype, rows: Sequence[int], wide: int) -> _Tiles:
 
 
 # A program of 128 x 256 would fill an SM's registers: kernels of another stream could not start.
+# With 128 registers a thread, two programs of 128 x 128 fit an SM: one multiplies while the other
+# stores, and the programs of 16 requests take one turn instead of two.
 _LARGEST_FIRST = (
-    (_Tiles(128, 128, 64, 8, 3), 200),
+    (_Tiles(128, 128, 64, 8, 3, registers=128), 200),
     (_Tiles(64, 128, 64, 4, 4), 120),
     (_Tiles(64, 64, 64, 4, 4), 64),
 )
 
 
+def _weight_map(weight: Tensor, tiles: _Tiles) -> TensorDescriptor | None:
+    """Return the weights as one matrix, [runs * wide, inner], if a copy engine can read tiles."""
+    (runs, wide, inner), row_bytes = weight.shape, weight.stride(1) * weight.element_size()
+    stacked = runs == 1 or weight.stride(0) == wide * weight.stride(1)
+    aligned = weight.data_ptr() % 16 == 0 and row_bytes % 16 == 0
+    if not (stacked and aligned and tiles.registers):
+        return None
+    shape, strides = [runs * wide, inner], [weight.stride(1), 1]
+    return TensorDescriptor(weight, shape, strides, [tiles.columns, tiles.terms])
+
+
 @triton.jit(do_not_specialize=["batch"])
 def _multiply(
+    weight_map: tl.tensor,
     p_x: tl.tensor,
     p_weight: tl.tensor,
     p_other: tl.tensor,
@@ -153,7 +179,9 @@ def _multiply(
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
     block_terms: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     # Programs of a run follow those of the run before it.
     i_run, tile, source, target, count = 0, tl.program_id(1), 0, 0, 1
     first = 0
@@ -185,7 +213,8 @@ def _multiply(
     if normed:
         o_part = (o_request * x_tokens + source + o_token) * ((inner + _PART - 1) // _PART)
         factor = _factors(p_norm + o_part, eps, inner)
-    y = _add_product(y, p_a, p_b, o_term, inner, block_terms)
+    first_column = i_run * wide + tl.program_id(0) * block_columns
+    y = _add_product(y, p_a, p_b, weight_map, first_column, o_term, inner, block_terms)
     if normed:
         y *= factor[:, None]
     stored = live[:, None] & inside[None, :]
@@ -214,17 +243,23 @@ def _add_product(
     y: tl.tensor,
     p_a: tl.tensor,
     p_b: tl.tensor,
+    weight_map: tl.tensor,
+    first_column: tl.tensor,
     o_term: tl.tensor,
     inner: tl.constexpr,
     block_terms: tl.constexpr,
 ) -> tl.tensor:
     for start in range(0, inner, block_terms):
+        there = start + o_term < inner
         if inner % block_terms == 0:
             a = tl.load(p_a + start)
+        else:
+            a = tl.load(p_a + start, mask=there[None, :], other=0.0)
+        if weight_map is not None:
+            b = weight_map.load([first_column, start]).T
+        elif inner % block_terms == 0:
             b = tl.load(p_b + start)
         else:
-            there = start + o_term < inner
-            a = tl.load(p_a + start, mask=there[None, :], other=0.0)
             b = tl.load(p_b + start, mask=there[:, None], other=0.0)
         y = tl.dot(a, b, y, input_precision="ieee")
     return y
@@ -236,8 +271,10 @@ def _finished(y: tl.tensor, other: tl.tensor, after: tl.constexpr) -> tl.tensor:
         return tl.where(y < 0.0, 0.0, y)  # NaN stays NaN, which a maximum would hide
     if after == "gate":
         return other.to(tl.float32) * _sigmoid(y)
+    if after == "opening":
+        return 2.0 * _sigmoid(y)
     if after == "open":
-        return tl.where(y < 0.0, 0.0, 2.0 * y) * _sigmoid(other.to(tl.float32))
+        return tl.where(y < 0.0, 0.0, y) * other.to(tl.float32)
     if after == "add":
         return other.to(tl.float32) + y
     return y
@@ -291,7 +328,9 @@ def _share(
     d: tl.constexpr,
     parts: tl.constexpr,
     block_d: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     i_request = tl.program_id(0).to(tl.int64)
     o_d = tl.arange(0, block_d)
     inside = o_d < d

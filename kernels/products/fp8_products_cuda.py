@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, require_contiguous
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.fp8_products import (
     E4M3,
     HEADROOM,
@@ -43,7 +44,7 @@ class _Product(ctypes.Structure):
     _fields_ = (
         *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),
         *((name, c_void_p) for name in ("row_factors", "out", "rounded", "squares")),
-        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "result")),
+        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "result", "early")),
         ("times", c_float),
     )
 
@@ -118,6 +119,7 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
             largest=LARGEST,
             ordered=ORDERED,
             num_warps=4,
+            **early_launch(rows.device, count),
         )
     return RoundedRows(rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / HEADROOM))
 
@@ -161,6 +163,7 @@ def _launch(
         inner=inner,
         beams=1 if request_scales is None else rows // len(request_scales),
         result=result,
+        early=early_launch(device, rows)["early"],
         times=HEADROOM if result is _Result.RESIDUAL else 1.0,
     )
     blocks = _multiprocessors(device)
@@ -192,6 +195,7 @@ def _next_factors(
             headroom=HEADROOM,
             block=_FACTOR_ROWS,
             num_warps=4,
+            **early_launch(squares.device, rows),
         )
     return own, of_rounded
 
@@ -208,7 +212,9 @@ def _factors(
     parts: tl.constexpr,
     headroom: tl.constexpr,
     block: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_row = tl.program_id(0) * block + tl.arange(0, block)
     live = o_row < rows
     total = tl.zeros((block,), dtype=tl.float32)
@@ -231,7 +237,9 @@ def _round(
     headroom: tl.constexpr,
     largest: tl.constexpr,
     ordered: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
     o = tl.arange(0, d_pad)  # places of the rounded row
     inside = o < d

@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
+from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.row_factors import check_activation, check_row_factors
 
 _FACTOR_TILE = 4096  # elements that a program reads at a time
@@ -27,7 +28,12 @@ def row_factors_triton(x: Tensor, eps: float) -> Tensor:
         columns = min(_FACTOR_TILE, triton.next_power_of_2(max(1, d)))
         block_rows = _FACTOR_TILE // columns
         _factors[(triton.cdiv(rows, block_rows),)](
-            *(x, out, rows, eps), d=d, block_rows=block_rows, block_d=columns, num_warps=4
+            *(x, out, rows, eps),
+            d=d,
+            block_rows=block_rows,
+            block_d=columns,
+            num_warps=4,
+            **early_launch(x.device, rows),
         )
     return out
 
@@ -49,6 +55,7 @@ def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
             block_rows=block_rows,
             block_columns=columns,
             num_warps=4,
+            **early_launch(hidden.device, rows),
         )
     return out
 
@@ -62,7 +69,9 @@ def _factors(
     d: tl.constexpr,
     block_rows: tl.constexpr,
     block_d: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
     live = o_row < rows
     squares = tl.zeros((block_rows, block_d), dtype=tl.float32)
@@ -85,7 +94,9 @@ def _activate(
     gated: tl.constexpr,
     block_rows: tl.constexpr,
     block_columns: tl.constexpr,
+    early: tl.constexpr,
 ) -> None:
+    await_kernel_before(early)
     o_row = tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows)
     o_column = tl.program_id(1) * block_columns + tl.arange(0, block_columns)
     live = o_row < rows

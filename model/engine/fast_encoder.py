@@ -125,7 +125,7 @@ class _Reading:
     """What the sequences of a block read, and memory for what they make of it.
 
     mask      bool [B, T]           of all sequences' tokens
-    openings  [B, 1, runs * d_ff]
+    openings  [B, 1, runs * d_ff]   by which hidden rows are multiplied
     qkv       [B, T, 3 * d]         queries, keys and values
     attended  [B, T, d]
     hidden    [B, T, d_ff]
@@ -209,7 +209,8 @@ class FastInterFormer:
                 begins = [run.source for run in places.summaries]
                 mean = _Tokens(*self._ops.share_user(*tokens, user.states, begins))
                 self._project(after, tokens, places.summaries)
-                self._product(mean, after.layers.personal, _all_of(mean), out=after.openings)
+                personal, openings = after.layers.personal, after.openings
+                self._product(mean, personal, _all_of(mean), "opening", out=openings)
         if reading is not None:
             self._read(reading, tokens, places.events)
         if after is not None:

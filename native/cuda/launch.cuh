@@ -36,22 +36,32 @@ struct LaunchShape {
   unsigned threads;
   size_t block_memory = 0;
   unsigned cluster = 1;  // blocks that share their memories (cluster.cuh)
+  bool early = false;    // the kernel calls hopper::await_kernel_before() (instructions.cuh)
 };
 
 template <typename... Parameters, typename... Arguments>
 void launch(const char* what, void* stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             Arguments... arguments) {
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = shape.cluster;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2]{};
+  unsigned count = 0;
+  if (shape.cluster > 1) {
+    cudaLaunchAttribute& cluster = attributes[count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = shape.cluster;
+    cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  }
+  if (shape.early) {
+    cudaLaunchAttribute& early = attributes[count++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = shape.blocks;
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.block_memory;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &cluster;
-  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check_cuda(cudaLaunchKernelEx(&config, kernel, arguments...), what);
 }
 

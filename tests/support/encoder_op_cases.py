@@ -200,8 +200,9 @@ def _product(
         out: Tensor | None = torch.full((requests, targets, wide), 7.0)
         other = None
         if after == "open":
-            other = 9.0 * normal(rng, requests, 1, len(runs) * wide)
-            other[0, 0, :2] = torch.tensor([-80.0, 80.0])
+            other = normal(rng, requests, 1, len(runs) * wide)
+        elif after == "opening":
+            weight *= 20.0  # the sigmoid gets to 0 and to 1
         elif after == "add" and not in_place:
             other = normal(rng, 1, targets, wide)
         elif in_place and after == "gate":
@@ -269,6 +270,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _product(24, 40, (Run(1, 3, 11),)),
         _product(37, 21, (Run(0, 2, 7), Run(12, 13, 1), Run(8, 9, 4)), "relu"),
         _product(64, 72, (Run(2, 0, 9), Run(11, 9, 8)), "open"),
+        _product(24, 40, (Run(0, 0, 1),), "opening", shape=(3, 1, 1)),
         _product(21, 21, (Run(7, 0, 2), Run(12, 2, 2)), "gate", in_place=True),
         _product(64, 64, (Run(0, 5, 11),), "gate"),
         _product(40, 24, (Run(3, 0, 5), Run(8, 7, 10)), "add", normed=False, in_place=True),

@@ -37,7 +37,7 @@ struct Product {
   void* out;                    // bfloat16 [rows, outs]
   void* rounded;                // e4m3 [rows, outs]
   float* squares;               // [outs / 128, rows]
-  int64_t rows, outs, inner, beams, result;
+  int64_t rows, outs, inner, beams, result, early;
   float times;
 };
 
@@ -213,6 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     hopper::arrive(&barriers.turn[0]);
   }
   __syncthreads();
+  hopper::await_kernel_before();
 
   const Tiles tiles(p);
   const int steps = static_cast<int>((p.inner + kStep - 1) / kStep);
@@ -360,6 +361,7 @@ void launch_product(void* stream, const Product& p, int64_t blocks) {
   shape.blocks = dim3(static_cast<unsigned>(tiles < blocks ? tiles : blocks));
   shape.threads = kThreads;
   shape.block_memory = kBlockMemory;
+  shape.early = p.early != 0;
   grace::launch("fp8_product", stream, shape, fp8_product<kResult>, x, weight, out, p);
 }
 

@@ -10,6 +10,12 @@
 
 namespace grace::hopper {
 
+// Waits until the kernel before has ended and its results can be read. Then the kernel after this
+// one may take its places (kernels/early_launch.py).
+__device__ inline void await_kernel_before() {
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
 __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

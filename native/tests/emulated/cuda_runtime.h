@@ -320,7 +320,7 @@ using std::max;
 using std::min;
 
 enum cudaError_t { cudaSuccess, cudaErrorInvalidConfiguration };
-enum { cudaLaunchAttributeClusterDimension };
+enum { cudaLaunchAttributeClusterDimension, cudaLaunchAttributeProgrammaticStreamSerialization };
 enum { cudaFuncAttributeMaxDynamicSharedMemorySize };
 using cudaStream_t = void*;
 struct cudaFuncAttributes {
@@ -330,6 +330,7 @@ struct cudaLaunchAttribute {
   int id;
   struct {
     dim3 clusterDim;
+    int programmaticStreamSerializationAllowed;
   } val;
 };
 struct cudaLaunchConfig_t {
@@ -353,7 +354,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || config->dynamicSmemBytes > 227 * 1024) {
     return cudaErrorInvalidConfiguration;
   }
-  const unsigned cluster = config->numAttrs != 0 ? config->attrs[0].val.clusterDim.x : 1;
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) {
+      cluster = config->attrs[i].val.clusterDim.x;
+    }
+  }
   if (cluster > 1 && emulated::kArchitecture < 900) return cudaErrorInvalidConfiguration;
   emulated::run_grid(grid, config->blockDim.x, config->dynamicSmemBytes, cluster,
                      [=] { kernel(arguments...); });

@@ -1,0 +1,46 @@
+"""Kernels that a GPU places while the kernel before them still runs.
+
+Between two kernels of a stream, most of a GPU waits: for the last programs of one, for its writes,
+and for the first programs of the other. A kernel that is launched early takes the places that the
+one before leaves, and waits there for its results. A chain of small kernels thus takes a tenth less
+time, and computes the same. CUDA calls this programmatic dependent launch; it needs compute
+capability 9.0.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+_LEAST_CAPABILITY = (9, 0)
+_MOST_ROWS = 2048
+
+
+def early_launch(device: torch.device, rows: int = 0) -> dict[str, bool]:
+    """Return the last arguments of a kernel that calls `await_kernel_before` with its `early`.
+
+    `rows` are a decoder's. With many of them a GPU is at its limit of power, and on an H200 early
+    launches then cost more than they save.
+    """
+    early = rows <= _MOST_ROWS and _possible(device)
+    return {"early": True, "launch_pdl": True} if early else {"early": False}
+
+
+@cache
+def _possible(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
+
+
+@triton.jit
+def await_kernel_before(early: tl.constexpr) -> None:
+    """Wait until the kernel before has ended and its results can be read.
+
+    The kernel after this one may then take its places. It waits for this one's end in turn, and so
+    for every kernel before.
+    """
+    if early:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
