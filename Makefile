@@ -82,6 +82,8 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
 	$(BIN)/python docker/monitoring/dashboard.py docker/monitoring/dashboard.json
+	$(BIN)/python docker/monitoring/operator_rules.py docker/monitoring/alerts.yaml \
+	  docker/kubernetes/base/alerts.yaml
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing

@@ -8,7 +8,7 @@ with Client("127.0.0.1:50051") as client:
 
 from grace.client.admin_client import AdminClient
 from grace.client.client import AsyncClient, Client
-from grace.client.connection import PLAINTEXT, Access, Tls, access_of, handshake_fault
+from grace.client.connection import PLAINTEXT, Access, Tls, access_of, connection_fault
 from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
 from grace.client.result import Ad, Ads, Counts, RetrieveResult, Sids, Timings
@@ -36,7 +36,7 @@ __all__ = [
     "Timings",
     "Tls",
     "access_of",
-    "handshake_fault",
+    "connection_fault",
     "request_of",
     "request_of_json",
 ]

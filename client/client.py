@@ -17,7 +17,7 @@ from grace.client.connection import (
     Options,
     Tls,
     call_error,
-    handshake_fault,
+    connection_fault,
     tls_fault,
 )
 from grace.client.request import RequestFields, request_of
@@ -92,7 +92,7 @@ class _Connected(ABC):
         """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
         if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
-            return handshake_fault(self.address, failed.text, self._access) or REMEDY
+            return connection_fault(self.address, failed.text, self._access) or REMEDY
         if failed.code == "DEADLINE_EXCEEDED":
             return REMEDY
         raise call_error(self.address, self._access, failed) from None

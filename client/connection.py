@@ -28,6 +28,9 @@ RETRIEVE_ELSEWHERE = (
     "Retrieve; it may be the Admin address: use the one that the section listen listens on"
 )
 
+_CLOSED = ("Socket closed", "reset by peer", "TSI_DATA_CORRUPTED")
+"""What gRPC says of a connection that ends before its first call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tls:
@@ -113,7 +116,7 @@ def call_error(
     if code in REFUSED:
         return InvalidCallError(code, reason, text, attempts)
     if not reason and code == "UNAVAILABLE":
-        text = handshake_fault(address, text, access) or (
+        text = connection_fault(address, text, access) or (
             f"no server at {address}; start it (grace serve), or use another address"
         )
     elif not reason and code == "DEADLINE_EXCEEDED":
@@ -164,11 +167,15 @@ def read_token(path: Path) -> str:
     return token
 
 
-def handshake_fault(address: str, text: str, access: Access) -> str | None:
-    """Return why a server that listens at the address refuses connections like this one.
+def connection_fault(address: str, text: str, access: Access) -> str | None:
+    """Return why what listens at the address does not take calls like this one.
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
+    if "backend unhealthy" in text:
+        return f"the server at {address} is starting, or drains; see its log and /healthz"
+    if "no healthy upstream" in text:
+        return f"the proxy at {address} has no healthy server behind it; see the servers' logs"
     return tls_fault(address, text) or _closed(address, text, access)
 
 
@@ -193,7 +200,8 @@ def tls_fault(address: str, text: str) -> str | None:
 
 def _closed(address: str, text: str, access: Access) -> str | None:
     """Return why the server may have closed a connection before its first call, or None."""
-    if not ("failed to connect" in text and ("Socket closed" in text or "reset" in text)):
+    refused = any(each in text for each in ("failed to connect", "all backends failing"))
+    if not (refused and any(each in text for each in _CLOSED)):
         return None
     if access.tls is None:
         why = "it may speak only TLS (--tls-ca, or Tls(ca=...))"

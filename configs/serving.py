@@ -6,7 +6,7 @@ The text in each `Annotated` is the meaning that docs/operations.md prints: `mak
 import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
@@ -284,6 +284,14 @@ class ServingConfig:
             raise ConfigError(
                 f"fp8_keep: has no effect with precision {self.precision}; set precision: fp8, or "
                 "remove it"
+            )
+        if len({*self.fp8_keep}) < len(self.fp8_keep):
+            raise ConfigError(
+                f"fp8_keep: {', '.join(self.fp8_keep)}: has a product twice; name each once"
+            )
+        if len(self.fp8_keep) == len(get_args(Fp8Product)):
+            raise ConfigError(
+                "fp8_keep: keeps every product, so nothing is in fp8; set precision: bf16"
             )
         if self.state_dir is None and (self.updates.require_full or self.updates.file is not None):
             given = "file" if self.updates.file is not None else "require_full"

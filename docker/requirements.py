@@ -2,7 +2,7 @@
 
     python3 requirements.py pyproject.toml OUT
 
-project.txt  what the project needs
+project.txt  what the project needs, traces included
 gpu.txt      what it needs on a GPU in addition
 nvcc.txt     the compiler of the GPU kernels
 """
@@ -15,7 +15,11 @@ from pathlib import Path
 def main(described: Path, out: Path) -> None:
     project = tomllib.loads(described.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    files = {"project": project["dependencies"], "gpu": extras["gpu"], "nvcc": extras["nvcc"]}
+    files = {
+        "project": [*project["dependencies"], *extras["traces"]],
+        "gpu": extras["gpu"],
+        "nvcc": extras["nvcc"],
+    }
     out.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
         (out / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -344,7 +344,7 @@ class ModelStatus(_message.Message):
     def __init__(self, checkpoint: _Optional[str] = ..., encoder: _Optional[str] = ..., vocab_sizes: _Optional[_Iterable[int]] = ..., inputs: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class EngineStatus(_message.Message):
-    __slots__ = ("precision", "memo_steps", "memo_bytes", "next_memo_bytes", "graphs", "capture_seconds", "gpu_memory_bytes")
+    __slots__ = ("precision", "memo_steps", "memo_bytes", "next_memo_bytes", "graphs", "capture_seconds", "gpu_memory_bytes", "fp8_products")
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     MEMO_STEPS_FIELD_NUMBER: _ClassVar[int]
     MEMO_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +352,7 @@ class EngineStatus(_message.Message):
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     GPU_MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FP8_PRODUCTS_FIELD_NUMBER: _ClassVar[int]
     precision: str
     memo_steps: int
     memo_bytes: int
@@ -359,7 +360,8 @@ class EngineStatus(_message.Message):
     graphs: int
     capture_seconds: float
     gpu_memory_bytes: int
-    def __init__(self, precision: _Optional[str] = ..., memo_steps: _Optional[int] = ..., memo_bytes: _Optional[int] = ..., next_memo_bytes: _Optional[int] = ..., graphs: _Optional[int] = ..., capture_seconds: _Optional[float] = ..., gpu_memory_bytes: _Optional[int] = ...) -> None: ...
+    fp8_products: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, precision: _Optional[str] = ..., memo_steps: _Optional[int] = ..., memo_bytes: _Optional[int] = ..., next_memo_bytes: _Optional[int] = ..., graphs: _Optional[int] = ..., capture_seconds: _Optional[float] = ..., gpu_memory_bytes: _Optional[int] = ..., fp8_products: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ProfileStatus(_message.Message):
     __slots__ = ("name", "beams", "num_sids")

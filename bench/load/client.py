@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.load.shots import Shot
-from grace.client import PLAINTEXT, Access, handshake_fault
+from grace.client import PLAINTEXT, Access, connection_fault
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
@@ -228,7 +228,7 @@ async def _connection_fault(address: str, channel: grpc.aio.Channel, access: Acc
     try:
         await method(b"", timeout=1.0)
     except grpc.aio.AioRpcError as error:
-        fault = handshake_fault(address, error.details() or "", access)
+        fault = connection_fault(address, error.details() or "", access)
     return fault or f"{address}: no server answers there; start one with `grace serve`"
 
 

@@ -127,8 +127,8 @@ class DecodeIndex:
         """Set the rules of some pairs of leaf and rule; return when the device has them.
 
         index/matchers/live_rules.py says which pairs change when ads are stopped or resumed. The
-        next batch, and the next change, may be on another stream. So a GPU writes on a stream that
-        has no batch's work, and this waits for it.
+        next batch, and the next change, may be on another stream, so this waits for its own.
+        (A new stream for each change would in time be one that records a graph: torch has 32.)
         """
         if self.exact is None:
             raise ValueError("index: only mode exact has pairs to write: use such a snapshot")
@@ -140,14 +140,9 @@ class DecodeIndex:
                 f"positions: {positions.min()} to {positions.max()}, the snapshot has pairs 0 to "
                 f"{len(leaf_rules) - 1}: take them from the snapshot of this index"
             )
-        device = leaf_rules.device
-        if device.type == "cuda":
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            with torch.cuda.stream(stream):
-                _write(leaf_rules, positions, rules)
-            stream.synchronize()
-        else:
-            _write(leaf_rules, positions, rules)
+        _write(leaf_rules, positions, rules)
+        if leaf_rules.device.type == "cuda":
+            torch.cuda.current_stream(leaf_rules.device).synchronize()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 A weight is rounded once, with a scale per output channel. The operation that computes rows rounds
 them. The residual stream stays in bfloat16 and has a rounded copy: an addition rounds its new rows
 times twice the RMS factor of the old ones. So no operation looks for a row's largest number.
-Numbers beyond 448, the largest of e4m3, become 448.
+Numbers beyond 448, the largest of e4m3, become 448. Only the first addition may make a row many
+times as large as it was, so `round_grown` follows it.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
@@ -30,6 +31,9 @@ ORDERED = 128
 
 HEADROOM = 2.0
 """A row's scale over its RMS factor before the last addition."""
+
+GROWN = 8.0
+"""The growth of a row beyond which its copy is rounded again: fewer numbers are cut off so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class RoundedOps:
     round_rows: Callable[[Tensor, float], RoundedRows]  # (rows, eps)
     product: Callable[[Tensor, RoundedWeight, Tensor], None]  # (rounded, weight, out)
     add_product: "AddProduct"
+    round_grown: Callable[[RoundedRows, Tensor], None]  # (rows, their row factors before)
     hidden: Callable[[RoundedRows, RoundedWeight], Tensor]
 
 
@@ -108,7 +113,7 @@ def ordered(rounded: Tensor) -> Tensor:
     rows, columns = rounded.shape
     if columns % ORDERED:
         raise ValueError(f"rounded rows must have a multiple of {ORDERED} columns, got {columns}")
-    parts = rounded.view(torch.uint8).view(rows, -1, ORDERED // 8, 4, 2)
+    parts = rounded.view(torch.uint8).view(rows, columns // ORDERED, ORDERED // 8, 4, 2)
     return parts.transpose(2, 3).reshape(rows, columns).view(E4M3)
 
 
@@ -154,6 +159,19 @@ def add_product_reference(
     return RoundedRows(rows.copy_(new), factors, copy, factors / scales)
 
 
+def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
+    """Round rows again, with their own scales, that became more than `GROWN` times as large.
+
+    before  float32 [rows]   the RMS factors of the rows before the addition
+    """
+    check_round_grown(rows, before)
+    grown = before > GROWN * rows.row_factors
+    scales = HEADROOM * rows.row_factors[grown]
+    again = ordered(to_e4m3(rows.rows[grown].float() * scales.unsqueeze(1)))
+    rows.rounded.view(torch.uint8)[grown] = again.view(torch.uint8)
+    rows.rounded_factors[grown] = 1.0 / HEADROOM
+
+
 def hidden_reference(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
     """Return the rounded ReLU of x W^T of normalised rows.   -> e4m3 [rows, outs], ordered"""
     check_product(rows.rounded, weight)
@@ -188,6 +206,10 @@ def check_add_product(
             raise ValueError(f"rows must be equally many per request: {count} of {requests}")
 
 
+def check_round_grown(rows: RoundedRows, before: Tensor) -> None:
+    require_tensor("before", before, torch.float32, rows=len(rows.rows))
+
+
 def _product(rounded: Tensor, weight: RoundedWeight) -> Tensor:
     return linear(rounded.float(), weight.rounded.float()) * weight.scales
 
@@ -196,5 +218,6 @@ REFERENCE_ROUNDED = RoundedOps(
     round_rows=round_rows_reference,
     product=product_reference,
     add_product=add_product_reference,
+    round_grown=round_grown_reference,
     hidden=hidden_reference,
 )

@@ -18,6 +18,7 @@ from grace.kernels.checks import address, current_stream, require_contiguous
 from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.fp8_products import (
     E4M3,
+    GROWN,
     HEADROOM,
     LARGEST,
     ORDERED,
@@ -26,6 +27,7 @@ from grace.kernels.products.fp8_products import (
     RoundedWeight,
     check_add_product,
     check_product,
+    check_round_grown,
 )
 from grace.kernels.products.row_factors import check_row_factors
 from grace.native.loader import declare, load_cuda_library
@@ -124,10 +126,30 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
     return RoundedRows(rows, row_factors, rounded, torch.full_like(row_factors, 1.0 / HEADROOM))
 
 
+def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
+    """Do what `round_grown_reference` does. Few rows grow so, and the others cost nothing."""
+    check_round_grown(rows, before)
+    require_contiguous(rows=rows.rows, rounded=rows.rounded, before=before)
+    count, d = rows.rows.shape
+    if count:
+        _round_grown[(count,)](
+            *(rows.rows, before, rows.row_factors, rows.rounded, rows.rounded_factors),
+            d=d,
+            d_pad=triton.next_power_of_2(d),
+            grown=GROWN,
+            headroom=HEADROOM,
+            largest=LARGEST,
+            ordered=ORDERED,
+            num_warps=4,
+            **early_launch(before.device, count),
+        )
+
+
 CUDA_ROUNDED = RoundedOps(
     round_rows=round_rows_triton,
     product=product_cuda,
     add_product=add_product_cuda,
+    round_grown=round_grown_triton,
     hidden=hidden_cuda,
 )
 
@@ -241,14 +263,52 @@ def _round(
 ) -> None:
     await_kernel_before(early)
     row = tl.program_id(0).to(tl.int64)
-    o = tl.arange(0, d_pad)  # places of the rounded row
-    inside = o < d
-    place = o % ordered
-    column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
-    x = tl.load(p_rows + row * d + column, mask=inside, other=0.0).to(tl.float32)
+    x = _load_ordered(p_rows + row * d, d, d_pad, ordered)
     factor = tl.rsqrt(tl.sum(x * x, axis=0) / d + eps)
     tl.store(p_factors + row, factor)
-    scaled = x * (headroom * factor)
-    scaled = tl.where(scaled > largest, largest, scaled)
-    scaled = tl.where(scaled < -largest, -largest, scaled)
-    tl.store(p_rounded + row * d + o, scaled.to(p_rounded.dtype.element_ty), mask=inside)
+    _store_rounded(p_rounded + row * d, x * (headroom * factor), d, d_pad, largest)
+
+
+@triton.jit
+def _round_grown(
+    p_rows: tl.tensor,
+    p_before: tl.tensor,
+    p_factors: tl.tensor,
+    p_rounded: tl.tensor,
+    p_rounded_factors: tl.tensor,
+    d: tl.constexpr,
+    d_pad: tl.constexpr,
+    grown: tl.constexpr,
+    headroom: tl.constexpr,
+    largest: tl.constexpr,
+    ordered: tl.constexpr,
+    early: tl.constexpr,
+) -> None:
+    await_kernel_before(early)
+    row = tl.program_id(0).to(tl.int64)
+    factor = tl.load(p_factors + row)
+    if tl.load(p_before + row) > grown * factor:
+        x = _load_ordered(p_rows + row * d, d, d_pad, ordered)
+        _store_rounded(p_rounded + row * d, x * (headroom * factor), d, d_pad, largest)
+        tl.store(p_rounded_factors + row, 1.0 / headroom)
+
+
+@triton.jit
+def _load_ordered(
+    p_row: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr, ordered: tl.constexpr
+) -> tl.tensor:
+    """Load a row in the order of its rounded copy."""
+    o = tl.arange(0, d_pad)
+    place = o % ordered
+    column = o - place + place % 32 // 2 * 8 + place // 32 * 2 + place % 2
+    return tl.load(p_row + column, mask=o < d, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store_rounded(
+    p_row: tl.tensor, x: tl.tensor, d: tl.constexpr, d_pad: tl.constexpr, largest: tl.constexpr
+) -> None:
+    o = tl.arange(0, d_pad)
+    x = tl.where(x > largest, largest, x)
+    x = tl.where(x < -largest, -largest, x)
+    tl.store(p_row + o, x.to(p_row.dtype.element_ty), mask=o < d)

@@ -205,7 +205,7 @@ def _value_bounds(weights: FastWeights, context: UserContext) -> Tensor | None:
     """Return what bounds each layer's cross-attention, over the largest number of e4m3.
 
     Each request has its own bound, from its own context, so no request changes another.
-    -> float32 [layers, B], or None without rounded weights
+    -> float32 [layers, B], or None without a rounded `cross_out`
     """
     if weights.value_norms is None:
         return None

@@ -105,7 +105,7 @@ class FastWeights:
     products     the body of plain products for these weights' device and precision
     rounded      the body of products with rounded weights; None without them
     value_norms  float32 [layers]: the largest norm of a row of cross-attention's weights of values;
-                 with rounded weights
+                 with a rounded `cross_out`
     """
 
     spec: DecoderSpec

@@ -22,6 +22,7 @@ class Residual:
         self._weights, self._ops = weights, ops
         self._factors: Tensor | None = None
         self._copy: RoundedRows | None = None
+        self._is_changed = False
 
     @property
     def row_factors(self) -> Tensor:
@@ -49,13 +50,17 @@ class Residual:
     def add(self, x: Tensor, weight: Weight, request_scales: Tensor | None = None) -> None:
         """Add x W^T. `x` has the weight's `input_type`; `request_scales` are for rounded ones."""
         if isinstance(weight, RoundedWeight):
+            before = self.row_factors
             self._copy = self._rounded_ops.add_product(
-                *(self.rows, self.row_factors, x, weight, request_scales, self._eps)
+                *(self.rows, before, x, weight, request_scales, self._eps)
             )
+            if not self._is_changed:
+                self._rounded_ops.round_grown(self._copy, before)
             self._factors = self._copy.row_factors
         else:
             self._weights.products.add(self.rows, x, weight)
             self._copy = self._factors = None
+        self._is_changed = True
 
     def hidden(self, weight: Weight) -> Tensor:
         """Return the hidden rows of a feed-forward network, for a second product with them."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from grace.configs.errors import ConfigError
 from grace.configs.serving import Fp8Product
 from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
+from grace.model.definition.spec import DecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight
 
 
@@ -38,10 +39,8 @@ def weights_in(
         return folded.to(device, PRECISIONS[precision])
     if rounded is None:
         raise ValueError("rounded: precision fp8 needs operations")
-    names: set[str] = set(get_args(Fp8Product)) - set(kept)
-    if folded.spec.ffn != "relu":
-        names.discard("feed_forward")  # the product's epilogue has no gate
-    _require_shapes(folded)
+    names = rounded_products(folded.spec, precision, kept)
+    _require_shapes(folded, names)
     balanced = _balanced(folded)
     plain = balanced.to(device, PRECISIONS[precision])
     given = zip(balanced.layers, plain.layers, strict=True)
@@ -54,6 +53,17 @@ def weights_in(
         rounded=rounded,
         value_norms=_value_norms(folded).to(device) if "cross_out" in names else None,
     )
+
+
+def rounded_products(
+    spec: DecoderSpec, precision: Precision, kept: Collection[Fp8Product]
+) -> tuple[Fp8Product, ...]:
+    """Return the decoder's products that compute with e4m3."""
+    if precision != "fp8":
+        return ()
+    every: tuple[Fp8Product, ...] = get_args(Fp8Product)
+    gated = spec.ffn != "relu"  # the product's epilogue has no gate
+    return tuple(x for x in every if x not in kept and not (gated and x == "feed_forward"))
 
 
 def _layer(
@@ -105,16 +115,17 @@ def _value_norms(folded: FastWeights) -> Tensor:
     return norms.amax(dim=1)
 
 
-def _require_shapes(folded: FastWeights) -> None:
+def _require_shapes(folded: FastWeights, names: Collection[str]) -> None:
     spec = folded.spec
     sizes = {"d_model": spec.d_model, "heads * d_head": folded.inner}
-    if spec.ffn == "relu":
+    if "feed_forward" in names:
         sizes["d_ff"] = spec.d_ff
     for name, size in sizes.items():
         if size % ORDERED:
+            other = ", or fp8_keep: [feed_forward]" if name == "d_ff" else ""
             raise ConfigError(
                 f"precision: fp8 needs a decoder whose {name} is a multiple of {ORDERED}, the "
-                f"checkpoint's is {size}; use bf16"
+                f"checkpoint's is {size}; use bf16{other}"
             )
 
 

@@ -1,8 +1,8 @@
 """What a server's precision changes: recall, and the SIDs that it finds of those in float32.
 
-The plain loop in float32 is compared with the engine in each precision that a GPU serves with, for
-the same users and without targeting. The reference operations compute it, which round like the
-fast ones. So any device measures every precision, also those that it cannot serve with.
+The plain loop in float32 is compared with the engine in bf16 and fp8, for the same users and
+without targeting. The reference operations compute it, which round like the fast ones. So any
+device measures both, also one that cannot serve with them.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ import torch
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
-from grace.configs.serving import LimitsConfig, PrecisionSetting, ServingConfig
+from grace.configs.serving import Fp8Product, LimitsConfig, PrecisionSetting, ServingConfig
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import mapped_memory
@@ -25,6 +25,7 @@ from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
+from grace.model.engine.rounded_weights import rounded_products
 from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
 from grace.server.engine.memory import require_memory
 
@@ -36,6 +37,7 @@ MOST_PLACES = 2**31 - 1
 class EngineFacts:
     """How generation runs, as the log and GetStatus report it.
 
+    fp8_products     those of the decoder that compute with e4m3
     memo_steps       the first steps, which look prefixes up; none on a CPU
     memo_bytes       the size of their tables
     next_memo_bytes  the size of the next step's tables; 0 if there is no next step
@@ -44,6 +46,7 @@ class EngineFacts:
     """
 
     precision: Precision
+    fp8_products: tuple[Fp8Product, ...]
     memo_steps: int
     memo_bytes: int
     next_memo_bytes: int
@@ -180,22 +183,23 @@ def serving_model(
         features=feature_stage_for(model, PRECISIONS[engine.precision]),
         ops=ops,
         generation=made,
-        engine=engine_facts(made, model.spec, engine.precision, generation, seconds),
+        engine=engine_facts(made, model.spec, engine, generation, seconds),
     )
 
 
 def engine_facts(
     made: Generation,
     spec: ModelSpec,
-    precision: Precision,
+    settings: EngineSettings,
     generation: GenerationConfig,
     seconds: float,
 ) -> EngineFacts:
-    memo = made.memo
+    memo, precision = made.memo, settings.precision
     if memo is None:
-        return EngineFacts(precision, 0, 0, 0, graphs=0, capture_seconds=0.0)
+        return EngineFacts(precision, (), 0, 0, 0, graphs=0, capture_seconds=0.0)
     return EngineFacts(
         precision=precision,
+        fp8_products=rounded_products(spec.decoder, precision, settings.fp8_keep),
         memo_steps=memo.steps,
         memo_bytes=memo.size,
         next_memo_bytes=_next_memo_bytes(memo, spec),

@@ -1,13 +1,13 @@
 """A server's configuration file."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
 from grace.configs.errors import ConfigError
-from grace.configs.serving import ServingConfig, load_serving_config
+from grace.configs.serving import Fp8Product, ServingConfig, load_serving_config
 from grace.model.checkpoints.init import load_model_config
 
 GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
@@ -127,3 +127,19 @@ def test_an_impossible_top_level_setting_is_refused_by_its_name(
     with pytest.raises(ConfigError) as refused:
         load(tmp_path, {**LEAST, key: value})
     assert fault in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("precision", "kept", "fault"),
+    [
+        ("auto", ["qkv"], "has no effect with precision auto; set precision: fp8, or remove it"),
+        ("fp8", ["qkv", "qkv"], "qkv, qkv: has a product twice; name each once"),
+        ("fp8", list(get_args(Fp8Product)), "keeps every product, so nothing is in fp8; set "),
+    ],
+)
+def test_products_that_cannot_be_kept_are_refused(
+    tmp_path: Path, precision: str, kept: list[str], fault: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(tmp_path, {**LEAST, "precision": precision, "fp8_keep": kept})
+    assert f"fp8_keep: {fault}" in str(refused.value)

@@ -21,7 +21,11 @@ from support.documents import the_file
 
 KUBECTL = shutil.which("kubectl")
 OLDEST, NEWEST = "1.30", "1.34"  # preStop's sleep came with 1.30
-NO_SCHEMA = {"ScaledObject", "ServiceMonitor"}  # of KEDA and the Prometheus operator
+NO_SCHEMA = {
+    "PrometheusRule",
+    "ScaledObject",
+    "ServiceMonitor",
+}  # of KEDA and the Prometheus operator
 OVERLAYS = ("cpu", "gpu", "fleet")
 SERVICE = "grace.v1.AdsRetrieval"
 USER = 65532

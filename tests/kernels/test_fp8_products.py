@@ -18,8 +18,11 @@ from grace.kernels.products.fp8_products import (
 EPS = 1e-6
 CPU = torch.device("cpu")
 GPU = torch.device("cuda", 0)
-# rows, outs, inner: tiles of 128 x 256 and 128 x 128, parts of tiles, one step and several.
-SHAPES = ((1, 128, 128), (77, 384, 640), (300, 2048, 512), (4100, 256, 256), (16500, 512, 256))
+# rows, outs, inner: whole tiles and parts, and up to 16 steps, which use each stage several times.
+SHAPES = (
+    *((1, 128, 128), (77, 384, 640), (300, 2048, 512), (4100, 256, 256), (16500, 512, 256)),
+    (300, 256, 2048),
+)
 
 
 def normal(rows: int, columns: int, seed: int, device: torch.device = CPU) -> Tensor:
@@ -70,6 +73,28 @@ def test_the_rounded_copy_stays_near_the_rows_over_many_additions() -> None:
         normed = ordered_float(expected * factors.unsqueeze(1))
         error = (copy - normed).norm() / normed.norm()
         assert error < 0.04
+
+
+def test_rows_that_outgrow_their_scale_are_rounded_again() -> None:
+    rows, before = grown_rows(CPU)
+    others = rows.rounded.float().clone()
+    REFERENCE_ROUNDED.round_grown(rows, before)
+    own = round_rows_reference(rows.rows, EPS)
+    assert_near_e4m3(rows.rounded[::2], own.rounded[::2])
+    assert torch.equal(rows.rounded.float()[1::2], others[1::2])
+    normed = ordered_float(rows.rows.float() * rows.row_factors.unsqueeze(1))
+    copy = rows.rounded.float() * rows.rounded_factors.unsqueeze(1)
+    assert (copy - normed).norm() / normed.norm() < 0.04
+
+
+def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
+    """Rows after an addition, and their factors before it. Every second grew a thousand times."""
+    weight = weight_of(256, 128, reads_ordered=False, device=device)
+    rows = normal(60, 256, 3, device).bfloat16()
+    rows[::2] *= 1e-3
+    before = round_rows_reference(rows, EPS).row_factors
+    x = to_e4m3(normal(60, 128, 4, device))
+    return REFERENCE_ROUNDED.add_product(rows, before, x, weight, None, EPS), before
 
 
 def test_a_requests_scale_multiplies_its_rows_alone() -> None:
@@ -125,6 +150,13 @@ def test_a_gpu_computes_the_same(rows: int, outs: int, inner: int) -> None:
     torch.testing.assert_close(out, wanted, rtol=2e-2, atol=5e-2)
 
     assert_near_e4m3(ops.hidden(stream, weight), REFERENCE_ROUNDED.hidden(stream, weight))
+
+    mine, before = grown_rows(GPU)
+    theirs, _ = grown_rows(GPU)
+    ops.round_grown(mine, before)
+    REFERENCE_ROUNDED.round_grown(theirs, before)
+    assert_near_e4m3(mine.rounded, theirs.rounded)
+    assert torch.equal(mine.rounded_factors, theirs.rounded_factors)
 
     x = to_e4m3(8 * normal(rows, inner, 8, GPU))
     requests = next(n for n in (7, 4, 1) if rows % n == 0)

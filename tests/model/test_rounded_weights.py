@@ -68,7 +68,37 @@ def test_without_rounded_products_it_finds_nearly_all_sids(device: str) -> None:
 @pytest.mark.parametrize("kept", [(each,) for each in ALL], ids=ALL)
 def test_any_product_may_be_kept(kept: tuple[Fp8Product, ...]) -> None:
     case = case_on("cpu")
-    assert share(searched(case, kept=kept), search_plainly(case, REFERENCE)) > 0.85
+    got = searched(case, kept=kept)
+    assert share(got, search_plainly(case, REFERENCE)) > 0.85
+    assert not torch.equal(got.scores, searched(case).scores)
+
+
+def scaled(case: FastCase, **by: float) -> FastCase:
+    """Multiply the decoder's parameters whose names end so."""
+    with torch.no_grad():
+        for name, parameter in case.decoder.named_parameters():
+            parameter.mul_(by.get(name.rpartition(".")[2], 1.0))
+    return case
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    "by",
+    [
+        pytest.param({"start": 0.0}, id="a start of zeros"),
+        pytest.param({"embed": 0.01}, id="tokens that are small next to the first addition"),
+        pytest.param({"ffn_in": 1e3, "ffn_out": 1e-3}, id="large hidden numbers"),
+        pytest.param({"cross_v": 1e3, "cross_out": 1e-3}, id="large values of the context"),
+        pytest.param({"cross_v": 1e-4, "cross_out": 1e4}, id="small values of the context"),
+    ],
+)
+def test_the_size_of_no_weight_matters(by: dict[str, float], device: str) -> None:
+    shares = []
+    for seed in range(2, 6):
+        case = scaled(case_on("cpu", seed=seed), **by)
+        expected = search_plainly(case, REFERENCE)
+        shares.append(share(searched(on(case, torch.device(device)), memo_bytes=0), expected))
+    assert sum(shares) / len(shares) > 0.85, shares
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -67,7 +67,7 @@ def test_a_cpu_serves_the_definition_in_float32(plain: TwoPairs) -> None:
     model = plain.first.model
     assert isinstance(model.generation, PlainGeneration)
     assert isinstance(model.features, PlainStage)
-    assert model.engine == EngineFacts("fp32", 0, 0, 0, graphs=0, capture_seconds=0.0)
+    assert model.engine == EngineFacts("fp32", (), 0, 0, 0, graphs=0, capture_seconds=0.0)
 
 
 @pytest.mark.parametrize("profile", GENERATION.profiles)
@@ -106,7 +106,8 @@ def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: Servin
 
     def engine(memo_bytes: int) -> EngineFacts:
         generation = FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes))
-        return engine_facts(generation, model.spec, "fp32", GENERATION, seconds=0.0)
+        settings = EngineSettings("fp32", memo_bytes)
+        return engine_facts(generation, model.spec, settings, GENERATION, seconds=0.0)
 
     now = engine(0)
     steps = [now.memo_steps]

@@ -118,7 +118,7 @@ class Surroundings:
             features=self.stage,
             ops=self.engine.ops,
             generation=generation,
-            engine=EngineFacts(self.precision, 0, 0, 0, graphs=1, capture_seconds=0.0),
+            engine=EngineFacts(self.precision, (), 0, 0, 0, graphs=1, capture_seconds=0.0),
         )
         return ServingPair(
             loaded.snapshot,

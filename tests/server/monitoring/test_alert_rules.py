@@ -100,7 +100,8 @@ def test_no_alert_fires_in_ordinary_hours(tmp_path: Path) -> None:
     """Two servers take calls, load an index every hour and follow updates; one restarts once."""
     rng = np.random.default_rng(7)
     updates = rng.poisson(60, MINUTES).cumsum()
-    series = []
+    series: list[dict[str, str]] = []
+    series.append({"series": 'up{job="grace-envoy",instance="e"}', "values": f"1x{MINUTES}"})
     for instance, restart in (("a", MINUTES // 2 + 13), ("b", MINUTES + 1)):
         for name, values in ordinary_series(rng, updates, restart).items():
             metric, _, labels = name.partition("{")

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
-from support.monitoring import DASHBOARD, alerts
+from support.monitoring import ALERTS, DASHBOARD, alerts
 
 
 @pytest.mark.subprocess
@@ -16,6 +17,16 @@ def test_the_dashboard_is_what_its_program_writes(tmp_path: Path) -> None:
     program = DASHBOARD.with_name("dashboard.py")
     subprocess.run([sys.executable, str(program), str(written)], check=True)
     assert written.read_text() == DASHBOARD.read_text(), "run make fix"
+
+
+@pytest.mark.subprocess
+def test_the_operator_gets_the_rules_that_prometheus_gets(repository: Path, tmp_path: Path) -> None:
+    written, kept = tmp_path / "alerts.yaml", repository / "docker/kubernetes/base/alerts.yaml"
+    program = DASHBOARD.with_name("operator_rules.py")
+    subprocess.run([sys.executable, str(program), str(ALERTS), str(written)], check=True)
+    assert written.read_text() == kept.read_text(), "run make fix"
+    spec = yaml.safe_load(kept.read_text())["spec"]
+    assert spec == yaml.safe_load(ALERTS.read_text())
 
 
 def test_each_alert_names_its_section_of_the_runbook(repository: Path) -> None:

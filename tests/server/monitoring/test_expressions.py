@@ -18,7 +18,10 @@ SCRAPE_SECONDS = 0.5
 RATE_INTERVAL = "4s"
 NOT_HERE = {"GPU memory": "on a CPU", "Certificate": "without TLS"}
 """Panels without data on this server."""
-NO_SELECTOR_HERE = {'grace_certificate_expiry_timestamp_seconds{job="grace"}'}
+NO_SELECTOR_HERE = {
+    'grace_certificate_expiry_timestamp_seconds{job="grace"}',
+    'up{job="grace-envoy"}',
+}
 
 _SELECTOR = re.compile(r"\b((?:grace|process)_\w+|up)(\{[^}]*\})")
 _ALTERNATIVES = re.compile(r'(\w+)=~"([^"]+)"')
