@@ -127,8 +127,13 @@ def stream_of(rows: int, d: int, device: torch.device) -> RoundedRows:
 
 
 def assert_near_e4m3(got: Tensor, expected: Tensor) -> None:
-    """Both were rounded from sums of another order, so a few may be neighbours."""
-    close = torch.isclose(got.float(), expected.float(), rtol=0.13, atol=2**-8)
+    """Both were rounded from other sums, so a few may be neighbours.
+
+    Tensor cores add products of e4m3 with some 14 bits. So numbers near 0 differ by more: they are
+    small next to the terms that they are sums of.
+    """
+    of_sums = 5e-3 * expected.float().square().mean().sqrt()
+    close = (got.float() - expected.float()).abs() <= 0.13 * expected.float().abs() + of_sums
     assert close.float().mean() > 0.9999
     assert (got.float() == expected.float()).float().mean() > 0.97
 
