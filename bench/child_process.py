@@ -1,4 +1,4 @@
-"""A program as a child process that ends with its owner, and whose log is a file."""
+"""A program as a child process that ends with a block of its owner, and whose log is a file."""
 
 import os
 import random

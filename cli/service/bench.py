@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from grace.cli.options import AsJson
+from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
 
@@ -129,8 +130,9 @@ def bench(
         ) from None
     if commit is not None:
         facts["commit"] = commit
-    rows = _own_rows(options, *own) if any(own) else module.measure(workload_of(options))
-    kept = record(rows, out, facts, add=add, only=options.only, print_rows=as_json)
+    with ending_in_order():  # some tables start servers
+        rows = _own_rows(options, *own) if any(own) else module.measure(workload_of(options))
+        kept = record(rows, out, facts, add=add, only=options.only, print_rows=as_json)
     if not as_json:
         print_markdown(printed_tables(table, kept))
 

@@ -198,11 +198,21 @@ def test_the_documented_overlay_changes_image_settings_and_what_is_built(
     (own / "kustomization.yaml").write_text(the_file(page, "kustomization.yaml"))
     (own / "serve.yaml").write_text("state_dir: /elsewhere\n")
     objects = rendered_from(own)
-    (served,) = objects["Deployment", "grace"]["spec"]["template"]["spec"]["containers"]
+    pod = objects["Deployment", "grace"]["spec"]["template"]["spec"]
+    (served,) = pod["containers"]
     job = objects["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (builder,) = job["containers"]
     assert {served["image"], builder["image"]} == {"registry.example.com/grace:cuda-1"}
-    assert builder["args"] == ["s3://shop/ads", *build("fleet")["containers"][0]["args"][1:]]
+    root = build("fleet")["containers"][0]["args"][-1]
+    assert builder["args"] == ["s3://shop/ads", "/srv/grace/targeting.yaml", root]
+    assert builder["envFrom"] == [{"secretRef": {"name": "ads-reader"}}]
+    claim = {"claimName": "grace-files"}
+    for spec, container in ((job, builder), (pod, served)):
+        (volume,) = (x for x in spec["volumes"] if x.get("persistentVolumeClaim") == claim)
+        assert mounts(container)["/srv/grace"]["name"] == volume["name"]
+    for (kind, _), each in objects.items():
+        if kind not in NO_SCHEMA:
+            kubernetes_validate.validate(each, NEWEST, strict=True)
     settings = [
         each["data"]["serve.yaml"]
         for (kind, _), each in objects.items()
@@ -241,6 +251,55 @@ def test_a_server_has_one_gpu_or_none(overlay: str, gpus: int | None, tmp_path: 
     )
     budget = rendered(overlay)["PodDisruptionBudget", "grace"]["spec"]
     assert budget["selector"]["matchLabels"] == {"app": "grace"}
+
+
+@every_overlay
+def test_everything_that_selects_pods_selects_those_that_it_means(overlay: str) -> None:
+    objects = rendered(overlay)
+    labels = {
+        name: objects["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+        for kind, name in objects
+        if kind == "Deployment"
+    }
+    template = objects["CronJob", "grace-build"]["spec"]["jobTemplate"]["spec"]["template"]
+    labels["grace-build"] = template["metadata"]["labels"]
+    for (kind, name), each in objects.items():
+        spec = each["spec"] if kind not in ("ConfigMap", "Namespace") else {}
+        if kind == "Service":
+            assert spec["selector"] == labels[name]
+            assert each["metadata"]["labels"] == labels[name]
+        elif kind in ("Deployment", "PodDisruptionBudget"):
+            assert spec["selector"] == {"matchLabels": labels[name]}
+        elif kind == "NetworkPolicy":
+            assert spec["podSelector"] == {"matchLabels": labels[name]}
+        elif kind == "ServiceMonitor":
+            assert spec["selector"] == {
+                "matchLabels": objects["Service", name]["metadata"]["labels"]
+            }
+    assert objects["CronJob", "grace-build"]["spec"]["concurrencyPolicy"] == "Forbid"
+
+
+def test_the_fleets_servers_are_called_by_envoy_alone() -> None:
+    objects = rendered("fleet")
+    envoy, server = (
+        {"podSelector": {"matchLabels": {"app": app}}} for app in ("grace-envoy", "grace")
+    )
+    clients, _ = objects["NetworkPolicy", "grace"]["spec"]["ingress"]
+    assert clients["from"] == [envoy]
+    assert objects["NetworkPolicy", "grace-envoy"]["spec"]["egress"][0]["to"] == [server]
+    assert "appProtocol" not in objects["Service", "grace"]["spec"]["ports"][0]  # it has TLS
+    (callers,) = rendered("gpu")["NetworkPolicy", "grace"]["spec"]["ingress"][0]["from"]
+    assert callers["podSelector"] == {"matchLabels": {"grace-client": "true"}}
+
+
+def test_envoy_has_the_time_that_its_drain_takes() -> None:
+    pod = deployment("fleet", "grace-envoy")
+    (container,) = pod["containers"]
+    args = container["args"]
+    drain = int(args[args.index("--drain-time-s") + 1])
+    stop = container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    asleep = int(stop.rpartition("sleep ")[2])
+    assert drain < asleep < pod["terminationGracePeriodSeconds"]
 
 
 def test_envoy_finds_its_file_its_certificates_and_the_servers(repository: Path) -> None:

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from grace.bench.monitoring.panels import read_panels
 from grace.bench.monitoring.prometheus import Prometheus
@@ -60,6 +62,17 @@ def test_every_query_of_the_dashboard_has_data(prometheus: Prometheus) -> None:
     absent = [panel for panel in panels if panel.title in NOT_HERE]
     assert len(absent) == len(NOT_HERE)
     assert not any(has_data(prometheus, query.expr) for panel in absent for query in panel.queries)
+
+
+def test_the_fleet_scales_by_numbers_that_prometheus_has(
+    prometheus: Prometheus, repository: Path
+) -> None:
+    file = repository / "docker/kubernetes/overlays/fleet/scaling.yaml"
+    triggers = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["triggers"]
+    assert len(triggers) == 2
+    for trigger in triggers:
+        assert has_data(prometheus, trigger["metadata"]["query"])
+        assert trigger["metadata"]["ignoreNullValues"] == "false"  # none is no reason to shrink
 
 
 def selectors() -> set[str]:
