@@ -70,7 +70,10 @@ class Envoy(ChildProcess):
         return f"127.0.0.1:{self._port}"
 
     def is_ready(self) -> bool:
-        return self.healthy() == set(self._servers)
+        try:
+            return self.ready() == "LIVE" and self.healthy() == set(self._servers)
+        except OSError:  # it does not listen yet
+            return False
 
     def wait_healthy(self, *servers: str) -> None:
         what = f"its healthy servers were {', '.join(servers)}"
@@ -78,10 +81,7 @@ class Envoy(ChildProcess):
 
     def healthy(self) -> set[str]:
         """The servers that Envoy may choose."""
-        try:
-            shown = json.loads(self._get(self._admin, "/clusters?format=json"))
-        except OSError:  # it starts
-            return set()
+        shown = json.loads(self._get(self._admin, "/clusters?format=json"))
         (grace,) = (each for each in shown["cluster_statuses"] if each["name"] == "grace")
         return {
             f"{where['address']}:{where['port_value']}"

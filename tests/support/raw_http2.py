@@ -1,6 +1,7 @@
 """An HTTP/2 client that sends only what a test asks for: no window updates and no answers."""
 
 import socket
+import ssl
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -38,18 +39,23 @@ def _frame_contents(content: bytes) -> list[bytes]:
 class RawHttp2:
     """A connection.
 
+    tls     None: without TLS
     frames  the received frames, without the bodies of replies
     ended   the gRPC codes of the calls that have ended, by stream
     """
 
     address: str
     window: int | None = None
+    tls: ssl.SSLContext | None = None
     frames: list[Frame] = field(default_factory=list, init=False)
     ended: dict[int, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
         host, _, port = self.address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=30)
+        if self.tls is not None:
+            self.tls.set_alpn_protocols(["h2"])
+            self._socket = self.tls.wrap_socket(self._socket, server_hostname=host)
         self._encoder, self._decoder = Encoder(), Decoder()
         self._last = -1
         self._unread = b""

@@ -4,18 +4,20 @@ import itertools
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from hyperframe.frame import PingFrame, PriorityFrame, WindowUpdateFrame
 
 from grace.bench.child_process import free_port
 from grace.bench.fleet.certificates import Identities
@@ -26,6 +28,7 @@ from grace.index.storage.versions import versions
 from support.documents import the_block
 from support.fleet import CALL_SECONDS, FleetClients, Place
 from support.live_snapshots import LiveRoot
+from support.raw_http2 import RawHttp2
 from support.retrieve_calls import METHOD, message
 from support.serving_files import ServingFiles
 
@@ -191,6 +194,7 @@ def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fa
         assert_all_plain(fleet, updated)
         assert clients.share_ok >= LEAST_OK, clients.ends
         assert set(updated.ends) == {"OK"}, updated.ends
+        assert fleet.envoy.counted("outlier_detection.ejections_enforced_total") > 0
 
 
 def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
@@ -223,6 +227,7 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
                     call(b"", timeout=CALL_SECONDS)
                 assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         with Client(fleet.envoy.address, tls=fleet.identities.client_tls) as client:
+            client.wait_ready(CALL_SECONDS)
             result = client.retrieve(
                 fleet.live.requests[0], timeout=CALL_SECONDS
             )  # it watches health
@@ -234,3 +239,40 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
             with pytest.raises(grpc.RpcError) as caught:
                 call(message(fleet.live.requests[0]), timeout=CALL_SECONDS)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def resets(client: RawHttp2) -> None:
+    client.call(600, reset=True)
+
+
+def priorities(client: RawHttp2) -> None:
+    client.send(*(PriorityFrame(2 * number + 1) for number in range(50)))
+
+
+def window_updates(client: RawHttp2) -> None:
+    client.call(ends=False)
+    client.send(*(WindowUpdateFrame(1, 1) for _ in range(500)))
+
+
+def pings(client: RawHttp2) -> None:
+    for _ in range(100):  # without reading what comes back
+        client.ping(10_000)
+
+
+@pytest.mark.parametrize("flood", [resets, priorities, window_updates, pings])
+def test_a_flood_ends_its_connection_and_no_other(
+    flood: Callable[[RawHttp2], None], tmp_path: Path
+) -> None:
+    identities = Identities.write(tmp_path, server_name())
+    tls = ssl.create_default_context(cafile=identities.servers.file)
+    tls.check_hostname = False
+    tls.load_cert_chain(identities.client.certificate, identities.client.key)
+    with Envoy(tmp_path, identities, servers=()) as envoy:
+        with RawHttp2(envoy.address, tls=tls) as other, RawHttp2(envoy.address, tls=tls) as client:
+            client.ping(1)
+            client.read_until(PingFrame)
+            with suppress(OSError):  # it may end before all is sent
+                flood(client)
+            client.read_to_the_end()
+            other.ping(1)
+            other.read_until(PingFrame)
