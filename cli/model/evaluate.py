@@ -3,13 +3,14 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from grace.cli.options import AsJson, LogOptions, numbers, spread
 from grace.cli.progress import progress_bars
 from grace.configs.machine import yield_cores_while_waiting
+from grace.configs.serving import Fp8Product
 
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
@@ -26,6 +27,10 @@ def evaluate(
     ] = "1,5,10,50",
     users: Annotated[int, typer.Option(min=1, help="Held-out users to measure, at most.")] = 2000,
     beams: Annotated[int, typer.Option(min=1, help="Beams of the search in every step.")] = 128,
+    fp8_keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A product that stays in bf16 with precision fp8; repeatable."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
@@ -37,6 +42,11 @@ def evaluate(
     at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
     if at[0] < 1:
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
+    kept = tuple(fp8_keep or ())
+    for name in kept:
+        if name not in get_args(Fp8Product):
+            others = ", ".join(get_args(Fp8Product))
+            raise typer.BadParameter(f"{name}: choose from {others}", param_hint="--fp8-keep")
     yield_cores_while_waiting()
     from grace.model.train.checkpoint_report import EvaluationSpec, report_on
     from grace.model.train.run import chosen_device
@@ -50,6 +60,7 @@ def evaluate(
         device=chosen_device(log.device),
         max_unknown=log.max_unknown,
         stated=log.stated(),
+        fp8_keep=kept,  # type: ignore[arg-type]
     )
     with progress_bars() as progress:
         report = report_on(spec, progress)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from grace.configs.generation import BeamProfile
+from grace.configs.serving import Fp8Product
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -61,6 +62,7 @@ class EvaluationSpec:
     device: torch.device = CPU
     max_unknown: float = 0.1
     stated: Stated = NOTHING_STATED
+    fp8_keep: tuple[Fp8Product, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         targeted = None
         if people is not None:
             targeted = _targeted(replace(search, index=index), catalogue, log, people, spec.cutoffs)
-        precisions = by_precision(search, batches, events, spec.cutoffs)
+        precisions = by_precision(search, batches, events, spec.cutoffs, spec.fp8_keep, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,

@@ -5,14 +5,16 @@ without targeting. The reference operations compute it, which round like the fas
 device measures both, also one that cannot serve with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from grace.configs.errors import ConfigError
+from grace.configs.serving import Fp8Product
 from grace.kernels import UserTensors
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED
@@ -20,6 +22,7 @@ from grace.model.engine.decode_weights import Precision
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.model.train.evaluate import USERS_PER_BATCH, Search, quality, rank_of
 from grace.model.train.interactions import HistoryBatches
+from grace.model.train.loop import Progress
 
 Int64 = npt.NDArray[np.int64]
 
@@ -50,7 +53,12 @@ class ByPrecision:
 
 
 def by_precision(
-    search: Search, batches: HistoryBatches, events: Int64, cutoffs: Sequence[int]
+    search: Search,
+    batches: HistoryBatches,
+    events: Int64,
+    cutoffs: Sequence[int],
+    fp8_keep: tuple[Fp8Product, ...],
+    progress: Progress,
 ) -> ByPrecision:
     """Measure float32 and each precision on the first users; the search is in float32."""
     measured = events[:_USERS]
@@ -59,10 +67,19 @@ def by_precision(
     most = search.profile.num_sids
     within = [k for k in cutoffs if k <= most]
     best = {f"best {k}": k for k in _BEST if k <= most} | {"all": most}
-    wanted = np.concatenate([search.leaves(batches, part) for part in parts])
+
+    def leaves_of(name: str, search_part: Callable[[Int64], Int64]) -> Int64:
+        found = []
+        for number, part in enumerate(parts, 1):
+            found.append(search_part(part))
+            progress(name, number, len(parts), "")
+        return np.concatenate(found)
+
+    wanted = leaves_of("fp32", lambda part: search.leaves(batches, part))
     found = {"fp32": _quality(truth, wanted, wanted, within, best)}
     for precision in _COMPARED:
-        settings = EngineSettings(precision, _MEMO_BYTES)
+        kept = fp8_keep if precision == "fp8" else ()
+        settings = EngineSettings(precision, _MEMO_BYTES, kept)
         try:
             engine = FastGeneration(
                 search.model, search.ops, settings, REFERENCE_ROUNDED, PLAIN_ENCODER
@@ -70,7 +87,7 @@ def by_precision(
         except ConfigError as error:
             found[precision] = PrecisionQuality(refused=str(error))
             continue
-        leaves = np.concatenate([_leaves(search, engine, batches, part) for part in parts])
+        leaves = leaves_of(precision, partial(_leaves, search, engine, batches))
         found[precision] = _quality(truth, leaves, wanted, within, best)
     return ByPrecision(len(measured), found)
 

@@ -267,12 +267,15 @@ def test_a_flood_ends_its_connection_and_no_other(
     tls = ssl.create_default_context(cafile=identities.servers.file)
     tls.check_hostname = False
     tls.load_cert_chain(identities.client.certificate, identities.client.key)
-    with Envoy(tmp_path, identities, servers=()) as envoy:
-        with RawHttp2(envoy.address, tls=tls) as other, RawHttp2(envoy.address, tls=tls) as client:
-            client.ping(1)
-            client.read_until(PingFrame)
-            with suppress(OSError):  # it may end before all is sent
-                flood(client)
-            client.read_to_the_end()
-            other.ping(1)
-            other.read_until(PingFrame)
+    with (
+        Envoy(tmp_path, identities, servers=()) as envoy,
+        RawHttp2(envoy.address, tls=tls) as other,
+        RawHttp2(envoy.address, tls=tls) as client,
+    ):
+        client.ping(1)
+        client.read_until(PingFrame)
+        with suppress(OSError):  # it may end before all is sent
+            flood(client)
+        client.read_to_the_end()
+        other.ping(1)
+        other.read_until(PingFrame)

@@ -1,0 +1,79 @@
+"""The cause that a client names for a server that it reaches and that takes no call."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import pytest
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from grace.client import Client
+from grace.client.connection import PLAINTEXT, connection_fault
+from grace.configs.errors import CallError
+
+SERVICE = "grace.v1.AdsRetrieval"
+pytestmark = pytest.mark.subprocess
+
+
+@pytest.fixture
+def starting() -> Iterator[int]:
+    """The port of a server whose health is NOT_SERVING."""
+    server = grpc.server(ThreadPoolExecutor(8))
+    servicer = health.HealthServicer()
+    servicer.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield port
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def closing() -> Iterator[int]:
+    """The port of a server that closes every connection, as one that speaks only TLS does."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def close_each() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:  # the test has ended
+                return
+            connection.recv(1)
+            connection.close()
+
+    thread = threading.Thread(target=close_each)
+    thread.start()
+    yield listening.getsockname()[1]
+    listening.shutdown(socket.SHUT_RDWR)
+    listening.close()
+    thread.join()
+
+
+def fault_of(address: str) -> str:
+    with Client(address, retry=None) as client, pytest.raises(CallError) as refused:
+        client.retrieve(user={}, timeout=20.0)
+    return str(refused.value)
+
+
+def test_a_server_that_starts_or_drains_is_not_taken_for_none(starting: int) -> None:
+    address = f"localhost:{starting}"  # a name: then gRPC watches health
+    assert f"the server at {address} is starting, or drains; see its log" in fault_of(address)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_a_server_that_closes_connections_may_speak_only_tls(closing: int, host: str) -> None:
+    address = f"{host}:{closing}"
+    fault = fault_of(address)
+    assert f"the server at {address} closed the connection: it may speak only TLS" in fault
+
+
+def test_a_name_without_any_server_says_how_to_start_one() -> None:
+    assert "no server at localhost:1; start it (grace serve)" in fault_of("localhost:1")
+
+
+def test_a_proxy_without_healthy_servers_is_named() -> None:
+    fault = connection_fault("lb:1", "no healthy upstream", PLAINTEXT)
+    assert fault == "the proxy at lb:1 has no healthy server behind it; see the servers' logs"
