@@ -10,7 +10,6 @@ import typer
 from grace.cli.options import AsJson, LogOptions, numbers, spread
 from grace.cli.progress import progress_bars
 from grace.configs.machine import yield_cores_while_waiting
-from grace.configs.serving import Fp8Product
 
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
@@ -42,6 +41,8 @@ def evaluate(
     at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
     if at[0] < 1:
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
+    from grace.configs.serving import Fp8Product
+
     kept = tuple(fp8_keep or ())
     for name in kept:
         if name not in get_args(Fp8Product):
