@@ -1,4 +1,4 @@
-"""A program as a child process that ends with a block of its owner, and whose log is a file."""
+"""A child process that runs inside a `with` block, and writes its log to a file."""
 
 import os
 import random
@@ -19,7 +19,7 @@ LAST_LINES = 12
 
 
 def free_port() -> int:
-    """Return a port below those that the system gives out, so that a restart finds it free."""
+    """Return a free port below the system's ephemeral ports, so that a restart finds it free."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as tried:
@@ -28,13 +28,13 @@ def free_port() -> int:
 
 
 class ChildProcess(ABC):
-    """A program that is ready inside `with`, and has ended after the block in any case.
+    """A program that is ready inside `with`, and always ends with the block.
 
-    Its log is a file, so that this process need not read along.
+    It writes its log to a file, so this process need not read its output.
 
     name           in errors, such as "the server"
     start_seconds  time limit for the start
-    environment    variables that it has besides this process's
+    environment    variables in addition to those of this process
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ChildProcess(ABC):
         return self.lines()[-LAST_LINES:]
 
     def wait_until(self, holds: Callable[[], bool], what: str, seconds: float) -> None:
-        """Return once `holds` does. `what` says so in the past tense, for errors."""
+        """Return once `holds()` is true. `what` describes that in the past tense, for errors."""
         end = time.monotonic() + seconds
         while not holds():
             if (code := self._process.poll()) is not None:

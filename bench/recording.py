@@ -2,8 +2,8 @@
 
     python -m grace.bench.recording docs/pictures/demo.svg
 
-The demonstration runs, and the picture has what it printed between its third part and its last
-sentence. Lines appear at a pace to read them. A program without animations shows all of them.
+The command runs the demonstration. The picture has the lines that it printed from its third part to
+its last sentence. They appear slowly enough to read. A viewer without animations shows all of them.
 """
 
 import subprocess

@@ -205,7 +205,7 @@ class TracesConfig:
         "OTLP collector (gRPC), such as http://127.0.0.1:4317; it needs the extra `traces`",
     ] = None
     follow_callers: Annotated[
-        bool, "a call with the header traceparent is traced exactly if its caller traces it"
+        bool, "trace a call with the header traceparent if, and only if, its caller traces it"
     ] = True
     sample: Annotated[float, "share of the other calls that is traced"] = 0.01
     most_waiting: Annotated[

@@ -1,6 +1,6 @@
 #!/bin/sh
 # builder.sh ADS TARGETING ROOT [OPTION of grace build]...: run hourly.sh now, then once an hour.
-# An hour that fails leaves the current version as it was, and its lines in the container's log.
+# A build that fails changes nothing that is served. The container's log has its output.
 set -u
 while true; do
   hourly.sh "$@" || echo "this hour's build failed with code $?; the next one starts on time" >&2

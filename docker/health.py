@@ -1,7 +1,7 @@
-"""Exit with 0 if the server in this container serves Retrieve, by gRPC's health service.
+"""Ask gRPC's health service, and exit with 0 if the server in this container serves Retrieve.
 
-Importing the `grace` command would take longer than the check, and the check runs all day.
-The environment replaces what fits docker/serve.yaml:
+The check runs every ten seconds, so it does not import `grace`, which would take longer than the
+check itself. The defaults fit docker/serve.yaml. These environment variables replace them:
 
 GRACE_HEALTH_ADDRESS      HOST:PORT, by default 127.0.0.1:50051
 GRACE_HEALTH_CA           PEM file of the CA that signed the server's certificate; turns TLS on

@@ -1,6 +1,6 @@
 #!/bin/sh
-# prune.sh ENVIRONMENT: remove from a Python environment what no command of GRACE reads: headers,
-# other projects' tests and tools, static libraries, and pip.
+# prune.sh ENVIRONMENT: remove the files of a Python environment that no command of GRACE reads:
+# headers, other projects' tests and tools, static libraries, and pip.
 set -eu
 rm -f "$1"/bin/pip* "$1"/bin/[Aa]ctivate*
 cd "$1"/lib/python3*/site-packages

@@ -3,7 +3,7 @@
     python3 requirements.py pyproject.toml OUT
 
 project.txt  what the project needs, traces included
-gpu.txt      what it needs on a GPU in addition
+gpu.txt      what it also needs on a GPU
 nvcc.txt     the compiler of the GPU kernels
 """
 

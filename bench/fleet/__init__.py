@@ -1,1 +1,1 @@
-"""Several servers behind one Envoy, with the certificates of both, and how they are measured."""
+"""Several servers with one Envoy in front, the certificates of both, and their benchmark."""

@@ -1,4 +1,4 @@
-"""CAs, certificates and keys of one run, in files as servers, Envoy and clients read them."""
+"""CAs, certificates and keys of one run, in the files that servers, Envoy and clients read."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,7 +50,10 @@ class Authority:
 
 @dataclass(frozen=True)
 class Identities:
-    """One CA for servers, one for clients, and what each side shows."""
+    """One CA for servers, one for clients, and the certificate that each side shows.
+
+    Envoy shows `envoy_inside` to servers, and `envoy_outside` to clients.
+    """
 
     servers: Authority
     clients: Authority
@@ -61,7 +64,7 @@ class Identities:
 
     @staticmethod
     def write(folder: Path, server_name: str) -> "Identities":
-        """Write all files. Servers have the name that Envoy expects, and 127.0.0.1."""
+        """Write all files. A server's certificate has `server_name` and 127.0.0.1."""
         servers, clients = Authority(folder, "servers"), Authority(folder, "clients")
         return Identities(
             servers,

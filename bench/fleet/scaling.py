@@ -59,7 +59,7 @@ _TINY_SERVERS = 2
 def measure(work: Workload) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=roomy_folder()) as name:
         folder = Path(name)
-        identities = Identities.write(folder, server_name())  # first: it fails at once
+        identities = Identities.write(folder, server_name())  # first, as it may fail
         files = write_files(work, folder, {_MODE: FIRST_VERSION})
         for precision in work.options.precisions:
             for row in _of_precision(work.options, files, identities, precision):
@@ -157,7 +157,7 @@ def _envoy_row(
 
 
 def _environments(device: torch.device) -> list[Mapping[str, str]]:
-    """Return what shows each server its GPU; two servers share a CPU."""
+    """Return the variables that give each server its GPU. On a CPU, two servers share it."""
     if device.type != "cuda":
         return [{}] * _TINY_SERVERS
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -167,7 +167,7 @@ def _environments(device: torch.device) -> list[Mapping[str, str]]:
 
 @contextmanager
 def _started(servers: Sequence[RunningServer]) -> Iterator[None]:
-    """Start all servers at once. The pool ends before the stack does, which stops the servers."""
+    """Start all servers at the same time. The stack stops them after the block."""
     with ExitStack() as stack:
         with ThreadPoolExecutor(len(servers)) as pool:
             list(pool.map(stack.enter_context, servers))

@@ -8,7 +8,7 @@ from grace.bench.result_file import Row, read_result
 
 
 def fleet_tables(rows: Sequence[Row]) -> str:
-    """Return all loads, and for each precision the rates and P99 next to the direct ones."""
+    """Return a table of all loads, and one that compares them with one server without Envoy."""
     loads = table_of(
         rows,
         ("load", "{measure}"),
@@ -41,7 +41,10 @@ def fleet_tables(rows: Sequence[Row]) -> str:
 
 
 def fleet_document(file: Path) -> dict[str, str]:
-    """Return the text of docs/fleet.md by the name of its marks, also before there is a file."""
+    """Return the generated text of docs/fleet.md by the name of its mark.
+
+    `file` need not exist.
+    """
     if not file.exists():
         return {"fleet": "Not measured yet.\n"}
     result = read_result(file)

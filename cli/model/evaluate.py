@@ -28,13 +28,13 @@ def evaluate(
     beams: Annotated[int, typer.Option(min=1, help="Beams of the search in every step.")] = 128,
     fp8_keep: Annotated[
         list[str] | None,
-        typer.Option(help="A product that stays in bf16 with precision fp8; repeatable."),
+        typer.Option(help="A decoder product to keep in bf16 with precision fp8; repeatable."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
 
-    Also measure what the precisions of a server change.
+    Also compare the precisions in which a server can run.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
@@ -112,8 +112,8 @@ def _print_table(found: Mapping[str, "Quality"]) -> None:
 def _print_precisions(measured: "ByPrecision") -> None:
     first = measured.found["fp32"]
     print(
-        f"\nBy a server's precision, the first {measured.users:,} of the held-out users, without "
-        "targeting,\nand the share of fp32's SIDs that are found"
+        f"\nThe first {measured.users:,} of the held-out users without targeting, by a server's "
+        "precision,\nand the share of fp32's SIDs that each precision finds"
     )
     heads = [f"recall@{k}" for k in first.recall] + list(first.overlap)
     print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))

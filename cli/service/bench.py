@@ -50,7 +50,7 @@ def bench(
     ] = None,
     rate: Annotated[
         list[float] | None,
-        typer.Option(help="Requests a second; repeatable for serve. fleet: for each server."),
+        typer.Option(help="Requests a second; repeatable for serve. For fleet: per server."),
     ] = None,
     users: Annotated[
         int | None, typer.Option(help="eligibility: users of the population. Default: 512.")
@@ -86,8 +86,8 @@ def bench(
 
     attention: the attention kernels; with --only counters: their counters from Nsight Compute. gtm:
     admission and selection. ladder: decoder and whole path, rung by rung. serve: a server under
-    load. fleet: a server for each GPU, behind one Envoy. budget: the decode loop, kernel by kernel.
-    others: other systems, side by side. overlap: the share of results that stays the same in half
+    load. fleet: one server per GPU, with Envoy in front. budget: the decode loop, kernel by kernel.
+    others: other systems, side by side. overlap: the share of results that stays the same in lower
     precision; trains a model first. eligibility: what each way to decode returns to users, for
     docs/eligibility.md; also on a CPU. With --snapshots it compares modes on snapshots of your own.
     The file, and standard output with --json, get each row as soon as it is measured. Without
