@@ -78,10 +78,12 @@ def test_the_documents_have_the_builds_of_mode_exact_in_the_result(repository: P
         seconds = float(number) * {"min": 60, "s": 1}[unit]
         assert seconds == pytest.approx(shown["build_s"], rel=0.03)
     measured = lines((repository / "docs" / "performance.md").read_text())
-    size = f"build {row['sids'] / 1e6:.0f} million SIDs, {row['ads'] / 1e6:.0f} million ads"
+    size = (
+        f"a snapshot of {row['sids'] / 1e6:.0f} million SIDs and {row['ads'] / 1e6:.0f} million ads"
+    )
     cost = f"{row['build_s'] / 60:.1f} min, {row['peak_gb']:.1f} GB"
-    assert [cells[-1] for cells in measured if cells[0].startswith(size)] == [cost]
-    load = [cells[-1] for cells in measured if cells[0].startswith("load and verify it")]
+    assert [cells[-1] for cells in measured if cells[0].startswith(f"build {size}")] == [cost]
+    load = [cells[-1] for cells in measured if cells[0].startswith("load and verify this snapshot")]
     assert load == [f"{row['load_verify_s']:.1f} s, {row['load_verify_most_s']:.1f} s"]
 
 
