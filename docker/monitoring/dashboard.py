@@ -3,7 +3,7 @@
     python docker/monitoring/dashboard.py docker/monitoring/dashboard.json      `make fix` does
 
 Import the file into Grafana 10.1 or newer, or put it into a folder that Grafana's provisioning
-names. Every query keeps to the chosen data source, job and replicas (Prometheus' `instance`).
+names. Every query uses the chosen data source, job and replicas (Prometheus' `instance`).
 """
 
 import json
@@ -82,15 +82,15 @@ CALLERS = [
           [Query(rate("grace_requests_total"), "calls")], 4, stat=True),
     Panel("Answered", "Share of calls that ended with OK.", "percentunit",
           [Query(f"{ANSWERED} / {rate('grace_requests_total')}", "OK")], 4, stat=True),
-    Panel("P99", "Of the time from call to reply, of calls that ended with OK.", "s",
+    Panel("P99", "P99 of the time from call to reply, for calls that ended with OK.", "s",
           [Query(quantile(0.99, "grace_request_duration_seconds"), "P99")], 4, stat=True),
     Panel("Index version", "The newest version that a replica serves.", "none",
           [Query(f"max (grace_snapshot_version{KEPT})", "version")], 4, stat=True),
-    Panel("Index age", "Of the oldest index that a replica serves.", "s",
+    Panel("Index age", "The age of the oldest index that a replica serves.", "s",
           [Query(f"max (grace_snapshot_age_seconds{KEPT})", "age")], 4, stat=True),
     Panel("Calls by status", "Every call that reached the service ends with one status.", "reqps",
           [Query(rate("grace_requests_total", "code") + " > 0", "{{code}}")], stacked=True),
-    Panel("Latency", "From call to reply in the server, of calls that ended with OK.", "s",
+    Panel("Latency", "Time from call to reply in the server, for OK calls.", "s",
           quantiles("grace_request_duration_seconds", 0.5, 0.99, 0.999)),
     Panel("Failures by reason", "docs/api.md has every reason.", "reqps",
           [Query(rate("grace_request_failures_total", "reason") + " > 0", "{{reason}}")],
@@ -98,8 +98,8 @@ CALLERS = [
     Panel("Shed", "Requests refused or displaced for lack of room in the queue, by priority. LOW "
           "ones are shed first.", "reqps",
           [Query(rate("grace_shed_total", "priority"), "{{priority}}")], stacked=True),
-    Panel("Time left at the reply", "Until the caller's deadline, when the reply was made. Of "
-          "calls that ended with OK and had a deadline.", "s",
+    Panel("Time left at the reply", "Time from the reply to the caller's deadline, for calls "
+          "that ended with OK and had a deadline.", "s",
           quantiles("grace_deadline_slack_seconds", 0.01, 0.1, 0.5)),
     Panel("Calls and requests under way", "Open: the reply has not been sent completely. In "
           "flight: taken, and not ended.", "none",
@@ -111,7 +111,7 @@ STAGES = [
     Panel("Where a request's time goes", "Mean seconds in the queue and in each stage.", "s",
           [Query(mean("grace_queue_duration_seconds"), "queue"),
            Query(mean("grace_stage_duration_seconds", "stage"), "{{stage}}")], stacked=True),
-    Panel("P99 by stage", "Of the time that a stage worked on a batch, and of the queue.", "s",
+    Panel("P99 by stage", "P99 of a stage's time for a batch, and of the wait in the queue.", "s",
           [Query(quantile(0.99, "grace_queue_duration_seconds"), "queue"),
            Query(quantile(0.99, "grace_stage_duration_seconds", "stage"), "{{stage}}")]),
     Panel("Busy", "Share of the time that each stage works, mean of the replicas. The stage near "
@@ -119,7 +119,7 @@ STAGES = [
           [Query(f"avg by (stage) (rate(grace_stage_duration_seconds_sum{RATE}))", "{{stage}}")],
           most=1),
     Panel("Queue", "Requests that wait for a batch.", "none", [by_replica("grace_queue_depth")]),
-    Panel("Requests in a batch", "Batches fill by themselves under load.", "none",
+    Panel("Requests in a batch", "Batches become larger under load.", "none",
           [Query(mean("grace_batch_size"), "mean"),
            Query(quantile(0.9, "grace_batch_size"), "P90")]),
     Panel("Degraded and margin", "Share of answers from a smaller beam profile, and what admission "
@@ -142,7 +142,7 @@ ELIGIBILITY = [
     Panel("Ads left out, by test", "Generated ads that are not in the reply, by the first test "
           "that they failed; limited: matched ads that at_most left out.", "cps",
           [Query(rate("grace_ads_filtered_total", "by") + " > 0", "{{by}}")], 12, stacked=True),
-    Panel("Ads", "Of generated SIDs, and in replies.", "cps",
+    Panel("Ads", "Ads of the generated SIDs, and ads in replies.", "cps",
           [Query(rate("grace_ads_generated_total"), "generated"),
            Query(rate("grace_ads_returned_total"), "returned")], 12),
 ]  # fmt: skip
@@ -152,7 +152,7 @@ INDEX = [
           [by_replica("grace_snapshot_version")]),
     Panel("Age by replica", "Time since the served index was built.", "s",
           [by_replica("grace_snapshot_age_seconds")]),
-    Panel("Loads", "Of a snapshot or a checkpoint, by result, in the last hour.", "none",
+    Panel("Loads", "Loads of a snapshot or a checkpoint in the last hour, by result.", "none",
           [Query(f"sum by (result) (increase(grace_snapshot_load_total{KEPT}[1h]))",
                  "{{result}}")]),
     Panel("Stops: last update by replica", "Sequence number of the last update of ads in force. "

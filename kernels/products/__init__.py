@@ -1,1 +1,1 @@
-"""Products of the decoder: with rounded weights, by chosen algorithms, and their row factors."""
+"""Matrix products of the decoder: with rounded weights, and by chosen algorithms; row factors."""

@@ -3,12 +3,12 @@
 A weight is rounded once, with a scale per output channel. The operation that computes rows rounds
 them. The residual stream stays in bfloat16 and has a rounded copy: an addition rounds its new rows
 times twice the RMS factor of the old ones. So no operation looks for a row's largest number.
-Numbers beyond 448, the largest of e4m3, become 448. Only the first addition may make a row many
-times as large as it was, so `round_grown` follows it.
+Numbers above 448, the largest in e4m3, become 448. Only the first addition may make a row many
+times as large as before, so `round_grown` follows it.
 
 Rounded columns are in the order in which a GPU's threads hold them: within 128 columns, column
 8 j + 2 q + e is at 32 q + 2 j + e. A weight that is multiplied by them has its columns in the same
-order (`RoundedWeight.of`), so no sum depends on it.
+order (`RoundedWeight.of`), so the order changes no sum.
 """
 
 from collections.abc import Callable
@@ -27,21 +27,21 @@ LARGEST = 448.0
 """The largest number of e4m3."""
 
 ORDERED = 128
-"""Columns that are put in the threads' order together: rounded rows have a multiple of them."""
+"""Number of columns that are reordered together. The width of rounded rows is a multiple of it."""
 
 HEADROOM = 2.0
-"""A row's scale over its RMS factor before the last addition."""
+"""The scale of a row, divided by its RMS factor before the last addition."""
 
 GROWN = 8.0
-"""The growth of a row beyond which its copy is rounded again: fewer numbers are cut off so."""
+"""A row that grows by more than this factor is rounded again, so that fewer numbers are clipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundedWeight:
-    """A weight [outs, inner] in e4m3, of which each output channel has its own scale.
+    """A weight [outs, inner] in e4m3, with one scale per output channel.
 
     rounded  e4m3 [outs, inner]
-    scales   float32 [outs]       the weight is rounded * scales
+    scales   float32 [outs]       the weight is about rounded * scales
     """
 
     rounded: Tensor
@@ -49,7 +49,7 @@ class RoundedWeight:
 
     @staticmethod
     def of(weight: Tensor, *, reads_ordered: bool) -> "RoundedWeight":
-        """Round a weight. It may read rows of `RoundedRows`, whose columns are ordered."""
+        """Round a weight. `reads_ordered`: it multiplies rows whose columns are ordered."""
         weight = weight.float()
         scales = weight.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LARGEST
         rounded = to_e4m3(weight / scales.unsqueeze(1))
@@ -77,7 +77,7 @@ class RoundedRows:
 
 @dataclass(frozen=True, slots=True)
 class RoundedOps:
-    """One body of each operation; its `..._reference` says what it computes."""
+    """One body of each operation. The function `..._reference` defines what it computes."""
 
     round_rows: Callable[[Tensor, float], RoundedRows]  # (rows, eps)
     product: Callable[[Tensor, RoundedWeight, Tensor], None]  # (rounded, weight, out)
@@ -160,7 +160,7 @@ def add_product_reference(
 
 
 def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
-    """Round rows again, with their own scales, that became more than `GROWN` times as large.
+    """Round again, with new scales, the rows that became more than `GROWN` times as large.
 
     before  float32 [rows]   the RMS factors of the rows before the addition
     """

@@ -1,7 +1,7 @@
 """Products of rounded rows on a GPU: native/cuda/hopper/fp8_products.cu.
 
-Its kernel also adds to the residual, sums the squares of its rows, and rounds them. What is left is
-a small kernel, which makes row factors of a few sums per row.
+Its kernel also adds to the residual, sums the squares of its rows, and rounds them. A second, small
+kernel then computes the row factors from a few sums per row.
 """
 
 import ctypes
@@ -127,7 +127,7 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
 
 
 def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
-    """Do what `round_grown_reference` does. Few rows grow so, and the others cost nothing."""
+    """Do what `round_grown_reference` does. Few rows grow that much, and the others cost little."""
     check_round_grown(rows, before)
     require_contiguous(rows=rows.rows, rounded=rows.rounded, before=before)
     count, d = rows.rows.shape

@@ -2,9 +2,9 @@
 
 At the decoder's largest sizes a GPU is at its power limit, where a product's time is its energy.
 Two shapes of the paper's decoder cost less with other tiles: about 2 % of its time and energy.
-`_CHOSEN` has the best of 130 settings per shape on an H200 with cuBLAS 13.0; for the other shapes
-the choice of cuBLAS is the best. An algorithm is used if cuBLAS offers it for the shape; torch
-computes every other product. All sum in float32, in an order that depends only on the shape.
+`_CHOSEN` has the best of 130 settings for these shapes, on an H200 with cuBLAS 13.0. For the other
+shapes, cuBLAS chooses the best itself. A product uses `_CHOSEN` if cuBLAS offers that algorithm;
+torch computes every other product. All sum in float32, in an order that depends only on the shape.
 """
 
 import ctypes

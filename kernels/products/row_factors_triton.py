@@ -2,7 +2,7 @@
 
 What makes it fast: every element is read once, in 16-byte loads, and only the activation writes
 rows. A program computes the factors of a few rows with 2 to 4 loads per thread, issues them all
-before the first product, and sums across warps once. A row longer than a tile is read in turns.
+before the first product, and sums across warps once. It reads a row longer than a tile in parts.
 """
 
 import torch

@@ -202,7 +202,7 @@ def _cross_cache(weights: FastWeights, context: UserContext) -> CrossCache:
 
 
 def _value_bounds(weights: FastWeights, context: UserContext) -> Tensor | None:
-    """Return what bounds each layer's cross-attention, over the largest number of e4m3.
+    """Return a bound of each layer's cross-attention, divided by the largest number of e4m3.
 
     Each request has its own bound, from its own context, so no request changes another.
     -> float32 [layers, B], or None without a rounded `cross_out`

@@ -31,7 +31,7 @@ PRECISIONS: Mapping[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "fp8": torch.bfloat16,
 }
-"""The type of everything but the decoder's products: `rounded_weights` says which fp8 rounds."""
+"""The type of all tensors that are not rounded; `rounded_weights` lists what fp8 rounds."""
 
 Weight: TypeAlias = Tensor | RoundedWeight
 

@@ -4,9 +4,9 @@ An InterFormer's tokens of all kinds are in one tensor: gated summaries, the use
 each sequence with its summaries first. Every product reads and writes its tokens there, so no
 summary is copied, and the products of all sequences are one launch.
 
-Events are nearly all tokens, and between two attentions within sequences nothing reads them but
-their own products. These fill a GPU. The chain of the user's tokens and summaries, many small
-products, runs next to them on a side stream.
+Most tokens are events. Between two attentions within sequences, only the events' own products read
+them, and these products fill a GPU. The user's tokens and summaries need many small products, one
+after the other. They run at the same time, on a side stream.
 """
 
 import copy
@@ -46,7 +46,7 @@ class FastEncoder(Protocol):
 
 
 def fast_encoder(model: Model, dtype: torch.dtype, ops: EncoderOps) -> FastEncoder:
-    """Return the model's encoder, of copies of its weights on their device."""
+    """Return the model's encoder with copies of its weights, on their device."""
     if isinstance(model.encoder, T5Encoder):
         return _FastT5(model.encoder, dtype, ops)
     lengths = [each.max_length for each in model.spec.sequences.values()]
@@ -122,7 +122,7 @@ class _Places:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What the sequences of a block read, and memory for what they make of it.
+    """The inputs of a block's sequences, and memory for their results.
 
     mask      bool [B, T]           of all sequences' tokens
     openings  [B, 1, runs * d_ff]   by which hidden rows are multiplied
@@ -241,7 +241,7 @@ class FastInterFormer:
         return self._attend_to(layer, kv, mask)
 
     def _update_user(self, block: FastBlock, reading: _Reading | None, tokens: _Tokens) -> None:
-        """Update the summaries of sequences, and then the user's tokens by what these say."""
+        """Update the summaries of sequences, and then the user's tokens from them."""
         if reading is not None:
             self._read(reading, tokens, self._places.summaries)
             self._gate(tokens, reading.layers.gate_in, self._places.gates, out=tokens)
@@ -253,7 +253,7 @@ class FastInterFormer:
         self._product(tokens, reading.layers.attention.qkv, runs, out=reading.qkv)
 
     def _read(self, reading: _Reading, tokens: _Tokens, runs: Sequence[Run]) -> None:
-        """Update these tokens by what they find in their whole sequence."""
+        """Update these tokens by attention to their whole sequence."""
         layers = reading.layers
         queries, keys, values = reading.qkv.chunk(3, dim=-1)
         parts = [
@@ -267,7 +267,7 @@ class FastInterFormer:
         self._add(tokens, hidden, layers.feed_forward.ffn_out, runs)
 
     def _pooled(self, layer: FastPool, tokens: _Tokens, memory: Run) -> _Tokens:
-        """Return [B, queries, d]: what the layer's queries find in the memory, added to them."""
+        """Return the layer's queries plus their attention to the memory.   -> [B, queries, d]"""
         return self._attend_to(layer, self._product(tokens, layer.kv, (memory,)))
 
     def _attend_to(self, layer: FastPool, kv: Tensor, mask: Tensor | None = None) -> _Tokens:
@@ -282,7 +282,7 @@ class FastInterFormer:
         return out
 
     def _interact(self, layer: FastSelfAttention, tokens: _Tokens) -> None:
-        """Update the user's tokens by what the gated summaries say."""
+        """Update the user's tokens from the gated summaries and themselves."""
         places = self._places
         qkv = self._product(tokens, layer.qkv, (places.exchange,))
         queries, keys, values = qkv.chunk(3, dim=-1)

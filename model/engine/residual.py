@@ -1,8 +1,8 @@
 """The residual stream of a step's beam rows, and the products that read it or add to it.
 
 The weight decides how a product is computed. Plain weights multiply the rows, rounded weights the
-rows' rounded copy. A rounded product that is added makes the next copy; after any other change the
-copy is made when it is needed.
+rows' rounded copy. The addition of a rounded product makes the next copy. After any other change,
+the copy is made when a product needs it.
 """
 
 import torch

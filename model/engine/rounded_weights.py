@@ -1,6 +1,6 @@
 """The weights of the decoder that precision fp8 rounds, and the scales that keep them within e4m3.
 
-A product with a rounded weight needs rounded rows with a scale known beforehand. A normalised row
+A product with a rounded weight needs rounded rows whose scale is known beforehand. A normalised row
 has the norm sqrt(d), so no component of its product exceeds sqrt(d) times the norm of a weight's
 row. So the weights of values and hidden units are divided by these norms, and the weights that
 multiply them are multiplied: the function stays the same. Layer 0's values are a table with its own
@@ -38,7 +38,7 @@ def weights_in(
     if precision != "fp8":
         return folded.to(device, PRECISIONS[precision])
     if rounded is None:
-        raise ValueError("rounded: precision fp8 needs operations")
+        raise ValueError("rounded: None, but precision fp8 needs these operations: pass them")
     names = rounded_products(folded.spec, precision, kept)
     _require_shapes(folded, names)
     balanced = _balanced(folded)

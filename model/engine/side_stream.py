@@ -12,8 +12,9 @@ class SideStream:
     A chain of small kernels leaves most of a GPU idle, and large kernels fill it. So the side
     stream has the higher priority: its kernels start as soon as an SM has room.
 
-    Memory belongs to the stream that allocated it. So what both streams use must stay referenced
-    from before `fork` until after `join`. Both work within the recording of a CUDA graph.
+    Memory belongs to the stream that allocated it. So keep a reference to every tensor that both
+    streams use, from before `fork` until after `join`. Both methods work within the recording of a
+    CUDA graph.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Sends traced calls to a collector by OTLP over gRPC. Needs the extra `traces`.
+"""Export of traced calls to a collector by OTLP over gRPC. It needs the extra `traces`.
 
 A trace has a span for the call, and below it one for the queue and one for each stage. The time
 between two stages, in which a batch waits, has no span.
@@ -32,7 +32,7 @@ class OtlpExporter:
 
     def __init__(self, endpoint: str) -> None:
         self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS)
-        # OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME may say more about this server.
+        # OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME may add attributes of this server.
         self._resource = Resource({"service.name": "grace"}).merge(OTELResourceDetector().detect())
 
     def export(self, calls: Sequence[TracedCall]) -> bool:

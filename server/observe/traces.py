@@ -68,7 +68,7 @@ class Exporter(Protocol):
 
 
 class Traces:
-    """Belongs to the event loop. A separate thread exports the calls."""
+    """The traced calls that wait. The event loop owns them; a separate thread exports them."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Traces:
         self._thread.start()
 
     def ids_of(self, traceparent: str) -> TraceIds | None:
-        """Return the ids of a call with this header, which may be empty; None: do not trace it."""
+        """Return the ids of a call, or None not to trace it. The header may be empty."""
         caller = _caller_of(traceparent)
         if caller is not None and self._config.follow_callers:
             trace, span, sampled = caller

@@ -30,7 +30,7 @@ class BatchChoice:
                 wait for it
     late        the requests that were too late to start
     held_until  when to choose again, if no request starts now
-    for_generate  whether the batch is held only because generate has other work, not to fill
+    for_generate  whether the batch is held until generate is nearly free, and not to fill
     """
 
     queue: RequestQueue

@@ -1,8 +1,8 @@
-"""The head start of a batch: how long before generate is free it forms.
+"""The head start of a batch: the time from its forming until generate is free.
 
-A batch that forms as late as possible has more requests, and these have waited less. It must still
-be ready when generate has ended the batch before it. So it forms earlier than that, by the time
-that input and features take and by a margin, which follows how often generate had to wait.
+A batch that forms as late as possible has more requests. It must still be ready when generate has
+ended the batch before it. So the head start is the time that input and features take, plus a
+margin. The margin grows if generate often waits for batches, and shrinks if it seldom does.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ FIRST_MARGIN = 0.001
 """Seconds."""
 
 LATE_SHARE = 0.05
-"""The share of late batches that the margin aims at: with more it rises, with fewer it falls."""
+"""The share of late batches that the margin aims at. With more it grows, with fewer it shrinks."""
 
 GAIN = 0.03
 """The rise of the margin after a batch that was ready too late, as a share of generate's time."""
@@ -38,11 +38,11 @@ class HeadStart:
         self._free_since = 0.0
 
     def seconds(self, batch: Prediction) -> float:
-        """Return how long before generate is free a batch forms."""
+        """Return the head start of a batch with this prediction."""
         return batch.before + self._margin
 
     def observe(self, spans: Sequence[Span], *, held: bool) -> None:
-        """Learn from a batch that has passed all stages, and that was held back or was not."""
+        """Learn from a batch that has passed all stages. `held`: it was held back for generate."""
         span = next(each for each in spans if each.stage == "generate")
         idle, seconds = span.begin - self._free_since, span.end - span.begin
         self._free_since = span.end

@@ -302,8 +302,8 @@ class Pipeline:
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
 
     def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
-        """Return where the work of a stage begins, without a mark on its stream if it can: each
-        takes time. The streams of input and features have no other work, so input begins now, and
+        """Return the mark where a stage begins. Reuse an earlier one if possible: each mark takes
+        time. The streams of input and features have no other work, so input begins now, and
         features where input has ended."""
         if stage == "input":
             return perf_counter()

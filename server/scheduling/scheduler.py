@@ -83,8 +83,8 @@ class Scheduler:
         self._queue = RequestQueue(config.max_waiting)
         self._under_way = BatchesUnderWay()
         self._head_start = HeadStart()
-        self._held = False  # a batch could form, and is held back
-        self._just_in_time = False  # it is, to form just before generate is free
+        self._held = False  # a batch could form, but is held back
+        self._just_in_time = False  # it is held until just before generate is free
         self._margin = Margin(clock)
         self._ladders = ladders
         self._target = config.target_queue_ms / 1000
@@ -95,8 +95,8 @@ class Scheduler:
         self._in_flight = 0
         self._closed = False
         self._abandoned = False
-        # When to poll again, if nothing happens before: `next_batch` sleeps until then. A caller
-        # wakes it only if it matters: a wake-up costs more than all the rest of `submit`.
+        # When to poll again, if nothing happens before: `next_batch` sleeps until then. `submit`
+        # wakes it only if needed: a wake-up costs more than the rest of `submit`.
         self.asleep_until = 0.0
 
     @property
@@ -249,7 +249,7 @@ class Scheduler:
     def _starts_at(self, batch: Prediction) -> float:
         """Return the latest time at which a batch can form so that generate does not wait for it.
 
-        There is none for a closed scheduler, whose requests have nothing to wait for.
+        A closed scheduler holds nothing back: no further requests will come.
         """
         if self._closed:
             return 0.0

@@ -48,9 +48,9 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """The rows of some requests, and of as many empty ones as the bucket has places left.
+    """The rows of some requests, and empty rows that fill the bucket.
 
-    users, inputs  the same on the device
+    users, inputs  the rows' users and features, on the device
     faults         of each request; its row is empty, too
     """
 
@@ -116,7 +116,7 @@ def _users_on_device(users: UserTensors, device: torch.device) -> UserTensors:
 
 
 def _inputs_on_device(inputs: FeatureLookups, device: torch.device) -> FeatureLookups:
-    """In one copy, as the users."""
+    """Copy all inputs in one copy, without waiting for it, like the users."""
     if device.type == "cpu":
         return inputs
     return FeatureLookups(*copied_together(inputs.tensors(), device))

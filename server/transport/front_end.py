@@ -158,14 +158,14 @@ class FrontEnd:
             _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
             failure = internal()
         else:
-            # Counted once the replies of its batch are on their way: it must not hold them up.
+            # Count it later, so that counting does not delay the replies of its batch.
             self._loop.call_soon(self._ended, call, None, perf_counter())
             return reply
         self._ended(call, failure, perf_counter())
         return await context.abort(failure.code, _bounded(failure.text), failure.trailers)
 
     def batch_done(self, answered: AnsweredBatch, spans: tuple[Span, ...]) -> None:
-        """Count the batch once its replies are on their way: it must not hold them up."""
+        """Count the batch later, so that counting does not delay its replies."""
         self._uncounted.append((answered, spans))
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:

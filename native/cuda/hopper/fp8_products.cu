@@ -1,11 +1,11 @@
 // Products of rows and weights rounded to e4m3, and what a decoder's layer does with each result.
 //
-// Weights and rows stream through shared memory: a warp orders their copies, several stages ahead.
+// Weights and rows stream through shared memory: a warp starts their copies several stages ahead.
 // Two groups of four warps take turns. While one multiplies, the other writes the results of its
 // tile, so the tensor cores wait for neither results nor residual. One more warp for each group
 // moves tiles of 16-bit results; a residual arrives while its product is summed.
 //
-// A rounded result leaves in the order in which threads have it, 32 bytes at a time. The next
+// Threads write a rounded result in the order in which they hold it, 32 bytes at a time. The next
 // product sums over these columns, so it needs only a weight whose columns are in that order:
 // within 128 columns, column 8 j + 2 q + e is at 32 q + 2 j + e.
 #include <cuda_bf16.h>
@@ -26,8 +26,8 @@ enum class Result : int64_t {
   kHidden,    // the ReLU of x W^T, rounded
 };
 
-// Before it is rounded, a number is multiplied by its row's factor and `times`: a number of the new
-// rows with kResidual, of the product with kHidden.
+// The kernel multiplies a number by its row's factor and `times` before it rounds it. It rounds the
+// new rows with kResidual, and the product with kHidden.
 struct Product {
   const void* x;                // e4m3 [rows, inner]
   const void* weight;           // e4m3 [outs, inner]
