@@ -28,6 +28,7 @@ class BatchChoice:
     max_wait    seconds that a batch may be held back to fill
     starts_at   the latest time at which a batch of a prediction can form so that generate does not
                 wait for it
+    early       whether another batch is still ahead of generate: no batch forms before `starts_at`
     late        the requests that were too late to start
     held_until  when to choose again, if no request starts now
     for_generate  whether the batch is held until generate is nearly free, and not to fill
@@ -40,6 +41,7 @@ class BatchChoice:
     max_wait: float
     starts_at: Callable[[Prediction], float]
     now: float
+    early: bool = False
     late: list[PendingRequest] = field(default_factory=list)
     held_until: float = math.inf
     for_generate: bool = False
@@ -54,7 +56,7 @@ class BatchChoice:
             if start:
                 is_cut = len(start) < len(first)
                 start = self._fill_up(start if is_cut else self._without_empty_rows(start))
-                held_until = self.now if is_cut else self._hold(start)
+                held_until = self.now if is_cut and not self.early else self._hold(start)
                 if self.now < held_until:
                     self.held_until = held_until
                     return []
@@ -128,12 +130,13 @@ class BatchChoice:
     def _hold(self, start: list[PendingRequest]) -> float:
         """Return until when to hold the batch back to fill: while generate has other work, and
         for `max_wait`, but not until one of it is late."""
-        if len(start) == self.buckets[-1]:
+        is_full = len(start) == self.buckets[-1]
+        if is_full and not self.early:
             return 0.0
         profile, bucket = start[0].profile, bucket_for(len(start), self.buckets)
         starts_at = self.starts_at(self.predictions.predict(profile, bucket))
         full_at = 0.0
-        if self.max_wait:
+        if self.max_wait and not is_full:
             in_time = answer_by(_tightest(start), HOLD_SHARE) - self._needed(profile, bucket)
             full_at = min(start[0].arrived + self.max_wait, in_time)
         self.for_generate = self.now < starts_at >= full_at

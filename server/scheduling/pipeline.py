@@ -3,8 +3,9 @@
     submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
 
 While generate works on a batch, the next one forms as soon as it is full, or just in time to be
-prepared when generate is free. So generate hardly waits for the stages before it while there is
-work, and a lone request starts at once. Every request that was taken ends exactly once: the
+prepared when generate is free. Where preparing a batch takes longer than generating it, two are
+prepared ahead. So generate hardly waits for the stages before it while there is work, and a lone
+request starts at once. Every request that was taken ends exactly once: the
 pipeline reports its outcome, or `cancel` took it back while it waited.
 
 The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they

@@ -127,9 +127,7 @@ class Scheduler:
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
             self._in_flight += 1
-            may_form = (
-                self._ends_the_hold(request) if self._held else self._under_way.next_may_form()
-            )
+            may_form = self._ends_the_hold(request) if self._held else self._next_may_form()
             if may_form or self._queue.displaced or request.deadline < self.asleep_until:
                 self._changed.notify()
 
@@ -163,6 +161,7 @@ class Scheduler:
         """Return what leaves the queue at this moment. None if nothing does."""
         with self._changed:
             now = self._clock()
+            early = self._may_form_early()
             choice = BatchChoice(
                 queue=self._queue,
                 predictions=self._predictions,
@@ -171,10 +170,10 @@ class Scheduler:
                 max_wait=0.0 if self._closed else self._max_wait,
                 starts_at=self._starts_at,
                 now=now,
+                early=early,
                 late=self._queue.remove_expired(now, MOST_LATE),
             )
-            may_form = self._under_way.next_may_form()
-            requests = choice.make() if may_form else []
+            requests = choice.make() if early or self._under_way.next_may_form() else []
             self._held = choice.held_until < math.inf
             just_in_time, self._just_in_time = self._just_in_time, choice.for_generate
             failures = [Failure(each, expired()) for each in choice.late]
@@ -257,6 +256,8 @@ class Scheduler:
 
     def _ends_the_hold(self, request: PendingRequest) -> bool:
         """Return whether a new request may let the batch form that is held back."""
+        if not self._under_way.next_may_form():  # time alone ends the hold of an early batch
+            return False
         may_be_late = self._max_wait > 0 and request.deadline != math.inf
         return len(self._queue) >= self._buckets[-1] or may_be_late
 
@@ -276,8 +277,19 @@ class Scheduler:
 
     def _wake_if_next_may_form(self) -> None:
         # The requests that were held may have been cancelled; the hold must not outlast them.
-        if (len(self._queue) or self._held) and self._under_way.next_may_form():
+        if (len(self._queue) or self._held) and self._next_may_form():
             self._changed.notify()
+
+    def _next_may_form(self) -> bool:
+        return self._under_way.next_may_form() or self._may_form_early()
+
+    def _may_form_early(self) -> bool:
+        """Return whether the next batch may form while another one is ahead of generate. Otherwise
+        generate would wait for it, because preparing a batch takes longer than generating one."""
+        ahead = self._under_way.prepared_ahead()
+        if ahead is None:
+            return False
+        return 0 < ahead.predicted.generate < self._head_start.seconds(ahead.predicted)
 
     def _require_room(self, request: PendingRequest) -> None:
         """Choose the request's profile; refuse a request that would be late, or wait too long."""

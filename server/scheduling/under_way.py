@@ -1,9 +1,9 @@
 """The batches under way: when the next one may form, and when their work will be done.
 
-One batch is prepared ahead of generate. On a GPU generate takes that batch, and queues its work on
-the device, before the batch ahead of it has ended; its own time begins only then. Where post is
-slower than generate, a batch that waits for post would only grow old there. So no batch forms while
-a generated batch waits for post.
+One batch is prepared ahead of generate, or two where preparing a batch takes longer than generating
+it. On a GPU generate takes such a batch, and queues its work on the device, before the batch ahead
+of it has ended; its own time begins only then. Where post is slower than generate, a batch that
+waits for post would only grow old there. So no batch forms while a generated batch waits for post.
 """
 
 from dataclasses import dataclass
@@ -21,6 +21,9 @@ class Place(Enum):
     GENERATE = auto()
     GENERATED = auto()  # it waits for post
     POST = auto()
+
+
+_AHEAD = (Place.PREPARED, Place.QUEUED)
 
 
 @dataclass(slots=True, eq=False)
@@ -63,13 +66,26 @@ class BatchesUnderWay:
 
     def next_may_form(self) -> bool:
         """Return whether generate works on the only batch that post does not have, or on none."""
-        places = [batch.place for batch in self._batches if batch.place is not Place.POST]
-        return places in ([], [Place.GENERATE])
+        return [batch.place for batch in self._before_post()] in ([], [Place.GENERATE])
+
+    def prepared_ahead(self) -> BatchUnderWay | None:
+        """Return the batch that generate works on next, if post has all but that and the one that
+        generate works on now."""
+        match self._before_post():
+            case [BatchUnderWay(place=Place.GENERATE), ahead] if ahead.place in _AHEAD:
+                return ahead
+        return None
 
     def generate_free_at(self) -> float:
-        """Predict when generate will have ended the batch that it works on, if any."""
-        working = (each for each in self._batches if each.place is Place.GENERATE)
-        return max((each.since + each.predicted.generate for each in working), default=0.0)
+        """Predict when generate will have ended all batches under way, if preparing does not delay
+        it."""
+        free_at = 0.0
+        for batch in self._before_post():
+            if batch.place is Place.GENERATE:
+                free_at = batch.since + batch.predicted.generate
+            elif batch.place in _AHEAD:
+                free_at += batch.predicted.generate
+        return free_at
 
     def backlog(self, now: float) -> Backlog:
         """Predict the work that is left."""
@@ -86,6 +102,9 @@ class BatchesUnderWay:
             in_post = passed if batch.place is Place.POST else 0.0
             after = max(after, generate) + max(0.0, predicted.after - in_post)
         return Backlog(before, generate, after)
+
+    def _before_post(self) -> list[BatchUnderWay]:
+        return [batch for batch in self._batches if batch.place is not Place.POST]
 
     def _begin_generating(self, now: float) -> None:
         """Let the oldest batch that is not generated begin, if generate has taken it."""

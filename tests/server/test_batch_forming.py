@@ -41,10 +41,10 @@ def test_a_batch_has_the_bucket_that_answers_most_requests_a_second(
     assert desk.runs() == leave
 
 
-def works(desk: Desk) -> BatchUnderWay:
-    """Let generate work on a batch, which takes 0.5 s there, and 0.1 s before."""
+def works(desk: Desk, before: float = 0.1) -> BatchUnderWay:
+    """Let generate work on a batch, which takes 0.5 s there, and a time before."""
     for bucket in BUCKETS:
-        desk.predictions.observe("full", bucket, spans_of(0.1, 0.5, 0.0))
+        desk.predictions.observe("full", bucket, spans_of(before, 0.5, 0.0))
     desk.submit("X")
     batch = desk.forms()
     desk.scheduler.advance(batch, Place.QUEUED)
@@ -66,6 +66,46 @@ def test_a_full_batch_forms_at_once(desk: Desk) -> None:
     works(desk)
     desk.submit("0123456")
     assert len(desk.forms().requests) == BUCKETS[-1]
+
+
+@pytest.mark.parametrize("place", [Place.PREPARED, Place.QUEUED])
+def test_where_preparing_takes_longer_two_batches_are_prepared_just_in_time(
+    desk: Desk, place: Place
+) -> None:
+    works(desk, before=0.6)
+    desk.submit("0123456")
+    ahead = desk.forms()
+    desk.scheduler.advance(ahead, place)
+    desk.submit("0123456")
+    assert desk.scheduler.poll() is None
+    assert desk.scheduler.asleep_until == pytest.approx(desk.clock.now + 0.5 + 0.5 - 0.6, abs=0.01)
+    desk.clock.now = desk.scheduler.asleep_until
+    assert desk.forms().held
+    desk.submit("0123456")
+    desk.clock.now += 9.0
+    assert desk.scheduler.poll() is None, "a third one waits"
+
+
+def test_an_early_batch_has_the_requests_that_wait_by_then(desk: Desk) -> None:
+    works(desk, before=0.6)
+    desk.submit("0")
+    desk.forms()
+    desk.submit("1")
+    assert desk.scheduler.poll() is None
+    desk.clock.now += 0.39
+    desk.submit("2")
+    desk.clock.now += 0.01
+    assert names_of(desk.forms().requests) == ["1", "2"]
+
+
+def test_no_batch_forms_early_if_generate_would_not_wait_for_it(desk: Desk) -> None:
+    works(desk, before=0.4)
+    desk.submit("0123456")
+    desk.forms()
+    desk.submit("0123456")
+    assert desk.scheduler.poll() is None
+    desk.clock.now += 9.0
+    assert desk.scheduler.poll() is None
 
 
 def generated(begin: float, end: float) -> tuple[Span, ...]:
@@ -118,9 +158,15 @@ def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> Non
     assert names_of(desk.forms().requests) == ["1"]
 
 
-def simulated(share: float, seconds: float) -> tuple[Engine, Sequence[Fate]]:
-    """Offer a share of the capacity to an engine of the GPU's times."""
-    engine = Engine(slow=GPU_SECONDS[16], by_bucket=GPU_SECONDS, noise=0.03, reply_seconds=0.0025)
+def simulated(share: float, seconds: float, quick: float = 0.001) -> tuple[Engine, Sequence[Fate]]:
+    """Offer a share of its capacity to an engine of the GPU's times; other stages are `quick`."""
+    engine = Engine(
+        slow=GPU_SECONDS[16],
+        quick=quick,
+        by_bucket=GPU_SECONDS,
+        noise=0.03,
+        reply_seconds=0.0025,
+    )
     offer = Offer(share * engine.capacity, 0.0, seconds)
     return engine, Simulation(engine, max_waiting=1000).run([offer])
 
@@ -133,7 +179,9 @@ def test_below_the_capacity_answers_come_soon(share: float, most: float) -> None
     assert latencies[int(0.99 * len(latencies))] < most
 
 
-def test_at_more_than_the_capacity_generate_always_works() -> None:
-    engine, fates = simulated(1.2, seconds=3.0)
+@pytest.mark.parametrize("quick", [0.001, 0.004, 0.007])
+def test_at_more_than_the_capacity_generate_always_works(quick: float) -> None:
+    """Also where input and features together take longer, up to 0.014 s instead of 0.01."""
+    engine, fates = simulated(1.2, seconds=3.0, quick=quick)
     answered = sum(fate.executed for fate in fates)
     assert answered / max(fate.ended for fate in fates) > 0.98 * engine.capacity

@@ -93,9 +93,8 @@ class Engine:
 
     @property
     def capacity(self) -> float:
-        """Requests a second. One batch at a time is prepared, by input and features."""
-        prepared = self.stage in ("input", "features")
-        return BUCKETS[-1] / (self.slow + self.quick if prepared else self.slow)
+        """Requests a second."""
+        return BUCKETS[-1] / self.slow
 
 
 class Simulation:
@@ -155,6 +154,8 @@ class Simulation:
         fate.trailers = dict(error.trailers)
 
     def _form(self) -> None:
+        if self.clock.now < self._free["input"]:
+            return  # its thread asks for a batch once it has put the last one down
         departure = self.scheduler.poll()
         if departure is None:
             wait = self.scheduler.asleep_until - self.clock.now
