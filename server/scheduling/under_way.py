@@ -1,9 +1,9 @@
 """The batches under way: when the next one may form, and when their work will be done.
 
-One batch is prepared ahead of generate, or two where preparing a batch takes longer than generating
-it. On a GPU generate takes such a batch, and queues its work on the device, before the batch ahead
-of it has ended; its own time begins only then. Where post is slower than generate, a batch that
-waits for post would only grow old there. So no batch forms while a generated batch waits for post.
+At most two batches are prepared ahead of generate. On a GPU generate takes a batch, and queues its
+work on the device, before the batch ahead of it has ended; its own time begins only then. Where
+post is slower than generate, a batch that waits for post would only grow old there. So no batch
+forms while a batch waits for post, as far as the host knows that the device has ended it.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,19 @@ from grace.server.scheduling.predictions import Backlog, Prediction
 class Place(Enum):
     """Where a batch is."""
 
-    PREPARED = auto()  # or being prepared: input, features, waiting for generate
+    INPUT = auto()  # or it waits for features
+    FEATURES = auto()  # or it waits for generate
     QUEUED = auto()  # generate has taken it; the device still works on the batch ahead
     GENERATE = auto()
     GENERATED = auto()  # it waits for post
     POST = auto()
 
 
-_AHEAD = (Place.PREPARED, Place.QUEUED)
+MOST_AHEAD = 2
+"""The most batches that are prepared ahead of generate. The first one may wait for generate while
+input works on the second."""
+
+_AHEAD = (Place.INPUT, Place.FEATURES, Place.QUEUED)
 
 
 @dataclass(slots=True, eq=False)
@@ -39,8 +44,26 @@ class BatchUnderWay:
     bucket: int
     predicted: Prediction
     since: float
-    place: Place = Place.PREPARED
+    place: Place = Place.INPUT
     held: bool = False
+
+    def left(self, now: float) -> Prediction:
+        """Predict the work that is left, not counting how long it waits for other batches."""
+        passed, whole = now - self.since, self.predicted
+        match self.place:
+            case Place.INPUT:
+                return whole._replace(input=max(0.0, whole.input - passed))
+            case Place.FEATURES:
+                left = max(0.0, whole.features - passed)
+                return whole._replace(input=0.0, features=left)
+            case Place.QUEUED:
+                return Prediction(generate=whole.generate, post=whole.post)
+            case Place.GENERATE:
+                return Prediction(generate=max(0.0, whole.generate - passed), post=whole.post)
+            case Place.GENERATED:
+                return Prediction(post=whole.post)
+            case Place.POST:
+                return Prediction(post=max(0.0, whole.post - passed))
 
 
 class BatchesUnderWay:
@@ -64,52 +87,26 @@ class BatchesUnderWay:
     def requests(self) -> list[PendingRequest]:
         return [request for batch in self._batches for request in batch.requests]
 
+    @property
+    def ahead(self) -> int:
+        """The batches that generate has not begun."""
+        return sum(batch.place in _AHEAD for batch in self._batches)
+
     def next_may_form(self) -> bool:
-        """Return whether generate works on the only batch that post does not have, or on none."""
-        return [batch.place for batch in self._before_post()] in ([], [Place.GENERATE])
-
-    def prepared_ahead(self) -> BatchUnderWay | None:
-        """Return the batch that generate works on next, if post has all but that and the one that
-        generate works on now."""
-        match self._before_post():
-            case [BatchUnderWay(place=Place.GENERATE), ahead] if ahead.place in _AHEAD:
-                return ahead
-        return None
-
-    def generate_free_at(self) -> float:
-        """Predict when generate will have ended all batches under way, if preparing does not delay
-        it."""
-        free_at = 0.0
-        for batch in self._before_post():
-            if batch.place is Place.GENERATE:
-                free_at = batch.since + batch.predicted.generate
-            elif batch.place in _AHEAD:
-                free_at += batch.predicted.generate
-        return free_at
+        generated = any(batch.place is Place.GENERATED for batch in self._batches)
+        return not generated and self.ahead < MOST_AHEAD
 
     def backlog(self, now: float) -> Backlog:
         """Predict the work that is left."""
-        before = generate = after = 0.0
+        backlog = Backlog()
         for batch in self._batches:
-            passed, predicted = now - batch.since, batch.predicted
-            if batch.place is Place.PREPARED:
-                before += max(0.0, predicted.before - passed)
-                generate = max(generate, before) + predicted.generate
-            elif batch.place is Place.QUEUED:
-                generate += predicted.generate
-            elif batch.place is Place.GENERATE:
-                generate += max(0.0, predicted.generate - passed)
-            in_post = passed if batch.place is Place.POST else 0.0
-            after = max(after, generate) + max(0.0, predicted.after - in_post)
-        return Backlog(before, generate, after)
-
-    def _before_post(self) -> list[BatchUnderWay]:
-        return [batch for batch in self._batches if batch.place is not Place.POST]
+            backlog = backlog.then(batch.left(now))
+        return backlog
 
     def _begin_generating(self, now: float) -> None:
         """Let the oldest batch that is not generated begin, if generate has taken it."""
         for batch in self._batches:
-            if batch.place in (Place.PREPARED, Place.GENERATE):
+            if batch.place in (Place.INPUT, Place.FEATURES, Place.GENERATE):
                 return
             if batch.place is Place.QUEUED:
                 batch.place, batch.since = Place.GENERATE, now

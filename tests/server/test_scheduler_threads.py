@@ -75,7 +75,9 @@ def test_next_batch_wakes_when_a_deadline_passes_and_when_a_batch_was_held_long_
 def test_next_batch_ends_when_the_last_waiting_request_of_a_closed_scheduler_is_cancelled() -> None:
     taker = Taker()
     taker.submit(request_of())
-    taker.waits_for(1)
+    first = taker.waits_for(1).batch
+    assert first is not None
+    taker.scheduler.advance(first, Place.GENERATED)  # so that no other batch may form
     waiting = request_of()
     taker.submit(waiting)
     taker.scheduler.close()
@@ -101,5 +103,24 @@ def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_end
     later = request_of()
     taker.submit(later)
     assert taker.waits_for(2).requests == (later,)
+    taker.scheduler.close()
+    taker.ends()
+
+
+def test_next_batch_wakes_for_the_request_that_fills_a_batch_which_must_form_earlier_then() -> None:
+    taker = Taker()
+    for bucket, before in ((1, 0.0), (2, 0.0), (4, 60 * WAKE_SECONDS)):
+        spans = spans_of(before, 6 * WAKE_SECONDS, 0.0)
+        taker.predictions.observe("full", bucket, spans)
+    for departures, requests in ((1, 1), (2, 4)):
+        taker.submit(*(request_of() for _ in range(requests)))
+        ahead = taker.waits_for(departures).batch
+        assert ahead is not None
+        taker.scheduler.advance(ahead, Place.QUEUED)
+    held = [request_of() for _ in range(4)]
+    taker.submit(held[0])
+    wait_until(lambda: 0.0 < taker.scheduler.asleep_until < math.inf, WAKE_SECONDS)
+    taker.submit(*held[1:])
+    assert taker.waits_for(3).requests == tuple(held)
     taker.scheduler.close()
     taker.ends()

@@ -24,6 +24,7 @@ from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of
 
 BUCKETS = (1, 2, 4, 8, 16)
+REACHED = {"features": Place.FEATURES, "generate": Place.QUEUED, "post": Place.POST}
 RETRIEVALS = {name: request_of("r", priority=name).retrieval for name in PRIORITY_NAMES}
 
 
@@ -177,10 +178,8 @@ class Simulation:
         self._after(begin - self.clock.now, lambda: self._begin(batch, stage, seconds))
 
     def _begin(self, batch: BatchUnderWay, stage: StageName, seconds: float) -> None:
-        if stage == "generate":
-            self.scheduler.advance(batch, Place.QUEUED)
-        elif stage == "post":
-            self.scheduler.advance(batch, Place.POST)
+        if stage in REACHED:
+            self.scheduler.advance(batch, REACHED[stage])
         self._spans[batch].append(Span(stage, self.clock.now, self.clock.now + seconds))
         self._after(seconds, lambda: self._end(batch, stage))
 
