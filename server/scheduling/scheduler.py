@@ -127,9 +127,7 @@ class Scheduler:
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
             self._in_flight += 1
-            may_form = (
-                self._ends_the_hold(request) if self._held else self._under_way.next_may_form()
-            )
+            may_form = self._ends_the_hold(request) if self._held else self._next_may_form()
             if may_form or self._queue.displaced or request.deadline < self.asleep_until:
                 self._changed.notify()
 
@@ -175,7 +173,7 @@ class Scheduler:
                 early=self._under_way.ahead > 0,
                 late=self._queue.remove_expired(now, MOST_LATE),
             )
-            requests = choice.make() if self._under_way.next_may_form() else []
+            requests = choice.make() if self._next_may_form() else []
             self._held = choice.held_until < math.inf
             just_in_time, self._just_in_time = self._just_in_time, choice.for_generate
             failures = [Failure(each, expired()) for each in choice.late]
@@ -249,11 +247,16 @@ class Scheduler:
 
     def _ends_the_hold(self, request: PendingRequest) -> bool:
         """Return whether a new request may let the batch form that is held back."""
-        if self._max_wait > 0 and request.deadline != math.inf:
-            return True  # it may be late otherwise
-        waiting, full = len(self._queue), self._buckets[-1]
-        # With another batch ahead, this one may stay held when it is full: one wake-up is enough.
-        return waiting == full if self._under_way.ahead else waiting >= full
+        if self._under_way.ahead:
+            return False  # it is held although it is full: time alone ends that
+        may_be_late = self._max_wait > 0 and request.deadline != math.inf
+        return self._full_batch_waits() or may_be_late
+
+    def _next_may_form(self) -> bool:
+        return self._under_way.next_may_form(full=self._full_batch_waits())
+
+    def _full_batch_waits(self) -> bool:
+        return len(self._queue) >= self._buckets[-1]
 
     def _formed(self, requests: list[PendingRequest], now: float, *, held: bool) -> BatchUnderWay:
         profile, bucket = requests[0].profile, bucket_for(len(requests), self._buckets)
@@ -271,7 +274,7 @@ class Scheduler:
 
     def _wake_if_next_may_form(self) -> None:
         # The requests that were held may have been cancelled; the hold must not outlast them.
-        if (len(self._queue) or self._held) and self._under_way.next_may_form():
+        if (len(self._queue) or self._held) and self._next_may_form():
             self._changed.notify()
 
     def _require_room(self, request: PendingRequest) -> None:

@@ -1,9 +1,10 @@
 """The batches under way: when the next one may form, and when their work will be done.
 
-At most two batches are prepared ahead of generate. On a GPU generate takes a batch, and queues its
-work on the device, before the batch ahead of it has ended; its own time begins only then. Where
-post is slower than generate, a batch that waits for post would only grow old there. So no batch
-forms while a batch waits for post, as far as the host knows that the device has ended it.
+One batch is prepared ahead of generate, or two if requests for a full one wait. On a GPU generate
+takes a batch, and queues its work on the device, before the batch ahead of it has ended; its own
+time begins only then. Where post is slower than generate, a batch that waits for post would only
+grow old there. So no batch forms while a batch waits for post, as far as the host knows that the
+device has ended it.
 """
 
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ class Place(Enum):
 
 
 MOST_AHEAD = 2
-"""The most batches that are prepared ahead of generate. The first one may wait for generate while
-input works on the second."""
+"""The most batches that are prepared ahead of generate, if the second one is full. The threads of
+input and features take turns with the interpreter. So two small batches, prepared at once, would
+only delay each other."""
 
 _AHEAD = (Place.INPUT, Place.FEATURES, Place.QUEUED)
 
@@ -92,9 +94,10 @@ class BatchesUnderWay:
         """The batches that generate has not begun."""
         return sum(batch.place in _AHEAD for batch in self._batches)
 
-    def next_may_form(self) -> bool:
+    def next_may_form(self, *, full: bool) -> bool:
+        """Return whether another batch may form. `full`: requests for a full one wait."""
         generated = any(batch.place is Place.GENERATED for batch in self._batches)
-        return not generated and self.ahead < MOST_AHEAD
+        return not generated and self.ahead < (MOST_AHEAD if full else 1)
 
     def backlog(self, now: float) -> Backlog:
         """Predict the work that is left."""

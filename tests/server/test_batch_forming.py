@@ -92,17 +92,15 @@ def test_the_batch_after_the_next_forms_in_time_if_preparing_takes_longer_than_g
     assert desk.scheduler.poll() is None, "a third one waits"
 
 
-def test_such_a_batch_has_the_requests_that_wait_by_then(desk: Desk) -> None:
+def test_such_a_batch_forms_only_once_it_is_full(desk: Desk) -> None:
     works(desk, before=0.6)
-    desk.submit("0")
+    desk.submit("0123456")
     desk.scheduler.advance(desk.forms(), Place.FEATURES)
-    desk.submit("1")
+    desk.submit("012345")
+    desk.clock.now += 9.0
     assert desk.scheduler.poll() is None
-    desk.clock.now += 0.39
-    desk.submit("2")
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 0.01
-    assert names_of(desk.forms().requests) == ["1", "2"]
+    desk.submit("6")
+    assert names_of(desk.forms().requests) == list("0123456")
 
 
 def test_only_one_batch_is_prepared_ahead_if_that_is_soon_enough(desk: Desk) -> None:

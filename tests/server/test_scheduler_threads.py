@@ -107,20 +107,20 @@ def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_end
     taker.ends()
 
 
-def test_next_batch_wakes_for_the_request_that_fills_a_batch_which_must_form_earlier_then() -> None:
+def test_next_batch_wakes_for_the_request_that_fills_a_second_batch_ahead_of_generate() -> None:
     taker = Taker()
-    for bucket, before in ((1, 0.0), (2, 0.0), (4, 60 * WAKE_SECONDS)):
-        spans = spans_of(before, 6 * WAKE_SECONDS, 0.0)
+    for bucket in (1, 2, 4):
+        spans = spans_of(60 * WAKE_SECONDS, 6 * WAKE_SECONDS, 0.0)
         taker.predictions.observe("full", bucket, spans)
-    for departures, requests in ((1, 1), (2, 4)):
-        taker.submit(*(request_of() for _ in range(requests)))
+    for departures in (1, 2):
+        taker.submit(request_of())
         ahead = taker.waits_for(departures).batch
         assert ahead is not None
         taker.scheduler.advance(ahead, Place.QUEUED)
-    held = [request_of() for _ in range(4)]
-    taker.submit(held[0])
-    wait_until(lambda: 0.0 < taker.scheduler.asleep_until < math.inf, WAKE_SECONDS)
-    taker.submit(*held[1:])
-    assert taker.waits_for(3).requests == tuple(held)
+    waiting = [request_of() for _ in range(4)]
+    taker.submit(*waiting[:3])
+    time.sleep(0.1)  # until it sleeps again
+    taker.submit(waiting[3])
+    assert taker.waits_for(3).requests == tuple(waiting)
     taker.scheduler.close()
     taker.ends()
