@@ -20,8 +20,8 @@ from grace.model.checkpoints.checkpoint import WEIGHTS
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""
 
-BATCHES_WITH_MASKS = 6
-"""The most batches whose masks of eligible nodes are in memory at once. Four have requests: two are
+BATCHES_WITH_MASKS = 5
+"""The most batches whose masks of eligible nodes are in memory at once. Three have requests: one is
 prepared, one generates and one is answered. One warms up for a load, and one explains an ad."""
 
 BATCHES_MADE = 3

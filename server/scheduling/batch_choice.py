@@ -8,13 +8,12 @@ becomes late.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from grace.server.messages import PendingRequest
-from grace.server.scheduling.head_start import HeadStart
 from grace.server.scheduling.margin import HOLD_SHARE, answer_by
-from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.predictions import Backlog, Prediction, Predictions, bucket_for
 from grace.server.scheduling.request_queue import RequestQueue
 
 MOST_LATE = 64
@@ -27,9 +26,8 @@ class BatchChoice:
 
     backlog     the work under way, which the chosen batch comes after
     max_wait    seconds that a batch may be held back to fill
-    head_start  how long before generate is free a batch must form
-    holds       whether a batch may be held back at all
-    early       whether a prepared batch still waits for generate: even a full one is held back then
+    starts_at   the latest time at which a batch of a prediction can form so that generate does not
+                wait for it
     late        the requests that were too late to start
     held_until  when to choose again, if no request starts now
     for_generate  whether the batch is held until generate is nearly free, and not to fill
@@ -40,10 +38,8 @@ class BatchChoice:
     backlog: Backlog
     buckets: tuple[int, ...]
     max_wait: float
-    head_start: HeadStart
+    starts_at: Callable[[Prediction], float]
     now: float
-    holds: bool = True
-    early: bool = False
     late: list[PendingRequest] = field(default_factory=list)
     held_until: float = math.inf
     for_generate: bool = False
@@ -54,14 +50,14 @@ class BatchChoice:
             if not len(self.queue):
                 break
             first = self.queue.first(self.buckets[-1])
-            if self.early and self._is_held(first):
-                break
             start = self._in_time(first)
             if start:
                 is_cut = len(start) < len(first)
                 start = self._fill_up(start if is_cut else self._without_empty_rows(start))
-                if not is_cut and self._is_held(start):
-                    break
+                held_until = self.now if is_cut else self._hold(start)
+                if self.now < held_until:
+                    self.held_until = held_until
+                    return []
                 self.queue.start(start)
                 return start
             # The others may start with the requests that follow, and in a smaller bucket.
@@ -129,26 +125,15 @@ class BatchChoice:
                 self._turn_away(request)
         return filled
 
-    def _is_held(self, start: list[PendingRequest]) -> bool:
-        """Return whether to hold the batch back, and note until when."""
-        held_until = self._hold(start)
-        if self.now < held_until:
-            self.held_until = held_until
-        return self.now < held_until
-
     def _hold(self, start: list[PendingRequest]) -> float:
-        """Return until when to hold the batch back: while generate has other work, and if it is not
-        full for `max_wait`, but not until one of it is late."""
-        is_full = len(start) == self.buckets[-1]
-        if not self.holds or (is_full and not self.early):
+        """Return until when to hold the batch back to fill: while generate has other work, and
+        for `max_wait`, but not until one of it is late."""
+        if len(start) == self.buckets[-1]:
             return 0.0
         profile, bucket = start[0].profile, bucket_for(len(start), self.buckets)
-        batch = self.predictions.predict(profile, bucket)
-        if self.early and not batch.total:
-            return math.inf  # nothing is known of it yet
-        starts_at = self.now + self.head_start.wait(batch, self.backlog)
+        starts_at = self.starts_at(self.predictions.predict(profile, bucket))
         full_at = 0.0
-        if self.max_wait and not is_full:
+        if self.max_wait:
             in_time = answer_by(_tightest(start), HOLD_SHARE) - self._needed(profile, bucket)
             full_at = min(start[0].arrived + self.max_wait, in_time)
         self.for_generate = self.now < starts_at >= full_at
@@ -171,7 +156,7 @@ class BatchChoice:
         backlog = self.backlog
         for bucket in buckets:
             backlog = backlog.then(self.predictions.predict(profile, bucket))
-        return backlog.post
+        return backlog.after
 
     def _turn_away(self, request: PendingRequest) -> None:
         self.queue.remove(request)

@@ -1,17 +1,14 @@
-"""The head start of a batch: how long before generate is free it forms.
+"""The head start of a batch: the time from its forming until generate is free.
 
 A batch that forms as late as possible has more requests. It must still be ready when generate has
 ended the batch before it. So the head start is the time that input and features take, plus a
 margin. The margin grows if generate often waits for batches, and shrinks if it seldom does.
-
-If another stage is the slowest, a batch that is in time for generate would wait there. So it forms
-in time for the stage that it would wait for longest.
 """
 
 from collections.abc import Sequence
 
 from grace.server.messages import Span
-from grace.server.scheduling.predictions import Backlog, Prediction
+from grace.server.scheduling.predictions import Prediction
 
 FIRST_MARGIN = 0.001
 """Seconds."""
@@ -40,18 +37,9 @@ class HeadStart:
         self._margin = FIRST_MARGIN
         self._free_since = 0.0
 
-    @property
-    def margin(self) -> float:
-        return self._margin
-
-    def wait(self, batch: Prediction, backlog: Backlog) -> float:
-        """Return for how many seconds a batch can wait before it forms, so that each stage is free
-        when the batch reaches it."""
-        reached = longest = 0.0
-        for free, seconds in zip(backlog, batch, strict=True):
-            longest = max(longest, free - reached)
-            reached += seconds
-        return longest - self._margin
+    def seconds(self, batch: Prediction) -> float:
+        """Return the head start of a batch with this prediction."""
+        return batch.before + self._margin
 
     def observe(self, spans: Sequence[Span], *, held: bool) -> None:
         """Learn from a batch that has passed all stages. `held`: it was held back for generate."""

@@ -3,10 +3,9 @@
     submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
 
 While generate works on a batch, the next one forms as soon as it is full, or just in time to be
-prepared when generate is free. Where that would be too late for the batch after it, input works on
-that one, too, while the first waits or is in features. So generate hardly waits for the stages
-before it while there is work, and a lone request starts at once. Every request that was taken ends
-exactly once: the pipeline reports its outcome, or `cancel` took it back while it waited.
+prepared when generate is free. So generate hardly waits for the stages before it while there is
+work, and a lone request starts at once. Every request that was taken ends exactly once: the
+pipeline reports its outcome, or `cancel` took it back while it waited.
 
 The stages are pure functions. On a GPU each has its own stream (`streams.py`), so that they
 overlap; only post, which works on the host, waits for the device.
@@ -17,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import BatchingConfig
@@ -235,7 +234,6 @@ class Pipeline:
             self._end(carried.batch.failures, under_way)
 
     def _features(self, given: _Carried[InputBatch]) -> None:
-        self._scheduler.advance(given.under_way, Place.FEATURES)
         carried = self._attempt("features", given, self._stages.features)
         if carried is not None:
             self._to_generate.put(carried)
@@ -290,7 +288,7 @@ class Pipeline:
         stream = self._streams[stage]
         if given.times:
             stream.follow(given.times[-1].end)
-        begin = self._begins(stage)
+        begin = self._begins(stage, given)
         try:
             made = work(given.batch)
         except Exception as error:  # fails one batch, unless the stage is broken
@@ -303,10 +301,13 @@ class Pipeline:
         timed = _Timed(stage, begin, stream.mark())
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
 
-    def _begins(self, stage: StageName) -> Mark:
-        """Return the mark where a stage begins, for `_spans`. A mark in a stream takes time. The
-        streams of input and features have no other work, so for them the host's time is enough."""
-        return perf_counter() if stage in ("input", "features") else self._streams[stage].mark()
+    def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
+        """Return the mark where a stage begins. Reuse an earlier one if possible: each mark takes
+        time. The streams of input and features have no other work, so input begins now, and
+        features where input has ended."""
+        if stage == "input":
+            return perf_counter()
+        return given.times[-1].end if stage == "features" else self._streams[stage].mark()
 
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
@@ -321,12 +322,9 @@ class Pipeline:
         self._end(failures, given.under_way)
 
     def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:
-        """Return when the stages worked: each only once the stage before it had ended."""
         moments = self._marks.times([mark for each in times for mark in (each.begin, each.end)])
-        spans: list[Span] = []
-        for each, begin, end in zip(times, moments[::2], moments[1::2], strict=True):
-            spans.append(Span(each.stage, max(begin, spans[-1].end if spans else begin), end))
-        return tuple(spans)
+        ends = zip(times, moments[::2], moments[1::2], strict=True)
+        return tuple(Span(each.stage, begin, end) for each, begin, end in ends)
 
     def _done(
         self, under_way: BatchUnderWay, answered: AnsweredBatch, spans: tuple[Span, ...]

@@ -14,9 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 from time import perf_counter
-from typing import NamedTuple
 
-from grace.server.messages import STAGE_NAMES, Span
+from grace.server.messages import Span
 
 REMEMBERED = 9
 """Batches of each kind: four outliers in a row do not move their median, five do."""
@@ -31,48 +30,54 @@ def bucket_for(requests: int, buckets: Sequence[int]) -> int:
     return next(bucket for bucket in buckets if bucket >= requests)
 
 
-class Prediction(NamedTuple):
-    """The seconds that a batch spends in each stage."""
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The seconds that a batch spends before generate, in generate, and after it."""
 
-    input: float = 0.0
-    features: float = 0.0
+    before: float = 0.0
     generate: float = 0.0
-    post: float = 0.0
+    after: float = 0.0
 
     @property
     def total(self) -> float:
-        return sum(self)
+        return self.before + self.generate + self.after
 
     @property
     def pace(self) -> float:
         """The seconds from batch to batch, where one follows the other: the slowest stage's."""
-        return max(self)
+        return max(self.before, self.generate, self.after)
 
 
-class Backlog(NamedTuple):
-    """The seconds until the batches ahead have left each stage."""
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """The seconds until the batches ahead have left the stages before generate, generate, and the
+    stages after it."""
 
-    input: float = 0.0
-    features: float = 0.0
+    before: float = 0.0
     generate: float = 0.0
-    post: float = 0.0
+    after: float = 0.0
 
     def then(self, batch: Prediction, batches: int = 1) -> "Backlog":
-        """Add N batches of one kind to the end. A stage has one batch at a time.
-
-        From the stage in which the first of them waits for the batches ahead, it goes through
-        without a pause. The last one leaves later by the slowest of those stages, N - 1 times.
-        """
+        """Add N batches of one kind to the end. A stage has one batch at a time, so all but one of
+        them take only as long as the slowest stage that they go through."""
         if not batches:
             return self
-        ends = [0.0] * len(batch)
-        for first, end in enumerate(self):
-            slowest = 0.0
-            for stage in range(first, len(batch)):
-                end += batch[stage]
-                slowest = max(slowest, batch[stage])
-                ends[stage] = max(ends[stage], end + (batches - 1) * slowest)
-        return Backlog(*ends)
+        before, generate, after = batch.before, batch.generate, batch.after
+        others, slower = batches - 1, max(before, generate)
+        return Backlog(
+            before=self.before + batches * before,
+            generate=max(
+                self.before + before + others * slower,
+                self.generate + others * generate,
+            )
+            + generate,
+            after=max(
+                self.before + before + generate + others * max(slower, after),
+                self.generate + generate + others * max(generate, after),
+                self.after + others * after,
+            )
+            + after,
+        )
 
 
 @dataclass(slots=True)
@@ -92,10 +97,15 @@ class Predictions:
     def observe(self, profile: str, bucket: int, spans: Sequence[Span]) -> None:
         """Learn from the spans of all stages. The gaps between them are waiting, not learned."""
         seconds = {span.stage: span.end - span.begin for span in spans}
+        before = seconds["input"] + seconds["features"]
         observed = self._observed.get((profile, bucket))
         recent = deque[Prediction](maxlen=REMEMBERED) if observed is None else observed.recent
-        recent.append(Prediction(*(seconds[stage] for stage in STAGE_NAMES)))
-        middle = Prediction(*map(median_low, zip(*recent, strict=True)))
+        recent.append(Prediction(before, seconds["generate"], seconds["post"]))
+        middle = Prediction(
+            median_low(each.before for each in recent),
+            median_low(each.generate for each in recent),
+            median_low(each.after for each in recent),
+        )
         self._observed[profile, bucket] = _Observed(recent, middle, self._clock())
 
     def predict(self, profile: str, bucket: int) -> Prediction:
@@ -116,9 +126,9 @@ class Predictions:
 
     def too_late(self, profile: str, bucket: int, backlog: Backlog, left: float) -> bool:
         """Return whether `left` seconds are too few for a batch that comes after the backlog."""
-        if 0 < left >= backlog.then(self.predict(profile, bucket)).post:
+        if 0 < left >= backlog.then(self.predict(profile, bucket)).after:
             return False
-        decisive = 0 < left >= backlog.post
+        decisive = 0 < left >= backlog.after
         return not (decisive and self._forget(profile, bucket))
 
     def _forget(self, profile: str, bucket: int) -> bool:

@@ -37,7 +37,7 @@ from grace.server.messages import (
 from grace.server.scheduling.batch_choice import MOST_LATE, BatchChoice
 from grace.server.scheduling.head_start import HeadStart
 from grace.server.scheduling.margin import Margin, is_late
-from grace.server.scheduling.predictions import Backlog, Predictions, bucket_for
+from grace.server.scheduling.predictions import Backlog, Prediction, Predictions, bucket_for
 from grace.server.scheduling.pressure import Pressure
 from grace.server.scheduling.request_queue import RequestQueue
 from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay, Place
@@ -127,7 +127,9 @@ class Scheduler:
             if not self._queue.push(request):
                 raise queue_full(self._places, self._seconds_of_queue())
             self._in_flight += 1
-            may_form = self._ends_the_hold(request) if self._held else self._next_may_form()
+            may_form = (
+                self._ends_the_hold(request) if self._held else self._under_way.next_may_form()
+            )
             if may_form or self._queue.displaced or request.deadline < self.asleep_until:
                 self._changed.notify()
 
@@ -166,14 +168,13 @@ class Scheduler:
                 predictions=self._predictions,
                 backlog=self._under_way.backlog(now),
                 buckets=self._buckets,
-                max_wait=self._max_wait,
-                head_start=self._head_start,
+                max_wait=0.0 if self._closed else self._max_wait,
+                starts_at=self._starts_at,
                 now=now,
-                holds=not self._closed,
-                early=self._under_way.ahead > 0,
                 late=self._queue.remove_expired(now, MOST_LATE),
             )
-            requests = choice.make() if self._next_may_form() else []
+            may_form = self._under_way.next_may_form()
+            requests = choice.make() if may_form else []
             self._held = choice.held_until < math.inf
             just_in_time, self._just_in_time = self._just_in_time, choice.for_generate
             failures = [Failure(each, expired()) for each in choice.late]
@@ -245,18 +246,19 @@ class Scheduler:
             self.close()
             return [request for request in lost if self._ends(request)]
 
+    def _starts_at(self, batch: Prediction) -> float:
+        """Return the latest time at which a batch can form so that generate does not wait for it.
+
+        A closed scheduler holds nothing back: no further requests will come.
+        """
+        if self._closed:
+            return 0.0
+        return self._under_way.generate_free_at() - self._head_start.seconds(batch)
+
     def _ends_the_hold(self, request: PendingRequest) -> bool:
         """Return whether a new request may let the batch form that is held back."""
-        if self._under_way.ahead:
-            return False  # it is held although it is full: time alone ends that
         may_be_late = self._max_wait > 0 and request.deadline != math.inf
-        return self._full_batch_waits() or may_be_late
-
-    def _next_may_form(self) -> bool:
-        return self._under_way.next_may_form(full=self._full_batch_waits())
-
-    def _full_batch_waits(self) -> bool:
-        return len(self._queue) >= self._buckets[-1]
+        return len(self._queue) >= self._buckets[-1] or may_be_late
 
     def _formed(self, requests: list[PendingRequest], now: float, *, held: bool) -> BatchUnderWay:
         profile, bucket = requests[0].profile, bucket_for(len(requests), self._buckets)
@@ -274,7 +276,7 @@ class Scheduler:
 
     def _wake_if_next_may_form(self) -> None:
         # The requests that were held may have been cancelled; the hold must not outlast them.
-        if (len(self._queue) or self._held) and self._next_may_form():
+        if (len(self._queue) or self._held) and self._under_way.next_may_form():
             self._changed.notify()
 
     def _require_room(self, request: PendingRequest) -> None:
@@ -290,7 +292,7 @@ class Scheduler:
             return
         before = self._queue.counts_before(request)
         self._require_time(request, before, now)
-        waits = self._with_waiting(Backlog(), before).post if sheds else 0.0
+        waits = self._with_waiting(Backlog(), before).after if sheds else 0.0
         if shed_all or waits > self._target_of(request.profile):
             pressure.shed(now)
             raise overloaded(self._seconds_of_queue())
@@ -309,7 +311,7 @@ class Scheduler:
         bucket = bucket_for(min(of_profile - full * largest + 1, largest), self._buckets)
         if self._predictions.too_late(profile, bucket, backlog, left / margin):
             own = self._predictions.predict(profile, bucket)
-            raise unmeetable(left, margin * backlog.then(own).post)
+            raise unmeetable(left, margin * backlog.then(own).after)
 
     def _target_of(self, profile: str) -> float:
         """Return the longest wait, in seconds, that is not too long."""
@@ -321,7 +323,7 @@ class Scheduler:
         target = self._target_of(profile)
         for priority, pressure in self._pressure.items():
             rest = self._with_waiting(Backlog(), self._queue.counts(priority))
-            pressure.note(now, rest.post, target)
+            pressure.note(now, rest.after, target)
 
     def _note_if_empty(self, now: float) -> None:
         """Note the length of a queue that is empty, although no batch has just left it."""
@@ -339,7 +341,7 @@ class Scheduler:
     def _seconds_of_queue(self) -> float:
         """Predict the seconds until the batches under way and all that waits have been answered."""
         backlog = self._under_way.backlog(self._clock())
-        return self._with_waiting(backlog, self._queue.counts("LOW")).post
+        return self._with_waiting(backlog, self._queue.counts("LOW")).after
 
     def _with_waiting(self, backlog: Backlog, waiting: dict[str, int]) -> Backlog:
         return self._predictions.with_waiting(backlog, waiting, self._buckets)

@@ -1,10 +1,11 @@
 """The batches under way: when the next one may form, and when their work will be done.
 
-One batch is prepared ahead of generate, or two if requests for a full one wait. On a GPU generate
-takes a batch, and queues its work on the device, before the batch ahead of it has ended; its own
-time begins only then. Where post is slower than generate, a batch that waits for post would only
-grow old there. So no batch forms while a batch waits for post, as far as the host knows that the
-device has ended it.
+One batch is prepared ahead of generate, even where preparing it takes longer than generating: the
+threads of input and features share the interpreter, so two batches at once would both take longer.
+
+On a GPU generate takes the batch ahead, and queues its work on the device, before the batch before
+it has ended; its own time begins only then. Where post is slower than generate, a batch that waits
+for post would only grow old there. So no batch forms while a generated batch waits for post.
 """
 
 from dataclasses import dataclass
@@ -17,20 +18,11 @@ from grace.server.scheduling.predictions import Backlog, Prediction
 class Place(Enum):
     """Where a batch is."""
 
-    INPUT = auto()  # or it waits for features
-    FEATURES = auto()  # or it waits for generate
+    PREPARED = auto()  # or being prepared: input, features, waiting for generate
     QUEUED = auto()  # generate has taken it; the device still works on the batch ahead
     GENERATE = auto()
     GENERATED = auto()  # it waits for post
     POST = auto()
-
-
-MOST_AHEAD = 2
-"""The most batches that are prepared ahead of generate, if the second one is full. The threads of
-input and features take turns with the interpreter. So two small batches, prepared at once, would
-only delay each other."""
-
-_AHEAD = (Place.INPUT, Place.FEATURES, Place.QUEUED)
 
 
 @dataclass(slots=True, eq=False)
@@ -46,26 +38,8 @@ class BatchUnderWay:
     bucket: int
     predicted: Prediction
     since: float
-    place: Place = Place.INPUT
+    place: Place = Place.PREPARED
     held: bool = False
-
-    def left(self, now: float) -> Prediction:
-        """Predict the work that is left, not counting how long it waits for other batches."""
-        passed, whole = now - self.since, self.predicted
-        match self.place:
-            case Place.INPUT:
-                return whole._replace(input=max(0.0, whole.input - passed))
-            case Place.FEATURES:
-                left = max(0.0, whole.features - passed)
-                return whole._replace(input=0.0, features=left)
-            case Place.QUEUED:
-                return Prediction(generate=whole.generate, post=whole.post)
-            case Place.GENERATE:
-                return Prediction(generate=max(0.0, whole.generate - passed), post=whole.post)
-            case Place.GENERATED:
-                return Prediction(post=whole.post)
-            case Place.POST:
-                return Prediction(post=max(0.0, whole.post - passed))
 
 
 class BatchesUnderWay:
@@ -89,27 +63,36 @@ class BatchesUnderWay:
     def requests(self) -> list[PendingRequest]:
         return [request for batch in self._batches for request in batch.requests]
 
-    @property
-    def ahead(self) -> int:
-        """The batches that generate has not begun."""
-        return sum(batch.place in _AHEAD for batch in self._batches)
+    def next_may_form(self) -> bool:
+        """Return whether generate works on the only batch that post does not have, or on none."""
+        places = [batch.place for batch in self._batches if batch.place is not Place.POST]
+        return places in ([], [Place.GENERATE])
 
-    def next_may_form(self, *, full: bool) -> bool:
-        """Return whether another batch may form. `full`: requests for a full one wait."""
-        generated = any(batch.place is Place.GENERATED for batch in self._batches)
-        return not generated and self.ahead < (MOST_AHEAD if full else 1)
+    def generate_free_at(self) -> float:
+        """Predict when generate will have ended the batch that it works on, if any."""
+        working = (each for each in self._batches if each.place is Place.GENERATE)
+        return max((each.since + each.predicted.generate for each in working), default=0.0)
 
     def backlog(self, now: float) -> Backlog:
         """Predict the work that is left."""
-        backlog = Backlog()
+        before = generate = after = 0.0
         for batch in self._batches:
-            backlog = backlog.then(batch.left(now))
-        return backlog
+            passed, predicted = now - batch.since, batch.predicted
+            if batch.place is Place.PREPARED:
+                before += max(0.0, predicted.before - passed)
+                generate = max(generate, before) + predicted.generate
+            elif batch.place is Place.QUEUED:
+                generate += predicted.generate
+            elif batch.place is Place.GENERATE:
+                generate += max(0.0, predicted.generate - passed)
+            in_post = passed if batch.place is Place.POST else 0.0
+            after = max(after, generate) + max(0.0, predicted.after - in_post)
+        return Backlog(before, generate, after)
 
     def _begin_generating(self, now: float) -> None:
         """Let the oldest batch that is not generated begin, if generate has taken it."""
         for batch in self._batches:
-            if batch.place in (Place.INPUT, Place.FEATURES, Place.GENERATE):
+            if batch.place in (Place.PREPARED, Place.GENERATE):
                 return
             if batch.place is Place.QUEUED:
                 batch.place, batch.since = Place.GENERATE, now

@@ -6,7 +6,7 @@ import pytest
 
 from grace.server.messages import Span
 from grace.server.scheduling.head_start import HeadStart
-from grace.server.scheduling.predictions import Backlog, Prediction
+from grace.server.scheduling.predictions import Prediction
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import spans_of
 from support.scheduler_desk import BUCKETS, Desk, names_of
@@ -41,10 +41,10 @@ def test_a_batch_has_the_bucket_that_answers_most_requests_a_second(
     assert desk.runs() == leave
 
 
-def works(desk: Desk, before: float = 0.1) -> BatchUnderWay:
-    """Let generate work on a batch, which takes 0.5 s there, and a time before."""
+def works(desk: Desk) -> BatchUnderWay:
+    """Let generate work on a batch, which takes 0.5 s there, and 0.1 s before."""
     for bucket in BUCKETS:
-        desk.predictions.observe("full", bucket, spans_of(before, 0.5, 0.0))
+        desk.predictions.observe("full", bucket, spans_of(0.1, 0.5, 0.0))
     desk.submit("X")
     batch = desk.forms()
     desk.scheduler.advance(batch, Place.QUEUED)
@@ -68,86 +68,33 @@ def test_a_full_batch_forms_at_once(desk: Desk) -> None:
     assert len(desk.forms().requests) == BUCKETS[-1]
 
 
-@pytest.mark.parametrize(
-    ("place", "free"), [(Place.INPUT, 0.6), (Place.FEATURES, 0.5), (Place.QUEUED, 0.5)]
-)
-def test_the_batch_after_the_next_forms_in_time_if_preparing_takes_longer_than_generating(
-    desk: Desk, place: Place, free: float
-) -> None:
-    """Generate is free for the batch ahead once that is prepared and the one before it has ended,
-    and works on it for 0.5 s. This one must form 0.6 s before the end of that."""
-    works(desk, before=0.6)
-    desk.submit("0123456")
-    ahead = desk.forms()
-    desk.scheduler.advance(ahead, place)
-    desk.submit("0123456")
-    assert desk.scheduler.poll() is None
-    forms_at = desk.clock.now + free + 0.5 - 0.6
-    assert desk.scheduler.asleep_until == pytest.approx(forms_at, abs=0.01)
-    desk.scheduler.advance(ahead, Place.QUEUED)
-    desk.clock.now = forms_at
-    assert desk.forms().held
-    desk.submit("0123456")
-    desk.clock.now += 9.0
-    assert desk.scheduler.poll() is None, "a third one waits"
-
-
-def test_such_a_batch_forms_only_once_it_is_full(desk: Desk) -> None:
-    works(desk, before=0.6)
-    desk.submit("0123456")
-    desk.scheduler.advance(desk.forms(), Place.FEATURES)
-    desk.submit("012345")
-    desk.clock.now += 9.0
-    assert desk.scheduler.poll() is None
-    desk.submit("6")
-    assert names_of(desk.forms().requests) == list("0123456")
-
-
-def test_only_one_batch_is_prepared_ahead_if_that_is_soon_enough(desk: Desk) -> None:
-    works(desk, before=0.4)
-    desk.submit("0123456")
-    desk.scheduler.advance(desk.forms(), Place.FEATURES)
-    desk.submit("0123456")
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 9.0
-    assert desk.scheduler.poll() is None
-
-
-def test_a_batch_that_would_wait_for_another_stage_forms_later() -> None:
-    head_start = HeadStart()
-    batch = Prediction(input=1.0, features=2.0, generate=4.0, post=1.0)
-    assert head_start.wait(batch, Backlog(generate=9.0, post=10.0)) == 6.0 - head_start.margin
-    assert head_start.wait(batch, Backlog(features=8.0, generate=9.0)) == 7.0 - head_start.margin
-    assert head_start.wait(batch, Backlog(generate=9.0, post=15.0)) == 8.0 - head_start.margin
-
-
 def generated(begin: float, end: float) -> tuple[Span, ...]:
     return (Span("input", 0.0, 0.0), Span("generate", begin, end), Span("post", end, end))
 
 
 def test_batches_form_earlier_once_generate_waited_for_some_and_later_once_it_did_not() -> None:
-    head_start = HeadStart()
-    at_first = head_start.margin
-    assert at_first > 0
+    head_start, batch = HeadStart(), Prediction(before=0.25, generate=1.0)
+    at_first = head_start.seconds(batch)
+    assert at_first > batch.before
     for begin in range(7):
         head_start.observe(generated(begin, begin + 0.9), held=False)
-    assert head_start.margin == at_first
+    assert head_start.seconds(batch) == at_first
     for begin in range(7, 14):
         head_start.observe(generated(begin, begin + 0.9), held=True)
-    late = head_start.margin
+    late = head_start.seconds(batch)
     assert late > at_first + 0.1
     for begin in range(14, 200):
         head_start.observe(generated(begin, begin + 1.0), held=True)
-    assert head_start.margin < late - 0.1
+    assert head_start.seconds(batch) < late - 0.1
 
 
 def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
-    head_start = HeadStart()
+    head_start, batch = HeadStart(), Prediction(generate=1.0)
     for begin in range(7):
         head_start.observe(generated(begin, begin + 0.9), held=True)
-    before = head_start.margin
+    before = head_start.seconds(batch)
     head_start.observe(generated(6.9, 6.91), held=True)
-    assert head_start.margin == pytest.approx(before, rel=0.02)
+    assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)
 
 
 def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> None:
@@ -171,15 +118,9 @@ def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> Non
     assert names_of(desk.forms().requests) == ["1"]
 
 
-def simulated(share: float, seconds: float, quick: float = 0.001) -> tuple[Engine, Sequence[Fate]]:
-    """Offer a share of its capacity to an engine of the GPU's times; other stages are `quick`."""
-    engine = Engine(
-        slow=GPU_SECONDS[16],
-        quick=quick,
-        by_bucket=GPU_SECONDS,
-        noise=0.03,
-        reply_seconds=0.0025,
-    )
+def simulated(share: float, seconds: float) -> tuple[Engine, Sequence[Fate]]:
+    """Offer a share of the capacity to an engine of the GPU's times."""
+    engine = Engine(slow=GPU_SECONDS[16], by_bucket=GPU_SECONDS, noise=0.03, reply_seconds=0.0025)
     offer = Offer(share * engine.capacity, 0.0, seconds)
     return engine, Simulation(engine, max_waiting=1000).run([offer])
 
@@ -192,9 +133,7 @@ def test_below_the_capacity_answers_come_soon(share: float, most: float) -> None
     assert latencies[int(0.99 * len(latencies))] < most
 
 
-@pytest.mark.parametrize("quick", [0.001, 0.004, 0.007])
-def test_at_more_than_the_capacity_generate_always_works(quick: float) -> None:
-    """Also where input and features together take longer, up to 0.014 s instead of 0.01."""
-    engine, fates = simulated(1.2, seconds=3.0, quick=quick)
+def test_at_more_than_the_capacity_generate_always_works() -> None:
+    engine, fates = simulated(1.2, seconds=3.0)
     answered = sum(fate.executed for fate in fates)
     assert answered / max(fate.ended for fate in fates) > 0.98 * engine.capacity

@@ -179,7 +179,7 @@ def test_the_stages_of_different_batches_overlap_and_spans_are_the_devices() -> 
         assert later["generate"].begin > before["generate"].end - 1e-3
 
 
-def test_one_batch_is_prepared_ahead_if_the_device_works_longer_than_the_host() -> None:
+def test_at_most_one_batch_is_prepared_ahead_of_the_one_that_the_device_works_on() -> None:
     run()
     recorder = run()
     formed = [answered.input.batch.formed for answered, _ in recorder.done]

@@ -221,7 +221,7 @@ def test_a_closed_scheduler_takes_nothing_and_holds_nothing_back() -> None:
     assert desk.scheduler.next_batch() is None
 
 
-def test_while_nothing_is_known_one_batch_is_prepared_ahead_of_generate(desk: Desk) -> None:
+def test_one_batch_is_prepared_ahead_of_generate_and_no_more(desk: Desk) -> None:
     second = desk.occupies()
     desk.submit("0")
     assert desk.scheduler.poll() is None

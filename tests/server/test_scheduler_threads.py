@@ -75,9 +75,7 @@ def test_next_batch_wakes_when_a_deadline_passes_and_when_a_batch_was_held_long_
 def test_next_batch_ends_when_the_last_waiting_request_of_a_closed_scheduler_is_cancelled() -> None:
     taker = Taker()
     taker.submit(request_of())
-    first = taker.waits_for(1).batch
-    assert first is not None
-    taker.scheduler.advance(first, Place.GENERATED)  # so that no other batch may form
+    taker.waits_for(1)
     waiting = request_of()
     taker.submit(waiting)
     taker.scheduler.close()
@@ -103,24 +101,5 @@ def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_end
     later = request_of()
     taker.submit(later)
     assert taker.waits_for(2).requests == (later,)
-    taker.scheduler.close()
-    taker.ends()
-
-
-def test_next_batch_wakes_for_the_request_that_fills_a_second_batch_ahead_of_generate() -> None:
-    taker = Taker()
-    for bucket in (1, 2, 4):
-        spans = spans_of(60 * WAKE_SECONDS, 6 * WAKE_SECONDS, 0.0)
-        taker.predictions.observe("full", bucket, spans)
-    for departures in (1, 2):
-        taker.submit(request_of())
-        ahead = taker.waits_for(departures).batch
-        assert ahead is not None
-        taker.scheduler.advance(ahead, Place.QUEUED)
-    waiting = [request_of() for _ in range(4)]
-    taker.submit(*waiting[:3])
-    time.sleep(0.1)  # until it sleeps again
-    taker.submit(waiting[3])
-    assert taker.waits_for(3).requests == tuple(waiting)
     taker.scheduler.close()
     taker.ends()

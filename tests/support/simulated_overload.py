@@ -24,7 +24,6 @@ from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of
 
 BUCKETS = (1, 2, 4, 8, 16)
-REACHED = {"features": Place.FEATURES, "generate": Place.QUEUED, "post": Place.POST}
 RETRIEVALS = {name: request_of("r", priority=name).retrieval for name in PRIORITY_NAMES}
 
 
@@ -94,8 +93,9 @@ class Engine:
 
     @property
     def capacity(self) -> float:
-        """Requests a second."""
-        return BUCKETS[-1] / self.slow
+        """Requests a second. One batch at a time is prepared, by input and features."""
+        prepared = self.stage in ("input", "features")
+        return BUCKETS[-1] / (self.slow + self.quick if prepared else self.slow)
 
 
 class Simulation:
@@ -155,8 +155,6 @@ class Simulation:
         fate.trailers = dict(error.trailers)
 
     def _form(self) -> None:
-        if self.clock.now < self._free["input"]:
-            return  # its thread asks for a batch once it has put the last one down
         departure = self.scheduler.poll()
         if departure is None:
             wait = self.scheduler.asleep_until - self.clock.now
@@ -178,8 +176,10 @@ class Simulation:
         self._after(begin - self.clock.now, lambda: self._begin(batch, stage, seconds))
 
     def _begin(self, batch: BatchUnderWay, stage: StageName, seconds: float) -> None:
-        if stage in REACHED:
-            self.scheduler.advance(batch, REACHED[stage])
+        if stage == "generate":
+            self.scheduler.advance(batch, Place.QUEUED)
+        elif stage == "post":
+            self.scheduler.advance(batch, Place.POST)
         self._spans[batch].append(Span(stage, self.clock.now, self.clock.now + seconds))
         self._after(seconds, lambda: self._end(batch, stage))
 
