@@ -138,11 +138,11 @@ def _text(result: Mapping[str, Any]) -> str:
 
 
 def machine() -> str:
-    """Describe this machine, such as "2 cores of AMD EPYC, 23 GiB, Linux x86_64"."""
+    """Describe this machine, such as "2 cores of AMD EPYC, 23 GiB, Linux 6.1.0 x86_64"."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"{available_cores()} cores of {_processor()}, {memory:.0f} GiB, {platform.system()} "
-        f"{platform.machine()}"
+        f"{platform.release()} {platform.machine()}"
     )
 
 
