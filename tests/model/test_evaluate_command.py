@@ -14,10 +14,10 @@ import torch
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema, load_schema
-from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from support.in_process import invoke_grace
-from support.models import sequence_scores
+from support.models import random_decoder, sequence_scores
 from support.oracle import RawAd, User, eligible
 
 SIDS = 111
@@ -157,19 +157,33 @@ def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, da
     assert re.search(r"^fp8 +precision: fp8 needs a decoder whose d_model is", done.stdout, re.M)
 
 
-def test_every_precision_is_measured_next_to_float32_on_the_same_users(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    recipe, out = tmp_path / "recipe.yaml", tmp_path / "checkpoint"
+@pytest.fixture
+def clear_preferences(training_folder: Path, tmp_path: Path) -> Path:
+    """A checkpoint that fp8 can serve, with random weights in its decoder.
+
+    Whether rounding changes which SIDs a trained decoder finds depends on the machine that trained
+    it. The random decoder is the same everywhere, and its logits vary much from beam to beam.
+    """
+    recipe, trained = tmp_path / "recipe.yaml", tmp_path / "trained"
     narrow = (training_folder / "recipe.yaml").read_text()
     sizes = "decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24"
     assert sizes in narrow
     wide = "decoder: {layers: 2, d_model: 128, heads: 2, d_head: 64, d_ff: 256"
     recipe.write_text(narrow.replace(sizes, wide))
-    options = ("--config", recipe, "--steps", "30", "--no-plot")
-    assert invoke_grace("train", "--data", training_folder, "--out", out, *options).exit_code == 0
+    options = ("--out", trained, "--config", recipe, "--steps", "1", "--no-plot")
+    assert invoke_grace("train", "--data", training_folder, *options).exit_code == 0
+    model = load_checkpoint(trained)
+    spec = model.spec
+    model.decoder = random_decoder(spec.decoder, spec.vocab_sizes, spec.context_dim, seed=1)
+    save_checkpoint(model, tmp_path / "checkpoint")
+    return tmp_path / "checkpoint"
+
+
+def test_every_precision_is_measured_next_to_float32_on_the_same_users(
+    training_folder: Path, clear_preferences: Path
+) -> None:
     given = ("--beams", "16", "--cutoffs", "2,16,40")
-    report = evaluated(out, training_folder, *given)
+    report = evaluated(clear_preferences, training_folder, *given)
     measured = report["by_precision"]
     assert measured["users"] == report["measured_users"]
     found = measured["found"]
@@ -181,9 +195,10 @@ def test_every_precision_is_measured_next_to_float32_on_the_same_users(
         assert found[name]["refused"] is None
         assert all(0.7 < share <= 1 for share in found[name]["overlap"].values())
         for k, share in found[name]["recall"].items():
-            assert share == pytest.approx(plain[k], abs=0.1)
+            assert share == pytest.approx(plain[k], abs=0.25)  # there are few users
     assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"]
-    done = invoke_grace("evaluate", "--checkpoint", out, "--data", training_folder, *given)
+    options = ("--checkpoint", clear_preferences, "--data", training_folder, *given)
+    done = invoke_grace("evaluate", *options)
     for name, own in found.items():
         line = re.search(rf"^{name} +(.*)$", done.stdout, re.MULTILINE)
         assert line is not None
