@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -82,14 +81,7 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     train: list[str | Path] = [GRACE, "train", "--data", training_folder, "--out", out, "--no-plot"]
     train += ["--config", training_folder / "recipe.yaml", "--steps", "1000000"]
     environment = plain_environment(TMPDIR=str(tmp_path / "tmp"))
-    with subprocess.Popen(
-        train,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell's background job, in which these tests may run, ignores SIGINT.
-        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),
-    ) as process:
+    with subprocess.Popen(train, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             while " steps of " not in process.stderr.readline():
