@@ -3,9 +3,10 @@
 One batch is prepared ahead of generate, even where preparing it takes longer than generating: the
 threads of input and features share the interpreter, so two batches at once would both take longer.
 
-On a GPU generate takes the batch ahead, and queues its work on the device, before the batch before
-it has ended; its own time begins only then. Where post is slower than generate, a batch that waits
-for post would only grow old there. So no batch forms while a generated batch waits for post.
+On a GPU, generate queues the work of a prepared batch on the device before the previous batch has
+ended. The prepared batch's generate time begins when the previous one ends. Where post is slower
+than generate, a batch that waits for post would only grow old there. So no batch forms while a
+generated batch waits for post.
 """
 
 from dataclasses import dataclass

@@ -59,8 +59,10 @@ def fault_of(address: str) -> str:
 
 
 def fault_of_server(address: str) -> str:
-    """Ask again if gRPC reports the fault of ::1, which `localhost` may be, too: no server listens
-    there."""
+    """Return the fault of the address where the server listens.
+
+    `localhost` may also name ::1, where no server listens. If gRPC reports that fault, ask again.
+    """
     faults = (fault_of(address) for _ in range(20))
     return next(fault for fault in faults if "no server at" not in fault)
 

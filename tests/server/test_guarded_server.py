@@ -286,8 +286,8 @@ def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path:
     ):
         with Client(address, tls) as client:
             failed = failure_of(client)
-            # localhost may also be ::1, where no server listens. gRPC reports either fault, and
-            # the first one is worth another attempt.
+            # `localhost` may also name ::1, where no server listens. gRPC may report the fault of
+            # either address. The client retries if no server listens.
             for _ in range(20 if address == name else 0):
                 if "no server at" in str(failed):
                     failed = failure_of(client)
