@@ -1,7 +1,6 @@
 """The batches under way: when the next one may form, and when their work will be done.
 
-One batch is prepared ahead of generate, even where preparing it takes longer than generating: the
-threads of input and features share the interpreter, so two batches at once would both take longer.
+One batch is prepared ahead of generate. Two were not faster (docs/performance.md).
 
 On a GPU, generate queues the work of a prepared batch on the device before the previous batch has
 ended. The prepared batch's generate time begins when the previous one ends. Where post is slower

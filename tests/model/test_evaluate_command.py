@@ -195,8 +195,9 @@ def test_every_precision_is_measured_next_to_float32_on_the_same_users(
         assert found[name]["refused"] is None
         assert all(0.7 < share <= 1 for share in found[name]["overlap"].values())
         for k, share in found[name]["recall"].items():
-            assert share == pytest.approx(plain[k], abs=0.25)  # one of nine users is 0.11
-    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"]
+            one_user = 1 / measured["users"]
+            assert share == pytest.approx(plain[k], abs=1.01 * one_user)
+    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"] < 1
     options = ("--checkpoint", random_checkpoint, "--data", training_folder, *given)
     done = invoke_grace("evaluate", *options)
     for name, own in found.items():
