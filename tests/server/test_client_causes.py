@@ -1,36 +1,24 @@
 """The cause that a client names for a server that it reaches and that takes no call.
 
-The servers listen at both addresses of `localhost`: gRPC may report the fault of either.
+Each server listens at every address of `localhost`, because gRPC may report the fault of any.
 """
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from grace.client import Client
 from grace.client.connection import PLAINTEXT, connection_fault
 from grace.configs.errors import CallError
+from support.served import Service, served
 
-SERVICE = "grace.v1.AdsRetrieval"
+PATIENCE_SECONDS = 20.0
 pytestmark = pytest.mark.subprocess
-
-
-@pytest.fixture
-def starting() -> Iterator[int]:
-    """The port of a server whose health is NOT_SERVING."""
-    server = grpc.server(ThreadPoolExecutor(8))
-    servicer = health.HealthServicer()
-    servicer.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    port = server.add_insecure_port("[::]:0")
-    server.start()
-    yield port
-    server.stop(None).wait()
 
 
 @pytest.fixture
@@ -47,8 +35,9 @@ def closing() -> Iterator[int]:
                 connection, _ = listening.accept()
             except OSError:  # the test has ended
                 return
-            connection.recv(1)
-            connection.close()
+            with connection, suppress(OSError):
+                connection.settimeout(PATIENCE_SECONDS)
+                connection.recv(1)
 
     thread = threading.Thread(target=close_each)
     thread.start()
@@ -60,13 +49,18 @@ def closing() -> Iterator[int]:
 
 def fault_of(address: str) -> str:
     with Client(address, retry=None) as client, pytest.raises(CallError) as refused:
-        client.retrieve(user={}, timeout=20.0)
+        client.retrieve(user={}, timeout=PATIENCE_SECONDS)
     return str(refused.value)
 
 
-def test_a_server_that_starts_or_drains_is_not_taken_for_none(starting: int) -> None:
-    address = f"localhost:{starting}"  # a name: then gRPC watches health
-    assert f"the server at {address} is starting, or drains; see its log" in fault_of(address)
+def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
+    async def ask(service: Service, _: Any) -> None:
+        host, _, _ = service.address.rpartition(":")
+        assert host == "localhost"  # gRPC watches health only for a name
+        fault = await asyncio.to_thread(fault_of, service.address)
+        assert f"the server at {service.address} is starting, or drains; see its log" in fault
+
+    served(ask, host="localhost")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])

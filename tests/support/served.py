@@ -74,6 +74,7 @@ class Service:
     def __init__(
         self,
         limits: LimitsConfig,
+        host: str = "127.0.0.1",
         reply_seconds: float = 60.0,
         front_ends: int = 0,
         settle_seconds: float = 0.2,
@@ -88,6 +89,7 @@ class Service:
             checkpoint=Path(),
             generation=GENERATION,
             listen=ListenConfig(
+                host=host,
                 port=0,
                 tls=tls,
                 token_file=token_file,
