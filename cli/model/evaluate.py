@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -43,8 +43,7 @@ def evaluate(
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
     from grace.configs.serving import Fp8Product
 
-    kept = tuple(fp8_keep or ())
-    for name in kept:
+    for name in fp8_keep or ():
         if name not in get_args(Fp8Product):
             others = ", ".join(get_args(Fp8Product))
             raise typer.BadParameter(f"{name}: choose from {others}", param_hint="--fp8-keep")
@@ -61,7 +60,7 @@ def evaluate(
         device=chosen_device(log.device),
         max_unknown=log.max_unknown,
         stated=log.stated(),
-        fp8_keep=kept,  # type: ignore[arg-type]
+        fp8_keep=cast("tuple[Fp8Product, ...]", tuple(dict.fromkeys(fp8_keep or ()))),
     )
     with progress_bars() as progress:
         report = report_on(spec, progress)
@@ -120,3 +119,5 @@ def _print_precisions(measured: "ByPrecision") -> None:
     for name, found in measured.found.items():
         shares = [*found.recall.values(), *found.overlap.values()]
         print(f"{name:<12}" + (found.refused or "".join(f"{share:>11.1%}" for share in shares)))
+    if measured.fp8_keep and measured.found["fp8"].refused is None:
+        print(f"fp8 keeps {', '.join(measured.fp8_keep)} in bf16")

@@ -40,6 +40,11 @@ def weights_in(
     if rounded is None:
         raise ValueError("rounded: None, but precision fp8 needs these operations: pass them")
     names = rounded_products(folded.spec, precision, kept)
+    if not names:
+        raise ConfigError(
+            f"fp8_keep: {', '.join(kept)}: leaves no product of this decoder in fp8; "
+            "keep fewer, or use bf16"
+        )
     _require_shapes(folded, names)
     balanced = _balanced(folded)
     plain = balanced.to(device, PRECISIONS[precision])

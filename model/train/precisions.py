@@ -48,7 +48,13 @@ class PrecisionQuality:
 
 @dataclass(frozen=True, slots=True)
 class ByPrecision:
+    """The quality of each precision, over the same users.
+
+    fp8_keep  the decoder's products that stay in bf16 with fp8
+    """
+
     users: int
+    fp8_keep: tuple[Fp8Product, ...]
     found: dict[str, PrecisionQuality]
 
 
@@ -89,7 +95,7 @@ def by_precision(
             continue
         leaves = leaves_of(precision, partial(_leaves, search, engine, batches))
         found[precision] = _quality(truth, leaves, wanted, within, best)
-    return ByPrecision(len(measured), found)
+    return ByPrecision(len(measured), fp8_keep, found)
 
 
 def _leaves(

@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grace.configs.serving import Fp8Product
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema, load_schema
@@ -161,8 +162,8 @@ def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, da
 def random_checkpoint(training_folder: Path, tmp_path: Path) -> Path:
     """A checkpoint that fp8 can serve, with random weights in its decoder.
 
-    Trained weights depend on the machine, and so does whether rounding changes the SIDs that they
-    find. This decoder is the same on every machine, and its logits differ widely between beams.
+    Trained weights differ between machines, and on some, rounding would change no SID. This decoder
+    is the same on every machine, and its logits differ widely between beams.
     """
     recipe, trained = tmp_path / "recipe.yaml", tmp_path / "trained"
     narrow = (training_folder / "recipe.yaml").read_text()
@@ -205,6 +206,41 @@ def test_every_precision_is_measured_next_to_float32_on_the_same_users(
         assert line is not None
         shares = [*own["recall"].values(), *own["overlap"].values()]
         assert line[1].split() == [f"{share:.1%}" for share in shares]
+
+
+def test_fp8_finds_more_of_float32s_sids_the_more_products_stay_in_bf16(
+    training_folder: Path, random_checkpoint: Path
+) -> None:
+    four = ["qkv", "self_out", "cross_out", "feed_forward"]
+    shares = []
+    for kept in [], four[:1], four:
+        given = ["--beams", "16"] + [part for name in kept for part in ("--fp8-keep", name)]
+        measured = evaluated(random_checkpoint, training_folder, *given)["by_precision"]
+        assert measured["fp8_keep"] == kept
+        assert measured["found"]["fp8"] != measured["found"]["bf16"]
+        shares.append(measured["found"]["fp8"]["overlap"]["all"])
+    assert shares[0] < shares[1] < shares[2] < 1
+    options = ("--checkpoint", random_checkpoint, "--data", training_folder)
+    shown = invoke_grace("evaluate", *options, *given).stdout
+    assert "\nfp8 keeps qkv, self_out, cross_out, feed_forward in bf16\n" in shown
+
+
+def test_no_row_of_fp8_is_measured_if_every_product_stays_in_bf16(
+    training_folder: Path, random_checkpoint: Path
+) -> None:
+    given = [part for name in get_args(Fp8Product) for part in ("--fp8-keep", name)]
+    options = ("--checkpoint", random_checkpoint, "--data", training_folder, *given)
+    shown = invoke_grace("evaluate", *options).stdout
+    assert re.search("^fp8 +fp8_keep: qkv, .*; keep fewer, or use bf16$", shown, re.MULTILINE)
+    assert "fp8 keeps" not in shown
+
+
+def test_a_product_to_keep_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    options = ("--checkpoint", tmp_path, "--data", tmp_path, "--fp8-keep", "heads")
+    done = invoke_grace("evaluate", *options)
+    assert done.exit_code == 2
+    known = "heads: choose from qkv, self_out, cross_q, cross_out, feed_forward"
+    assert known in done.stderr
 
 
 def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:
