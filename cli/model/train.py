@@ -67,7 +67,12 @@ def train(
         max_unknown=log.max_unknown,
         stated=log.stated(),
     )
-    with ending_in_order(), progress_bars() as progress:
+    with ending_in_order() as end_if_asked, progress_bars() as show:
+
+        def progress(step: str, done: int, total: int, latest: str) -> None:
+            end_if_asked()
+            show(step, done, total, latest)
+
         report = train_model(run, progress, note)
     if draw is not None:
         draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")

@@ -97,6 +97,38 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+DROPPED_SIGNAL = """
+import gc, signal, threading
+from grace.cli.main import run
+
+def send(phase, facts):
+    handled = callable(signal.getsignal(signal.SIGTERM))  # by the command, by now
+    if handled and threading.current_thread() is threading.main_thread():
+        gc.callbacks.remove(send)
+        signal.raise_signal(signal.SIGTERM)
+        while True:  # until Python calls the handler
+            pass
+
+gc.callbacks.append(send)
+run()
+"""
+
+
+def test_a_signal_ends_a_training_even_if_python_drops_its_interrupt(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    """Python ignores what a callback of its garbage collector raises, or of its import system."""
+    train: list[str | Path] = [sys.executable, "-c", DROPPED_SIGNAL, "train", "--no-plot"]
+    train += ["--data", training_folder, "--out", tmp_path / "out", "--steps", "1000000"]
+    train += ["--config", training_folder / "recipe.yaml"]
+    done = subprocess.run(
+        train, env=plain_environment(), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert "Exception ignored in: <function send" in done.stderr
+    assert done.returncode == 130
+    assert done.stderr.endswith("interrupted\n")
+
+
 def test_a_training_under_nohup_goes_on_without_its_terminal(
     training_folder: Path, tmp_path: Path
 ) -> None:
