@@ -14,8 +14,10 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,14 +34,15 @@ from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.engine.warm_up import warm_up_requests
 from grace.server.messages import Retrieval
-from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
-from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
+from grace.server.observe.metrics import Metrics
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
 from grace.server.observe.traces import open_traces
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.stage_watch import place_of
 from grace.server.scheduling.streams import streams_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
@@ -105,7 +108,10 @@ def serve(
             engine_settings(config, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
             require_folder_of(timeline)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with (
+                redirect_stderr(PrintedText()),
+                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+            ):
 
                 async def run() -> NoReturn:
                     server = Server(config, stages, timeline, device, requests, early)
@@ -178,8 +184,7 @@ class Server:
         self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
         self._state = state = ServerState()
-        self._lag = LoopLag()
-        self._metrics = Metrics(state, self._lag, device)
+        self._metrics = Metrics(state, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
@@ -202,13 +207,14 @@ class Server:
 
     async def run(self) -> NoReturn:
         """Serve until a signal or a fault ends the server, and end the process."""
-        watches = [asyncio.create_task(self._lag.watch())]
+        watches = [asyncio.create_task(self._state.loop_lag.watch())]
         watches.append(asyncio.create_task(self._credentials.watch()))
         watches.append(asyncio.create_task(self._watch_stages()))
         try:
             await self._listeners.open(self._metrics.registry, self._state)
             # Only now: gRPC's thread, which has been started, would inherit the name.
             name_this_thread("grace-loop")
+            self._state.loop_lag.watch_for_hang(_loop_hangs)
             self._updates.start()
             pair = await self._load()
             if pair is None or not await self._goes_on_until(self._updates.complete()):
@@ -352,6 +358,13 @@ class Server:
     def _thread_died(self) -> None:
         """End the server. A thread of the pipeline or of the updates calls this."""
         self._loop.call_soon_threadsafe(self._broken.set)
+
+
+def _loop_hangs() -> NoReturn:
+    """End the server from another thread: nothing else can, not even a signal."""
+    place = place_of(threading.main_thread().name)
+    _LOG.critical("loop_hangs", exc_info=place, extra={"event": "loop_hangs"})
+    exit_now(_logged(FAILED))
 
 
 def exit_now(code: int) -> NoReturn:

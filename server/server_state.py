@@ -6,6 +6,7 @@ from enum import IntEnum
 from grace.proto.retrieval_pb2 import GetStatusResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Priority
+from grace.server.observe.loop_lag import LoopLag
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.updates.ad_updates import AdUpdates
 from grace.server.updates.updates_file import UpdatesFile
@@ -29,6 +30,7 @@ class ServerState:
     updates_file  the file that they come from, if any
     takes         whether it serves new calls, as it still does while it lingers before a drain
     open_calls    Retrieve calls whose replies have not been sent completely
+    loop_lag      of the event loop
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class ServerState:
         self.pipeline: Pipeline | None = None
         self.updates: AdUpdates | None = None
         self.updates_file: UpdatesFile | None = None
+        self.loop_lag = LoopLag()
         self._started = time.monotonic()
 
     def served(self) -> ServingPair:

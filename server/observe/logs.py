@@ -3,9 +3,10 @@
 A record gets its event and fields so: `LOG.info("ready", extra={"event": "ready", ...})`. Messages
 may quote a caller's values, so a line never has an exception's message: `exc_info` becomes the
 exception's type and the places it came through. For the same reason a line of a foreign library
-has its logger and place only.
+has its logger and place only. What a library prints becomes such a line, too (`PrintedText`).
 """
 
+import io
 import json
 import logging
 import math
@@ -13,6 +14,7 @@ import os
 import select
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,11 +37,16 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", 
 
 def configure_logs(config: LogsConfig) -> None:
     """Set up this process's logging as the configuration says."""
-    handler = LineWriter(partial(_write, sys.stderr.fileno()))
-    handler.addFilter(RareForeignLines())
-    handler.setFormatter(JsonLines() if config.format == "json" else TextLines())
-    logging.getLogger().handlers[:] = [handler]
+    writer = LineWriter(partial(_write, sys.stderr.fileno()))
+    log_with(writer, JsonLines() if config.format == "json" else TextLines())
     set_log_level(config.level)
+
+
+def log_with(writer: "LineWriter", formatter: logging.Formatter) -> None:
+    """Send this process's log to the writer alone."""
+    writer.addFilter(RareForeignLines())
+    writer.setFormatter(formatter)
+    logging.getLogger().handlers[:] = [writer]
 
 
 def set_log_level(name: LogLevel) -> str:
@@ -63,8 +70,8 @@ class LineWriter(logging.Handler):
     the event loop would have to win back from the stages for every line.
 
     A warning is written before the call returns, unless that takes `warning_seconds`. Where no one
-    reads, no caller waits again: only the thread does, lines beyond `most_lines` are lost, and the
-    log says how many.
+    reads, no caller waits again: only the thread does, and lines beyond `most_lines` are lost. The
+    log says how many, and every `report_seconds` how many lines its filters kept out.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class LineWriter(logging.Handler):
         gather_seconds: float = 0.02,
         warning_seconds: float = 0.2,
         flush_seconds: float = 1.0,
+        report_seconds: float = 10.0,
     ) -> None:
         super().__init__()
         self._write = write
@@ -81,9 +89,11 @@ class LineWriter(logging.Handler):
         self._gather_seconds = gather_seconds
         self._warning_seconds = warning_seconds
         self._flush_seconds = flush_seconds
+        self._report_seconds = report_seconds
         self._changed = threading.Condition()  # guards all below; no one writes while holding it
         self._records: list[logging.LogRecord] = []
-        self._lost = 0
+        self._lost = self._kept_out = 0
+        self._report_at = math.inf  # when the log is to say how many lines were kept out
         self._accepted = self._written = 0
         self._hurry = False
         self._stuck = False  # a caller waited in vain, and no line has been written since
@@ -94,6 +104,12 @@ class LineWriter(logging.Handler):
         passes = bool(self.filter(record))
         if passes:
             self.emit(record)
+        else:
+            with self._changed:
+                if not self._kept_out:
+                    self._report_at = time.monotonic() + self._report_seconds
+                    self._changed.notify_all()
+                self._kept_out += 1
         return passes
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -110,6 +126,8 @@ class LineWriter(logging.Handler):
 
     def flush(self) -> None:
         with self._changed:
+            if self._kept_out:
+                self._report_kept_out()
             self._wait_written(self._flush_seconds)
 
     def _wait_written(self, seconds: float) -> None:
@@ -121,20 +139,33 @@ class LineWriter(logging.Handler):
         name_this_thread("grace-log")
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._records)
+                while not self._records and time.monotonic() < self._report_at:
+                    self._changed.wait(self._report_seconds if self._kept_out else None)
                 self._changed.wait_for(lambda: self._hurry, self._gather_seconds)
                 self._hurry = False
+                if self._lost:
+                    self._report("log_lines_lost", "no one read the log", self._lost)
+                    self._lost = 0
+                if time.monotonic() >= self._report_at:
+                    self._report_kept_out()
                 records, self._records = self._records, []
-                lost, self._lost = self._lost, 0
-            lines = [
-                *map(self.format, records),
-                *([self.format(_lost_lines(lost))] if lost else ()),
-            ]
+            lines = map(self.format, records)
             self._write("".join(f"{line}\n" for line in lines))
             with self._changed:
                 self._written += len(records)
                 self._stuck = False
                 self._changed.notify_all()
+
+    def _report_kept_out(self) -> None:
+        self._report("library_lines_kept_out", "one place wrote many", self._kept_out)
+        self._kept_out, self._report_at = 0, math.inf
+
+    def _report(self, event: str, text: str, lines: int) -> None:
+        """Add a line about others that are missing."""
+        record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, text, None, None)
+        record.__dict__.update(event=event, lines=lines)
+        self._records.append(record)
+        self._accepted += 1
 
 
 def _write(descriptor: int, text: str) -> None:
@@ -149,11 +180,20 @@ def _write(descriptor: int, text: str) -> None:
             return  # standard error is gone: there is nowhere left to report it
 
 
-def _lost_lines(count: int) -> logging.LogRecord:
-    text = "lines were lost: no one read the log"
-    record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, text, None, None)
-    record.__dict__.update(event="log_lines_lost", lines=count)
-    return record
+class PrintedText(io.TextIOBase):
+    """Standard error for libraries that print: each print becomes a line of the log.
+
+    Callers can cause prints, and the event loop must not wait until they are written. The line has
+    the place of the print, and the exception that is being handled there.
+    """
+
+    def write(self, text: str) -> int:
+        if text.strip():
+            logging.getLogger("stderr").warning(text, exc_info=sys.exception(), stacklevel=2)
+        return len(text)
+
+    def fileno(self) -> int:
+        return 2
 
 
 class RareForeignLines(logging.Filter):

@@ -6,7 +6,6 @@ Counters conserve: every call that reached the service is in `grace_requests_tot
 was not OK, in `grace_request_failures_total` once. No label holds an ad, user or request id.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -42,41 +41,14 @@ _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
 
 
-class LoopLag:
-    """How late the event loop runs its timers: what a busy interpreter costs every call.
-
-    `worst()` covers the latest one to two windows; any thread may ask.
-    """
-
-    def __init__(self, window_seconds: float = 2.0, tick_seconds: float = 0.05) -> None:
-        self._window_seconds = window_seconds
-        self._tick_seconds = tick_seconds
-        self._before = self._now = 0.0
-
-    def worst(self) -> float:
-        return max(self._before, self._now)
-
-    async def watch(self) -> None:
-        """Run until cancelled."""
-        window_end = time.perf_counter() + self._window_seconds
-        while True:
-            due = time.perf_counter() + self._tick_seconds
-            await asyncio.sleep(self._tick_seconds)
-            now = time.perf_counter()
-            self._now = max(self._now, now - due)
-            if now >= window_end:
-                self._before, self._now = self._now, 0.0
-                window_end = now + self._window_seconds
-
-
 class Metrics:
     """All metrics, on their own registry. Any thread may call the methods: they are fast."""
 
-    def __init__(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
+    def __init__(self, state: ServerState, device: torch.device) -> None:
         self.registry = CollectorRegistry()
         self._make_counters()
         self._make_histograms()
-        self._make_gauges(state, lag, device)
+        self._make_gauges(state, device)
         ProcessCollector(registry=self.registry)
 
     def ended(self, seconds: float, slack: float | None, error: ServiceError | None) -> None:
@@ -237,7 +209,7 @@ class Metrics:
             buckets=_SHARES,
         )
 
-    def _make_gauges(self, state: ServerState, lag: LoopLag, device: torch.device) -> None:
+    def _make_gauges(self, state: ServerState, device: torch.device) -> None:
         gauge = partial(Gauge, registry=self.registry)
         self._version = gauge("grace_snapshot_version", "Version of the served snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
@@ -266,7 +238,7 @@ class Metrics:
         means = "1 while health says SERVING."
         gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
         means = "Worst delay of the event loop in the last seconds."
-        gauge("grace_event_loop_lag_seconds", means).set_function(lag.worst)
+        gauge("grace_event_loop_lag_seconds", means).set_function(state.loop_lag.worst)
         if device.type == "cuda":
             memory = gauge(
                 "grace_gpu_memory_bytes", "GPU memory that tensors hold; with a GPU only."
@@ -276,7 +248,7 @@ class Metrics:
 
 def metrics_table() -> str:
     """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
-    metrics = Metrics(ServerState(), LoopLag(), torch.device("cuda"))
+    metrics = Metrics(ServerState(), torch.device("cuda"))
     metrics.certificate_expires("listen", 0.0)
     rows = sorted(map(_row, metrics.registry.collect()))
     return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"

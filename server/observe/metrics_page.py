@@ -1,7 +1,7 @@
 """Pages for Prometheus and for probes, served by threads that never wait for the event loop.
 
 /metrics    the metrics
-/healthz    200 while the server serves, 503 otherwise; the body is its phase
+/healthz    200 while the server serves, 503 otherwise; the body is its phase, or STALLED
 /           links to both
 """
 
@@ -34,6 +34,7 @@ _MOST_CLIENTS = 8  # at once; one more makes the oldest give way
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_SECONDS = 0.2  # until the next attempt: a connection that cannot be accepted stays pending
 _WARN_SECONDS = 10.0
+_STALLED_SECONDS = 5.0  # without a turn of the event loop: no call is answered meanwhile
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -128,10 +129,12 @@ class _Page(BaseHTTPRequestHandler):
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 self._answer(HTTPStatus.OK, content_type, encode(self.server.registry))
             case "/healthz":
-                phase = self.server.state.phase
-                serves = phase == Phase.SERVING
+                state = self.server.state
+                stalled = state.loop_lag.late() > _STALLED_SECONDS
+                serves = state.phase == Phase.SERVING and not stalled
                 status = HTTPStatus.OK if serves else HTTPStatus.SERVICE_UNAVAILABLE
-                self._answer(status, "text/plain; charset=utf-8", f"{phase.name}\n".encode())
+                word = "STALLED" if stalled else state.phase.name
+                self._answer(status, "text/plain; charset=utf-8", f"{word}\n".encode())
             case "/":
                 self._answer(HTTPStatus.OK, "text/html; charset=utf-8", _INDEX)
             case _:

@@ -7,10 +7,11 @@ import pytest
 
 from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
-from support.health import HealthWatch
+from support.health import HealthWatch, healthz
 from support.occupied import occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
-from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.served import front_ends
+from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -136,3 +137,31 @@ def test_a_stage_that_hangs_ends_the_server_as_a_dead_one_does(
     (died,) = server.log("stage_died")
     assert (died["stage"], died["requests"]) == ("generate", ["hanging"])
     assert (died["error"], "at no known place" in died["places"]) == ("TimeoutError", False)
+
+
+def test_a_server_whose_event_loop_stands_still_says_so_until_it_runs_again(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    with ServerProcess(serving_files.write_config("stalled.yaml"), faults=faults) as server:
+        assert healthz(server) == (200, "SERVING")
+        with faults.loop_closed(server.pid):
+            wait_until(lambda: healthz(server) == (503, "STALLED"), "/healthz sees the loop")
+            assert server.metric("grace_event_loop_lag_seconds") > 1
+        wait_until(lambda: healthz(server) == (200, "SERVING"), "the loop runs again")
+
+
+@pytest.mark.soak
+@front_ends
+def test_a_server_whose_event_loop_hangs_ends_and_the_log_has_the_place(
+    serving_files: ServingFiles, faults: Faults, front_ends: int
+) -> None:
+    config = serving_files.write_config("loop.yaml", listen={"front_ends": front_ends})
+    with (
+        ServerProcess(config, faults=faults) as server,
+        HealthWatch(server) as watch,
+        faults.loop_closed(server.pid),
+    ):
+        assert server.wait() == 1
+        assert watch.not_serving.wait(PATIENCE_SECONDS)
+    (hang,) = server.log("loop_hangs")
+    assert "faults.py" in hang["places"]

@@ -29,7 +29,7 @@ from grace.server.observe.logs import (
 from support.command import plain_environment, run_python
 from support.health import status
 from support.raw_http2 import RawHttp2
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, wait_until
 
 SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
@@ -197,6 +197,50 @@ def test_lines_beyond_the_bound_are_lost_and_counted_and_delay_no_one() -> None:
     entries = [json.loads(line) for line in sink.getvalue().splitlines()]
     assert [entry["event"] for entry in entries] == ["request"] * 5 + ["log_lines_lost"]
     assert entries[-1]["lines"] == 3
+
+
+def test_lines_that_a_filter_keeps_out_are_counted_and_reported_together() -> None:
+    sink = Sink()
+    writer = LineWriter(sink.write, report_seconds=0.05)
+    writer.addFilter(RareForeignLines())
+    logger = logger_of(writer)
+    for _ in range(7):
+        logger.handle(record_of(lambda log: log.warning(SECRET), "grpc._cython"))
+
+    def entries() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in sink.getvalue().splitlines()]
+
+    wait_until(lambda: len(entries()) == 2, "what was kept out is reported")
+    first, second = entries()
+    assert (first["event"], first["logger"]) == ("library", "grpc._cython")
+    assert (second["event"], second["lines"]) == ("library_lines_kept_out", 6)
+
+
+@pytest.mark.subprocess
+def test_what_a_library_prints_is_a_line_with_its_place_and_its_exception() -> None:
+    code = f"""
+import contextlib, sys, traceback
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import PrintedText, configure_logs, flush_logs
+configure_logs(LogsConfig("json"))
+with contextlib.redirect_stderr(PrintedText()):
+    print("{SECRET}", file=sys.stderr)
+    for _ in range(9):
+        try:
+            raise KeyError("{SECRET}")
+        except KeyError:
+            traceback.print_exc()
+flush_logs()
+print("plain again", file=sys.stderr)
+"""
+    *lines, last = run_python(code).stderr.splitlines()
+    printed, error, kept_out = map(json.loads, lines)
+    assert (printed["event"], printed["logger"]) == ("library", "stderr")
+    assert error["error"] == "KeyError"
+    assert error["where"].startswith("traceback.py:")
+    assert kept_out["event"] == "library_lines_kept_out"
+    assert SECRET not in "".join(lines)
+    assert last == "plain again"
 
 
 @pytest.fixture

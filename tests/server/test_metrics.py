@@ -18,11 +18,8 @@ import torch
 from grace.configs.marked_text import replaced
 from grace.server.errors import STATUS_OF, invalid_field
 from grace.server.messages import STAGE_NAMES, Span
-from grace.server.observe.metrics import (
-    LoopLag,
-    Metrics,
-    metrics_table,
-)
+from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
+from grace.server.observe.metrics import Metrics, metrics_table
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
 from support.retrieve_calls import counted_calls, message
@@ -33,7 +30,7 @@ from support.stage_cases import answer, load_cpu_pair, request_batch
 
 @pytest.fixture
 def metrics() -> Metrics:
-    return Metrics(ServerState(), LoopLag(), torch.device("cpu"))
+    return Metrics(ServerState(), torch.device("cpu"))
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float:
@@ -143,6 +140,25 @@ def test_a_blocked_event_loop_has_a_lag_that_is_forgotten_later() -> None:
 
     assert lag.worst() == 0
     asyncio.run(asyncio.wait_for(block(), 30))
+
+
+@pytest.mark.parametrize("stands_still", [False, True], ids=("runs", "stands still"))
+def test_only_a_loop_that_stands_still_hangs(stands_still: bool) -> None:
+    hangs = threading.Event()
+
+    async def run() -> None:
+        lag = LoopLag()
+        watch = asyncio.create_task(lag.watch())
+        await asyncio.sleep(0.01)
+        lag.watch_for_hang(hangs.set, beat_seconds=0.1)
+        if stands_still:
+            assert hangs.wait(60)
+        else:
+            await asyncio.sleep(0.1 * (MOST_BEATS + 5))
+            assert not hangs.is_set()
+        watch.cancel()
+
+    asyncio.run(run())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grace.client import Access
 from grace.configs.errors import ConfigError
 from grace.configs.serving import ListenConfig, ServingConfig
-from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.observe.metrics import Metrics
 from grace.server.server_state import ServerState
 from grace.server.transport.credentials.credential_files import CredentialFiles
 from grace.server.transport.credentials.tokens import read_tokens
@@ -158,5 +158,5 @@ def test_tokens_that_cross_a_network_in_plaintext_get_a_warning(
 ) -> None:
     listen = ListenConfig(host=host, token_file=file)
     config = ServingConfig(Path(), Path(), GENERATION, listen=listen)
-    WatchedCredentials(config, Metrics(ServerState(), LoopLag(), torch.device("cpu")))
+    WatchedCredentials(config, Metrics(ServerState(), torch.device("cpu")))
     assert any(each.message == "tokens_in_plaintext" for each in caplog.records) == warned

@@ -18,7 +18,7 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.observe.metrics import Metrics
 from grace.server.server_state import ServerState
 from support.forgery import read_fields, write_fields
 from support.in_process import invoke_grace
@@ -41,7 +41,7 @@ def assert_ok_or_one_line(done: Result) -> None:
 
 def assert_can_be_served(version: Path) -> None:
     snapshot = load_snapshot(version)
-    Metrics(ServerState(), LoopLag(), torch.device("cpu")).serves(snapshot)
+    Metrics(ServerState(), torch.device("cpu")).serves(snapshot)
     ExactMatcher(snapshot, 1)
     UserEncoder(snapshot.schema, snapshot.set_values).read([b""], 16)
 

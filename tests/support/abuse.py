@@ -13,6 +13,7 @@ from hyperframe.frame import SettingsFrame
 
 from grace.configs.serving import LimitsConfig
 from support.raw_http2 import RawHttp2
+from support.retrieve_calls import Caller, give_up
 
 _CALLS = LimitsConfig().connection_calls
 
@@ -100,8 +101,18 @@ def watches(address: str) -> None:
             time.sleep(0.5)
 
 
+def cancels(address: str) -> None:
+    """A client that gives its calls up within 5 ms. It prints a line after every 1,000."""
+    caller, thousands = Caller(address), 0
+    while True:
+        give_up(caller, b"", 1000, thousands)
+        thousands += 1
+        print(thousands, flush=True)
+
+
 KINDS: Mapping[str, Callable[[str], None]] = {
-    each.__name__: each for each in (burst, unread, unsent, watches, slow, resets, idle, pings)
+    each.__name__: each
+    for each in (burst, unread, unsent, watches, slow, resets, idle, pings, cancels)
 }
 
 

@@ -5,15 +5,19 @@ warm.closed    batches of a warm-up, which no call waits for, wait in the first 
 STAGE.slow     the stage first waits for the file's number of seconds
 STAGE.raises   the stage raises an exception with the file's text
 STAGE.dies     the stage raises SystemExit with the file's text
+loop.closed    after a SIGUSR1, the event loop stands still while this file exists
 batches.jsonl  the request ids of each batch that a stage was given, warm-up included
 """
 
 import json
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Concatenate, ParamSpec, TypeVar
 
 from grace.server.messages import PendingRequest, StageName
@@ -61,6 +65,18 @@ class Faults:
     def dies(self, stage: StageName, text: str) -> Iterator[None]:
         with self._switch(stage, "dies", text):
             yield
+
+    @contextmanager
+    def loop_closed(self, server: int) -> Iterator[None]:
+        """Inside, the event loop of the server with this process id stands still."""
+        with self._switch("loop", "closed", ""):
+            os.kill(server, signal.SIGUSR1)
+            yield
+
+    def stop_loop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        """Called in the server, on its event loop: the handler of SIGUSR1."""
+        while self._path("loop", "closed").exists():
+            time.sleep(LOOK_AGAIN_SECONDS)
 
     def forget(self) -> None:
         """Forget the batches until now; the server must be idle."""

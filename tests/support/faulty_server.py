@@ -6,6 +6,7 @@ A test switches faults on and off by files in FOLDER while the server runs: see 
 """
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -21,7 +22,9 @@ def main() -> int:
     parser.add_argument("--faults", type=Path, required=True)
     parser.add_argument("--timeline", type=Path)
     given = parser.parse_args()
-    stages = with_faults(STAGES, Faults(given.faults))
+    faults = Faults(given.faults)
+    signal.signal(signal.SIGUSR1, faults.stop_loop)
+    stages = with_faults(STAGES, faults)
     return serve(load_serving_config(given.config), stages, given.timeline)
 
 

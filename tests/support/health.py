@@ -1,7 +1,9 @@
-"""A server's reports on itself: gRPC health, asked and watched, and its status."""
+"""A server's reports on itself: gRPC health, asked and watched, /healthz, and its status."""
 
 import threading
 from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,6 +20,15 @@ def health(server: ServerProcess, service: str = SERVICE) -> str:
         stub = health_pb2_grpc.HealthStub(channel)
         reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
     return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
+
+
+def healthz(server: ServerProcess) -> tuple[int, str]:
+    """Return the code and the body of /healthz."""
+    try:
+        with urlopen(f"http://{server.metrics_address}/healthz", timeout=30) as reply:
+            return reply.status, reply.read().decode().strip()
+    except HTTPError as error:
+        return error.code, error.read().decode().strip()
 
 
 def status(server: ServerProcess) -> GetStatusResponse:

@@ -1,5 +1,7 @@
 """Retrieve calls, and their counts by client, metrics and log, which must agree."""
 
+import random
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -110,6 +112,19 @@ class Caller:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def give_up(caller: Caller, request: bytes, calls: int, seed: int = 7) -> None:
+    """Make calls with deadlines of 1 to 5 ms, and withdraw every second one before its end."""
+    random_ = random.Random(seed)
+    under_way = []
+    for number in range(calls):
+        under_way.append(caller.start(request, random_.uniform(0.001, 0.005)))
+        if number % 2:
+            time.sleep(random_.uniform(0.0, 0.002))
+            under_way[-1].cancel()
+    for call in under_way:
+        call.outcome()
 
 
 def answer_of(caller: Caller, request: bytes) -> RetrieveResponse:

@@ -19,7 +19,7 @@ from grace.configs.serving import (
 )
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
-from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.observe.metrics import Metrics
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
@@ -103,7 +103,7 @@ class Service:
             limits=limits,
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
-        self.metrics = Metrics(self.state, LoopLag(), torch.device("cpu"))
+        self.metrics = Metrics(self.state, torch.device("cpu"))
         self.credentials = WatchedCredentials(config, self.metrics)
         self.front_end = FrontEnd(
             self.state, limits, GENERATION, self.metrics, tokens=self.credentials.tokens

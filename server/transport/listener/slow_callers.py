@@ -74,8 +74,14 @@ class UnsentRequests:
         return message
 
     def _ended(self, task: _Task) -> None:
-        """End the rest of a call that has ended without a whole request; gRPC would keep it."""
-        _end(task, self._forget(task))
+        """End the rest of a call that has ended without a whole request; gRPC would keep it.
+
+        If the call was cancelled, its creator is ending already. A second cancellation would make
+        gRPC print a traceback.
+        """
+        creator = self._forget(task)
+        if not task.cancelling():
+            _end(task, creator)
 
     def _forget(self, task: _Task) -> _Creator:
         return self._late.pop(task, None) or self._early.pop(task, None)

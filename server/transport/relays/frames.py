@@ -30,7 +30,7 @@ class Kind(IntEnum):
                    ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
                             or did not read the reply in time. A byte, 1 in this last case
                    DONE     the relay carried out the order: its fault, or empty
-                   LOG      a line for the log: {level, ...}
+                   LOG      lines for the log, each {level, ...}
                    PONG     the answer to a PING: gRPC has all replies that came before it
     from a server: ORDER    a method of the relay's GrpcListener to call: [name, arguments]
                    REPLY    the call's reply

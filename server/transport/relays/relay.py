@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,7 +27,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import LOGGER, RareForeignLines, fields_of
+from grace.server.observe.logs import LOGGER, LineWriter, PrintedText, fields_of, log_with
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.credentials.tls import certificate_files
 from grace.server.transport.listener.grpc_listener import (
@@ -58,10 +59,16 @@ def main(arguments: str) -> int:
 
 async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
     link = await Link.connected(end)
-    logging.getLogger().handlers[:] = [_LinkLog(link)]
+    loop = asyncio.get_running_loop()
+
+    def send_lines(lines: str) -> None:
+        loop.call_soon_threadsafe(link.send, Kind.LOG, 0, lines.encode())
+
+    log_with(LineWriter(send_lines), _RelayedLines())
     code = 0
     try:
-        await Relay(link, ListenLimits(*limits)).run()
+        with redirect_stderr(PrintedText()):
+            await Relay(link, ListenLimits(*limits)).run()
     except* Exception as group:  # the server logs it, and ends
         for error in group.exceptions:
             logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
@@ -71,18 +78,11 @@ async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
     return code
 
 
-class _LinkLog(logging.Handler):
-    """Sends the lines of this process's log to the server's."""
+class _RelayedLines(logging.Formatter):
+    """Formats lines for the server, which formats them again as its configuration says."""
 
-    def __init__(self, link: Link) -> None:
-        super().__init__()
-        self._link = link
-        self._loop = asyncio.get_running_loop()
-        self.addFilter(RareForeignLines())
-
-    def emit(self, record: logging.LogRecord) -> None:
-        facts = {"level": record.levelno, **fields_of(record)}
-        self._loop.call_soon_threadsafe(self._link.send_facts, Kind.LOG, 0, facts)
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps({"level": record.levelno, **fields_of(record)}, default=str)
 
 
 class Relay:

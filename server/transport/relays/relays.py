@@ -219,8 +219,9 @@ class _Relay:
                 if number in self._echoes:
                     self._echoes.pop(number).set_result(None)
             elif kind == Kind.LOG:
-                facts = {**json.loads(body), "front_end": self._name}
-                _LOG.log(facts.pop("level"), facts["event"], extra=facts)
+                for line in body.splitlines():
+                    facts = {**json.loads(line), "front_end": self._name}
+                    _LOG.log(facts.pop("level"), facts["event"], extra=facts)
             else:
                 self._orders[number].set_result(body.decode())
 
