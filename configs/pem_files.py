@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from grace.configs.errors import ConfigError
+from grace.configs.regular_files import read_regular
 
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 MAX_BYTES = 1 << 20
@@ -18,14 +19,10 @@ MAX_BYTES = 1 << 20
 def read_bytes(setting: str, path: Path, remedy: str) -> bytes:
     """Return all bytes of a small file."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        return read_regular(path, MAX_BYTES)
     except OSError as error:
         fault = error.strerror or str(error)
         raise ConfigError(f"{setting}: {path}: {fault[:1].lower()}{fault[1:]}; {remedy}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{setting}: {path}: larger than {MAX_BYTES} bytes; {remedy}")
-    return content
 
 
 def read_pem(setting: str, path: Path) -> bytes:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import yaml
 
 from grace.configs.errors import ConfigError
+from grace.configs.regular_files import read_regular
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 
@@ -36,14 +37,10 @@ _NOT_FINITE = re.compile(r"([-+]?)\.(inf|Inf|INF)|(\.nan|\.NaN|\.NAN)")
 def read_yaml(path: Path) -> dict[str, Value]:
     """Read the mapping in a file."""
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > MAX_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_BYTES} bytes: shorten it")
-    try:
-        text = content.decode("utf-8-sig")
+        fault = f"cannot be read: {error.strerror}; correct it, or name another file"
+        raise ConfigError(f"{path}: {fault}") from None
     except UnicodeDecodeError as error:
         fault = f"byte {error.start} is not UTF-8: save the file as UTF-8"
         raise ConfigError(f"{path}: {fault}") from None

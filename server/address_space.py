@@ -9,12 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from grace.configs.errors import ConfigError
+from grace.configs.regular_files import read_regular
 from grace.configs.serving import ServingConfig
 
 LEAST_BYTES = 2 << 30
 """The libraries and the threads' stacks and heaps: 1.8 GB on two cores."""
 
 _GIB = 1 << 30
+_MOST_DIGITS = 64
 
 
 def require_address_space(config: ServingConfig) -> None:
@@ -33,7 +35,7 @@ def require_address_space(config: ServingConfig) -> None:
 def _current_bytes(snapshots: Path) -> int:
     """Return the size of the current version's arrays, or 0: the load reports a missing one."""
     try:
-        current = (snapshots / "CURRENT").read_text(encoding="ascii").strip()
+        current = read_regular(snapshots / "CURRENT", _MOST_DIGITS).decode("ascii").strip()
     except (OSError, ValueError):
         return 0
     return _bytes_of((snapshots / current).glob("*.npy")) if current.isdigit() else 0

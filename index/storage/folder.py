@@ -9,10 +9,11 @@ import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.configs.regular_files import open_regular
 from grace.index.snapshot import MAX_VERSION
 
 OnWait = Callable[[str], None]
@@ -57,35 +58,33 @@ def open_root(root: Path) -> AbstractContextManager[int]:
 
 def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
     """A descriptor of a folder inside another."""
-    return _closing(_opened(name, folder, os.O_DIRECTORY, stat.S_ISDIR, "is not a folder"))
+    try:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        return _closing(os.open(name, flags, dir_fd=folder))
+    except OSError as error:
+        raise _fault(name, folder, error) from None
 
 
 @contextmanager
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
     """A descriptor and the size of a regular file."""
-    not_regular = "is not a regular file"
-    # O_NONBLOCK: opening a pipe without a writer would wait for ever.
-    with _closing(_opened(name, folder, os.O_NONBLOCK, stat.S_ISREG, not_regular)) as file:
-        try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
-                raise SnapshotError(name, not_regular)
-            yield file, status.st_size
-        except OSError as error:
-            raise SnapshotError(name, f"cannot be read: {error.strerror}") from None
-
-
-def _opened(
-    name: str, folder: int, flags: int, is_expected: Callable[[int], bool], otherwise: str
-) -> int:
-    flags |= os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.open(name, flags, dir_fd=folder)
-    except FileNotFoundError:
-        raise SnapshotError(name, "missing") from None
+        with _closing(open_regular(name, folder, os.O_NOFOLLOW)) as file:
+            yield file, os.fstat(file).st_size
     except OSError as error:
-        fault = _kind_fault(name, folder, is_expected, otherwise)
-        raise SnapshotError(name, fault or f"cannot be opened: {error.strerror}") from None
+        raise _fault(name, folder, error) from None
+
+
+def _fault(name: str, folder: int, error: OSError) -> SnapshotError:
+    """Return why something in a folder does not open, or a file of it cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return SnapshotError(name, "missing")
+    with suppress(OSError):
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            return SnapshotError(name, "is a symbolic link; a snapshot holds none")
+    if isinstance(error, NotADirectoryError):
+        return SnapshotError(name, "is not a folder")
+    return SnapshotError(name, f"cannot be read: {error.strerror}")
 
 
 def read_small(name: str, folder: int, most: int) -> bytes:
@@ -148,14 +147,3 @@ def remove_tree(name: str, folder: int) -> None:
         shutil.rmtree(name, dir_fd=folder)
     else:
         os.unlink(name, dir_fd=folder)
-
-
-def _kind_fault(name: str, folder: int, is_expected: Callable[[int], bool], otherwise: str) -> str:
-    """Return what is wrong with the kind of what did not open, or '' if its kind is right."""
-    try:
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-    except OSError:
-        return ""
-    if stat.S_ISLNK(mode):
-        return "is a symbolic link; a snapshot holds none"
-    return "" if is_expected(mode) else otherwise

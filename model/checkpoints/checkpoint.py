@@ -19,6 +19,7 @@ import yaml
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, InputError
+from grace.configs.regular_files import open_regular
 from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.weights_file import (
     PICKLE_REMEDY,
@@ -104,7 +105,7 @@ def checkpoint_id(folder: Path) -> str:
     digest = xxhash.xxh3_128()
     for path in (folder / MODEL_YAML, folder / WEIGHTS):
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 digest.update(hashlib.file_digest(file, xxhash.xxh3_128).digest())
         except OSError as error:
             raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None

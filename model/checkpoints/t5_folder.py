@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.configs.regular_files import read_regular
 from grace.configs.sections import load_section
 from grace.model.checkpoints.weights_file import PICKLE_REMEDY, Weights, open_weights
 from grace.model.definition.spec import Ffn
@@ -203,14 +204,9 @@ def _shards(folder: Path) -> list[Path]:
 
 def _read_json(path: Path) -> Mapping[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_JSON_BYTES + 1)
+        value = json.loads(read_regular(path, _MAX_JSON_BYTES))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(content) > _MAX_JSON_BYTES:
-        raise ConfigError(f"{path}: larger than {_MAX_JSON_BYTES} bytes")
-    try:
-        value = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON that can be read: {error}") from None
     if not isinstance(value, dict):

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError
+from grace.configs.regular_files import open_regular
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
@@ -67,10 +68,17 @@ class Weights:
 
 @contextmanager
 def open_weights(path: Path) -> Iterator[Weights]:
-    _refuse_pickle(path)
     try:
-        with safe_open(path, "pt") as file:
-            yield Weights(path, {name: _entry(path, file, name) for name in file.keys()}, file)  # noqa: SIM118
+        descriptor = open_regular(path)
+    except OSError as error:
+        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
+    try:
+        with os.fdopen(descriptor, "rb") as opened:
+            _refuse_pickle(path, opened.read(_HEADER_AT + 1))
+            # The library opens a name again. This one is the same file, whatever `path` is by now.
+            with safe_open(f"/dev/fd/{descriptor}", "pt") as file:
+                entries = {name: _entry(path, file, name) for name in file.keys()}  # noqa: SIM118
+                yield Weights(path, entries, file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             str(path), f"not a whole safetensors file ({error}); copy or write it again"
@@ -126,13 +134,8 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(low.isfinite() and high.isfinite())
 
 
-def _refuse_pickle(path: Path) -> None:
+def _refuse_pickle(path: Path, start: bytes) -> None:
     """Refuse a renamed pickle: torch saves zip archives, and older versions bare pickles."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(_HEADER_AT + 1)
-    except OSError as error:
-        raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
     is_safetensors = start[_HEADER_AT:] == b"{"  # a header length may look like the others' magic
     is_zip = start.startswith(b"PK\x03\x04")
     is_pickle = start[:1] == b"\x80" and start[1:2] <= b"\x05"

@@ -15,6 +15,7 @@ from google.protobuf.json_format import Parse, ParseError
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.generation import GenerationConfig
+from grace.configs.regular_files import read_regular
 from grace.configs.serving import LimitsConfig
 from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -25,6 +26,7 @@ from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
 
 Made = TypeVar("Made")
+_MOST_FILE_BYTES = 256 << 20
 Observe = Callable[[str, int, tuple[Span, ...]], None]
 
 
@@ -35,9 +37,10 @@ def warm_up_requests(
     if path is None:
         return (read_request(b"", limits, generation),)
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = read_regular(path, _MOST_FILE_BYTES).decode().split("\n")
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+        fault = f"cannot be read: {error.strerror}; correct it, or name another file"
+        raise InputError(f"{path}: {fault}") from None
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; write one JSON request a line") from None
     requests: list[Retrieval] = []

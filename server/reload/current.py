@@ -52,10 +52,7 @@ class Current:
         await asyncio.wait((look,), timeout=self._look_seconds)
         if not look.done():
             self._hangs = True
-            self._note(
-                f"snapshots: {self._snapshots}: CURRENT could not be read within "
-                f"{self._look_seconds:g} s; check whether its file system hangs"
-            )
+            self._note(self._hanging("CURRENT"))
         try:
             self.seen, fault = await look, ""
         except (GraceError, OSError) as error:
@@ -78,10 +75,17 @@ class Current:
 
     async def versions(self) -> tuple[int, ...]:
         """Return the versions in the root; raise `load_failed` if it cannot be read."""
-        try:
-            return await self._thread.run(lambda: versions(root_of(self._snapshots)))
-        except (GraceError, OSError) as error:
-            raise load_failed(self._word(error)) from None
+        if not self._hangs:
+            listing = self._thread.run(lambda: versions(root_of(self._snapshots)))
+            listing.add_done_callback(lambda done: done.exception())  # it may fail after this call
+            # A look may be under way; the list queues after it.
+            await asyncio.wait((listing,), timeout=2 * self._look_seconds)
+            try:
+                if listing.done():
+                    return listing.result()
+            except (GraceError, OSError) as error:
+                raise load_failed(self._word(error)) from None
+        raise load_failed(self.fault or self._hanging("its versions"))
 
     async def older(self, version: int, served: int, pin: Pin | None) -> int:
         """Return the version to roll back to; 0 asks for the newest below the served one.
@@ -127,6 +131,12 @@ class Current:
             fault = "missing; make it anew with `grace publish ROOT VERSION`"
             raise SnapshotError(CURRENT, fault, self._snapshots)
         return seen
+
+    def _hanging(self, what: str) -> str:
+        return (
+            f"snapshots: {self._snapshots}: {what} could not be read within "
+            f"{self._look_seconds:g} s; check whether its file system hangs"
+        )
 
     def _note(self, fault: str) -> None:
         if fault and fault != self.fault:

@@ -9,17 +9,19 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from grace.configs.errors import CheckpointError, GraceError, SnapshotError
+from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one_line
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.storage import root_of
 from grace.model.checkpoints.checkpoint import MODEL_YAML, checkpoint_id, require_match
 from grace.model.definition.spec import load_spec
+from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingModel,
@@ -40,6 +42,12 @@ CORES_PER_THREAD = 4
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
+
+MOST_HANGING = 4
+"""The most loads that may hang. Each keeps a thread, and the memory that it has taken."""
+
+HANG_SECONDS = 120.0
+"""A network file system takes up to 90 s to come back after its server restarts."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -67,7 +75,7 @@ class LoadFault:
 
 
 class AbandonedError(Exception):
-    """The server shuts down, so no caller waits for the load any more."""
+    """The server shuts down, or has counted the load as failed: no caller waits for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +85,7 @@ class Loader:
     requests     each new pair warms up with them
     before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
                  exception fails the load
-    stopped      set when the server shuts down: a load then stops at its next step
+    stopped      set when no caller waits for the load any more: it then ends at its next step
     """
 
     config: ServingConfig
@@ -146,7 +154,7 @@ class Loader:
     def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
         """Return the fault without the error, whose traceback would keep the load's memory."""
         if isinstance(error, AbandonedError):
-            return LoadFault("abandoned: the server is shutting down; ask another one")
+            return LoadFault("abandoned: no caller waits for this load any more")
         config = self.config
         if wanted.checkpoint is not None:
             config = replace(config, checkpoint=wanted.checkpoint)
@@ -175,3 +183,38 @@ class Loader:
         except RuntimeError:
             return True
         return False
+
+
+class Loads:
+    """Runs the loader on a thread, one load after another. It belongs to the event loop.
+
+    A load that hangs fails. It keeps its thread, and the next load gets another one.
+    """
+
+    def __init__(self, loader: Loader, hang_seconds: float) -> None:
+        """A load that makes no progress for `hang_seconds` hangs."""
+        self.thread = DaemonThread("grace-load")
+        self._loader = loader
+        self._hang_seconds = hang_seconds
+
+    async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
+        loader, version = self._loader, wanted.version or served.snapshot.facts.version
+        what = f"version {version} of {root_of(loader.config.snapshots)}"
+        if wanted.checkpoint is not None:
+            what += f", checkpoint {wanted.checkpoint}"
+        if (hanging := self.thread.hanging) >= MOST_HANGING:
+            remedy = "repair their file system, or restart the server"
+            return LoadFault(one_line(f"{what}: {hanging} earlier loads still hang; {remedy}"))
+        try:
+            work, seconds = partial(loader.load, wanted, served), self._hang_seconds
+            return await self.thread.run_unless_it_hangs(work, seconds)
+        except TimeoutError:
+            self.stop()
+            self._loader = replace(loader, stopped=threading.Event())
+            fault = f"the load has made no progress for {seconds:g} s"
+            remedy = "check whether its file system hangs, then load it again"
+            return LoadFault(one_line(f"{what}: {fault}; {remedy}"))
+
+    def stop(self) -> None:
+        """Let the load under way end at its next step."""
+        self._loader.stopped.set()

@@ -10,6 +10,7 @@ from pathlib import Path
 import xxhash
 
 from grace.configs.errors import ConfigError
+from grace.configs.regular_files import read_regular
 from grace.index.snapshot import MAX_VERSION
 from grace.server.reload.decision import Pin
 
@@ -27,10 +28,7 @@ class PinFile:
     def read(self) -> Pin | None:
         """Return the pin, or None if there is none. Raise ConfigError for a damaged file."""
         try:
-            if self.path.is_fifo():  # opening it would wait for ever
-                raise self._fault("is not a regular file")
-            with self.path.open("rb") as file:
-                content = file.read(_MOST_BYTES)
+            content = read_regular(self.path, _MOST_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:

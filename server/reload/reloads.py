@@ -21,7 +21,6 @@ from grace.configs.errors import ConfigError, GraceError
 from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
-from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import (
     ServiceError,
@@ -36,7 +35,7 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
 from grace.server.reload.decision import Pin, decide, pin_for
-from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.loading import HANG_SECONDS, Loader, LoadFault, Loads, Wanted
 from grace.server.reload.retired import Retired
 from grace.server.reload.stored_pin import StoredPin
 from grace.server.server_state import Phase, ServerState
@@ -78,26 +77,27 @@ class Reloads:
         requests: tuple[Retrieval, ...],
         broken: Callable[[], None],
         before_swap: Callable[[ServingPair], None] = serve_on,
+        hang_seconds: float = HANG_SECONDS,
     ) -> None:
         """Read the pin. Raise ConfigError if its file is damaged.
 
-        requests     each new pair warms up with them
-        broken       called if a load has broken the GPU
-        before_swap  as in Loader
+        requests      each new pair warms up with them
+        broken        called if a load has broken the GPU
+        before_swap   as in Loader
+        hang_seconds  as in Loads
         """
         self._config = config
         self._state = state
         self._metrics = metrics
         self._broken = broken
-        self._stopped = threading.Event()
-        self._loader = Loader(config, device, stages, requests, before_swap, self._stopped)
+        loader = Loader(config, device, stages, requests, before_swap, threading.Event())
+        self._loads = Loads(loader, hang_seconds)
         self._stored_pin = StoredPin(config.state_dir, metrics)
         self._current = Current(
             config.snapshots,
             lambda error: start_fault(error, config),
             lambda fault: self._failed(0, LoadFault(fault)),
         )
-        self._loads = DaemonThread("grace-load")
         self._retired = Retired()
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
@@ -152,7 +152,7 @@ class Reloads:
                     f"{pin.until_above}, or remove the file to follow CURRENT"
                 ) from None
 
-        seen, pair, fault = await self._loads.run(loaded)
+        seen, pair, fault = await self._loads.thread.run(loaded)
         self._acted_on = self._current.seen = seen
         if seen is None or seen.version is None:
             await self._current.look()  # it reports why
@@ -179,7 +179,7 @@ class Reloads:
 
     def close(self) -> None:
         """Abandon the load under way, and refuse later ones. The caller cancels `watch`."""
-        self._stopped.set()
+        self._loads.stop()
         self._closing.set()
 
     async def load(self, version: int, checkpoint: Path | None) -> Served:
@@ -306,7 +306,7 @@ class Reloads:
 
     async def _serve(self, wanted: Wanted, why: str, pin: Pin | None = None) -> None:
         """Load and swap, and store the pin if one is given. The caller holds the turn."""
-        served, begin, loader = self._state.served(), perf_counter(), self._loader
+        served, begin = self._state.served(), perf_counter()
         version = wanted.version or self._version
         facts = {"snapshot_version": version, "why": why}
         if wanted.checkpoint is not None:
@@ -314,7 +314,8 @@ class Reloads:
         _LOG.info("loading", extra={"event": "loading", **facts})
         self._loading = version
         try:
-            pair = await self._before_end(self._loads.run(lambda: loader.load(wanted, served)))
+            load = self._loads.load(wanted, served)
+            pair = await self._before_end(asyncio.ensure_future(load))
             if isinstance(pair, LoadFault):
                 if pair.device_is_broken:
                     self._broken()

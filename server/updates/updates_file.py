@@ -6,11 +6,9 @@ the line. It goes on at the next FULL update, which replaces the whole state, or
 If the file cannot be read, the server opens it again until it can.
 """
 
-import errno
 import json
 import logging
 import os
-import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -23,6 +21,7 @@ from typing import Any
 from google.protobuf.json_format import Parse, ParseDict, ParseError
 
 from grace.configs.errors import RequestError, one_line
+from grace.configs.regular_files import open_regular
 from grace.index.updates.update import MOST_BYTES, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from grace.server.errors import ServiceError
@@ -116,14 +115,10 @@ class UpdatesFile:
 
     def _open(self) -> bool:
         try:
-            file = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._file = open_regular(self._path)
         except FileNotFoundError as error:
             self._wait_for_the_name(error)
             return False
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise OSError(errno.EINVAL, "not a regular file")
-        self._file = file
         self._missing_since = None
         self._go_on()
         return True

@@ -1,6 +1,7 @@
 """A server that cannot start exits with 2, and one line names key, file and remedy."""
 
 import json
+import os
 import re
 import resource
 import shutil
@@ -59,6 +60,8 @@ sys.exit(life_cycle.serve(load_serving_config(Path("{config}"))))
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
 TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
+PIPE = "{}/pipe/CURRENT"
+NOT_REGULAR = "cannot be read: not a regular file; "
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
     "unpublished": (
@@ -72,6 +75,15 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "damaged": (
         {"snapshots": "{}/damaged"},
         ("snapshots: ", "damaged/", "; build or publish another version"),
+    ),
+    "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
+    "endless": ({"snapshots": "{}/endless"}, ("snapshots: ", "CURRENT: is a symbolic link")),
+    "huge": ({"snapshots": "{}/huge"}, ("snapshots: ", "huge/CURRENT: has 3000000000 bytes, at m")),
+    "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
+    "pipe-warm-up": ({"warm_up": PIPE}, ("warm_up: ", NOT_REGULAR)),
+    "pipe-tokens": (
+        {"listen": {"token_file": PIPE}},
+        ("listen.token_file: ", "CURRENT: not a regular file; give one token per line"),
     ),
     "no-checkpoint": (
         {"checkpoint": "{}/nowhere"},
@@ -153,7 +165,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
 }
 
-BEFORE_TORCH = ("no-snapshots", "unpublished", "one-folder-above")
+BEFORE_TORCH = ("no-snapshots", "unpublished", "one-folder-above", "pipe", "endless", "huge")
 """The faults that end the command before it imports the server."""
 
 
@@ -170,6 +182,14 @@ def write_faulty(files: ServingFiles, folder: Path) -> None:
     write_random(other, folder / "other", 1, torch.float32)
     for name in ("own", "other"):
         Authority(folder, name).issue(name)
+    for name in ("pipe", "endless", "huge"):
+        (folder / name).mkdir()
+    os.mkfifo(folder / "pipe" / "CURRENT")
+    os.mkfifo(folder / "pipe" / "model.yaml")
+    (folder / "pipe" / WEIGHTS).touch()
+    (folder / "endless" / "CURRENT").symlink_to("/dev/zero")
+    with (folder / "huge" / "CURRENT").open("wb") as file:
+        file.truncate(3_000_000_000)
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
 
 

@@ -201,7 +201,7 @@ FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
     ),
     "a folder": (
         lambda files, _: make_a_folder(files.key),
-        "t.key: {key}: is a directory; name a PEM file that may be read",
+        "t.key: {key}: not a regular file; name a PEM file that may be read",
     ),
     "too large": (
         lambda files, _: files.key.write_bytes(bytes(1_048_577)),

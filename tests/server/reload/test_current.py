@@ -47,6 +47,31 @@ def test_a_look_that_hangs_is_reported_once_and_the_loop_runs_on(tmp_path: Path)
     asyncio.run(use())
 
 
+def test_the_versions_of_a_root_that_hangs_are_not_waited_for(tmp_path: Path) -> None:
+    """An operator's call that waited for them would delay every later one."""
+    gate = threading.Event()
+
+    def read(_: Path) -> Published:
+        assert gate.wait(LONG)
+        return Published(7)
+
+    async def use() -> None:
+        current = Current(tmp_path, word, lambda _: None, read, look_seconds=0.05)
+        watch = asyncio.ensure_future(current.look())
+        await asyncio.sleep(0)
+        for listing in (current.versions(), current.require(7), current.older(0, 7, None)):
+            with pytest.raises(ServiceError) as caught:
+                await listing
+            assert caught.value.reason == "load_failed"
+            assert f"{tmp_path}: " in caught.value.text
+            assert "could not be read within 0.05 s; check whether its file" in caught.value.text
+        gate.set()
+        await watch
+        assert await current.versions() == ()
+
+    asyncio.run(use())
+
+
 def test_a_fault_is_reported_once_and_again_after_it_has_gone(tmp_path: Path) -> None:
     answers: list[Published | GraceError | OSError] = []
     faults: list[str] = []

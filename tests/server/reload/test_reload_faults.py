@@ -2,6 +2,7 @@
 reported everywhere. tests/storage covers every damage of every file.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from grace.index.storage import current_version
+from grace.index.storage.folder import version_name
+from grace.model.checkpoints.checkpoint import MODEL_YAML, WEIGHTS
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.command import plain_environment
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
@@ -176,8 +179,29 @@ def test_a_version_that_cannot_serve_is_reported_everywhere_and_the_old_one_serv
 
 
 def name_absent(live: LiveRoot, version: int) -> None:
-    live.publish(version)
+    """Publish a version that is gone already: a quick server would load one that goes later."""
     shutil.rmtree(live.folder(version))
+    (live.root / "new").write_text(f"{version_name(version)}\n")
+    (live.root / "new").rename(live.root / "CURRENT")
+
+
+@pytest.mark.parametrize("file", [MODEL_YAML, WEIGHTS])
+def test_a_checkpoint_with_a_pipe_in_place_of_a_file_fails_and_later_loads_work(
+    service: Service, tmp_path: Path, file: str
+) -> None:
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(service.live.files.checkpoint, folder)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    with refused() as found:
+        service.operator.load(checkpoint=folder)
+    assert found[0].reason == "load_failed"
+    assert f"{folder / file}: cannot be read: not a regular file; " in found[0].text
+    service.live.publish(2)
+    service.server.wait_until(
+        lambda: service.server.metric("grace_snapshot_version") == 2, "it follows"
+    )
+    service.assert_serves(2)
 
 
 def test_a_version_that_is_repaired_and_published_again_serves(service: Service) -> None:

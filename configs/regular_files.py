@@ -1,0 +1,43 @@
+"""Open the files that paths from outside name, and wait for nothing but their disk.
+
+Such a path may lead to a pipe without a writer, to a device without an end, or to a file that
+another process has leased. Errors are OSErrors, whose `strerror` is a fault for people.
+"""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def open_regular(path: str | Path, folder: int | None = None, flags: int = 0) -> int:
+    """Return a descriptor of a regular file. A link to one will do, unless `flags` forbid links.
+
+    folder  a descriptor of the folder that holds the path
+    flags   more flags of open(2)
+    """
+    flags |= os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+    not_regular = OSError(errno.EINVAL, "not a regular file", str(path))
+    try:
+        file = os.open(path, flags, dir_fd=folder)
+    except BlockingIOError as error:
+        fault = "another process has a lease on it; try again once it has let go"
+        raise OSError(error.errno, fault, str(path)) from None
+    except OSError as error:
+        raise (not_regular if error.errno == errno.ENXIO else error) from None  # ENXIO: a socket
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise not_regular
+    except OSError:
+        os.close(file)
+        raise
+    return file
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file that must not have more than `most` bytes."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"larger than {most} bytes", str(path))
+    return content

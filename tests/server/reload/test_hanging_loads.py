@@ -1,0 +1,207 @@
+"""A load that hangs fails, and nothing waits for it: no later load, no rollback, no shutdown."""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from grace.configs.serving import load_serving_config
+from grace.index.storage.array_file import plain_memory
+from grace.index.storage.reader import open_snapshot, read_snapshot
+from grace.server.daemon_thread import DaemonThread
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError
+from grace.server.messages import InputBatch, RequestBatch
+from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.reload.loading import MOST_HANGING
+from grace.server.reload.reloads import Reloads
+from grace.server.server_state import Phase, ServerState
+from grace.server.stages.stages import STAGES
+from support.live_snapshots import LiveRoot
+from support.pipeline_cases import LONG
+from support.served import until
+from support.serving_files import ServingFiles
+from support.stage_cases import load_cpu_pair, retrieval_of
+
+HANG_SECONDS = 2.0
+
+
+class Service:
+    """Reloads of a real root. Versions above 1 hang in their first batch until `gate` is set."""
+
+    def __init__(self, live: LiveRoot, state_dir: Path, hang_seconds: float) -> None:
+        config = replace(load_serving_config(live.write_config("c.yaml")), state_dir=state_dir)
+        self.gate, self.hung = threading.Event(), list[weakref.ref[ServingPair]]()
+        self.hanging = set[int]()
+        self.attached = list[int]()
+        self.state = ServerState()
+        self.state.pair = load_cpu_pair(live.folder(1), live.files.checkpoint)
+        self.state.phase = Phase.SERVING
+        cpu = torch.device("cpu")
+        self.metrics = Metrics(self.state, LoopLag(), cpu)
+        self.reloads = Reloads(
+            config,
+            self.state,
+            self.metrics,
+            cpu,
+            replace(STAGES, input=self.input),
+            (retrieval_of(live.requests[0]),),
+            broken=lambda: pytest.fail("the device is not broken"),
+            before_swap=lambda pair: self.attached.append(pair.snapshot.facts.version),
+            hang_seconds=hang_seconds,
+        )
+
+    def input(self, batch: RequestBatch) -> InputBatch:
+        if batch.pair.snapshot.facts.version in self.hanging:
+            self.hung.append(weakref.ref(batch.pair))
+            assert self.gate.wait(LONG)
+        return STAGES.input(batch)
+
+    @property
+    def version(self) -> int:
+        return self.state.served().snapshot.facts.version
+
+    def failures(self) -> float | None:
+        return self.metrics.registry.get_sample_value(
+            "grace_snapshot_load_total", {"result": "failed"}
+        )
+
+
+def run(
+    files: ServingFiles,
+    folder: Path,
+    use: Callable[[Service, LiveRoot], Awaitable[None]],
+    hang_seconds: float = HANG_SECONDS,
+) -> None:
+    live = LiveRoot.write(folder, files)
+
+    async def serve() -> None:
+        service = Service(live, folder / "state", hang_seconds)
+        try:
+            await asyncio.wait_for(use(service, live), 4 * LONG)
+        finally:
+            service.gate.set()
+
+    asyncio.run(serve())
+
+
+async def fault_of(load: Awaitable[object]) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await load
+    return caught.value
+
+
+@pytest.mark.usefixtures("no_collections")
+def test_later_loads_and_rollbacks_get_another_thread_and_the_hung_load_never_swaps(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        reloads, third = service.reloads, live.add(like=2)
+        service.hanging = {2}
+        fault = await fault_of(reloads.load(2, live.files.checkpoint))
+        assert (fault.reason, service.failures(), service.version) == ("load_failed", 1, 1)
+        assert fault.text == (
+            f"version 2 of {live.root}, checkpoint {live.files.checkpoint}: the load has made no "
+            "progress for 2 s; check whether its file system hangs, then load it again"
+        )
+        status = reloads.status()
+        assert (status.fault, status.failed_version) == (fault.text, 2)
+        assert status.loading_version == 0
+        assert (await reloads.load(third, None)).version == third
+        assert (await reloads.roll_back(1)).previous_version == third
+        assert service.hung[0]() is not None
+        service.gate.set()
+        await until(lambda: service.hung[0]() is None)
+        assert (service.version, service.attached) == (1, [third, 1])
+
+    run(serving_files, tmp_path, use)
+
+
+def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        service.hanging = {2}
+        watch = asyncio.create_task(service.reloads.watch())
+        live.publish(2)
+        await until(lambda: bool(service.hung))
+        third = live.add(like=2)
+        live.publish(third)
+        await until(lambda: service.version == third)
+        assert (service.reloads.status().fault, service.failures()) == ("", 1)
+        watch.cancel()
+
+    run(serving_files, tmp_path, use)
+
+
+def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:  # noqa: ARG001
+        service.hanging = {2}
+        load = asyncio.ensure_future(service.reloads.load(2, None))
+        await until(lambda: bool(service.hung))
+        service.reloads.close()
+        assert (await fault_of(load)).reason == "draining"
+
+    run(serving_files, tmp_path, use, hang_seconds=100 * LONG)
+
+
+def test_so_many_loads_may_hang_and_then_the_server_begins_no_other(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        service.hanging = {2}
+        text, tries = "", 0
+        while "earlier loads" not in text:
+            tries += 1
+            text = (await fault_of(service.reloads.load(2, None))).text
+        assert tries > MOST_HANGING
+        assert text == (
+            f"version 2 of {live.root}: {MOST_HANGING} earlier loads still hang; repair their file "
+            "system, or restart the server"
+        )
+        service.gate.set()
+        while service.version != 2:
+            with suppress(ServiceError):
+                await service.reloads.load(2, None)
+
+    run(serving_files, tmp_path, use, hang_seconds=0.1)
+
+
+def test_work_that_is_slow_but_goes_on_does_not_hang() -> None:
+    def crawl() -> int:
+        for _ in range(150):
+            time.sleep(0.02)
+        return 7
+
+    async def use() -> None:
+        thread = DaemonThread("grace-slow")
+        assert await thread.run_unless_it_hangs(crawl, 1.0) == 7
+        with pytest.raises(TimeoutError):
+            await thread.run_unless_it_hangs(lambda: time.sleep(LONG), 0.1)
+        assert (await thread.run(lambda: 8), thread.hanging) == (8, 1)
+
+    asyncio.run(use())
+
+
+def test_one_reader_reads_on_the_thread_of_its_caller(
+    serving_files: ServingFiles,
+) -> None:
+    """Or a load whose files are read slowly would seem to hang."""
+    threads = set[int]()
+
+    def allocate(size: int) -> object:
+        threads.add(threading.get_ident())
+        return plain_memory(size)
+
+    with open_snapshot(serving_files.snapshots, None) as opened:
+        read_snapshot(opened, 2, allocate, readers=1)  # type: ignore[arg-type]
+    assert threads == {threading.get_ident()}
