@@ -1,0 +1,76 @@
+"""Every call of Admin: what it refuses, whichever method it is."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from grace.proto.retrieval_pb2 import DESCRIPTOR
+from support.operators import Refusal, operator_of, refused
+from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.serving_files import ServingFiles
+
+pytestmark = pytest.mark.subprocess
+
+METHODS = {each.name: each.input_type for each in DESCRIPTOR.services_by_name["Admin"].methods}
+of_each = pytest.mark.parametrize("method", METHODS)
+UNKNOWN = b"\xf8\x07\x01"  # field 127, a number
+OTHER_TYPE = b"\x09\1\2\3\4\5\6\7\x08"  # field 1, as a number of eight bytes
+
+
+@pytest.fixture(scope="module")
+def server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    state = str(tmp_path_factory.mktemp("state"))
+    config = serving_files.write_config("admin-calls.yaml", state_dir=state)
+    with ServerProcess(config) as server:
+        yield server
+
+
+def refusal(server: ServerProcess, method: str, message: bytes) -> Refusal:
+    with grpc.insecure_channel(server.admin) as channel, refused() as found:
+        call: Any = channel.unary_unary(f"/grace.v1.Admin/{method}")
+        call(message, timeout=PATIENCE_SECONDS)
+    return found[0]
+
+
+@of_each
+@pytest.mark.parametrize("field", [UNKNOWN, OTHER_TYPE], ids=["new", "of another type"])
+def test_a_request_with_a_field_that_the_server_does_not_know_changes_nothing(
+    server: ServerProcess, method: str, field: bytes
+) -> None:
+    """An operator who sends one believes that the server does what it says."""
+    with operator_of(server) as operator:
+        before = operator.status()
+        given = refusal(server, method, field)
+        after = operator.status()
+    assert (given.code.name, given.reason) == ("INVALID_ARGUMENT", "invalid_field")
+    number, wire_type = (field[0] >> 3, field[0] & 7) if field is OTHER_TYPE else (127, 0)
+    if method == "UpdateAds":
+        assert given.text.startswith(f"field {number}: unknown to this server; ")
+    else:
+        fault = f"it has a field that this server does not know (number {number}, wire type "
+        remedy = f"{wire_type}); leave it out, or upgrade the server first"
+        assert given.text == f"{METHODS[method].name}: {fault}{remedy}"
+    before.uptime_seconds = after.uptime_seconds
+    assert after == before
+    assert not server.log("log_level")
+
+
+@of_each
+def test_bytes_that_are_no_request_are_refused(server: ServerProcess, method: str) -> None:
+    given = refusal(server, method, b"\xff")
+    assert (given.code.name, given.reason) == ("INVALID_ARGUMENT", "malformed")
+    assert given.text == f"the bytes are not a grace.v1.{METHODS[method].name}"
+
+
+@of_each
+def test_a_request_is_read_only_if_it_has_the_size_of_one(
+    server: ServerProcess, method: str
+) -> None:
+    """A message of unknown fields takes fifty times its size once it is read."""
+    given = refusal(server, method, b"\x78\x01" * 4097)
+    assert given.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert given.reason == ("invalid_field" if method in ("UpdateAds", "Explain") else "too_large")
