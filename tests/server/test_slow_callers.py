@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
+import struct
 from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
 from hyperframe.frame import DataFrame, GoAwayFrame, PingFrame, RstStreamFrame
 
 from grace.configs.serving import LimitsConfig
@@ -101,6 +103,22 @@ def test_what_a_caller_sends_beyond_its_request_waits_at_the_caller(
         assert await retrieve(b"")
 
     served(use, front_ends=front_ends)
+
+
+@pytest.mark.parametrize("path", [WATCH, CHECK])
+def test_a_health_request_that_is_far_too_long_is_refused(path: bytes) -> None:
+    """grpc.aio keeps the request for as long as the watch."""
+    name = HealthCheckRequest(service="x" * 2000).SerializeToString()
+
+    async def use(service: Service, _: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(
+                headers={":path": path}, sent=bytes(3) + struct.pack(">H", len(name)) + name
+            )
+            code = await asyncio.to_thread(client.read_end)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+    served(use)
 
 
 def test_one_call_too_many_without_its_request_ends_the_oldest() -> None:
