@@ -18,6 +18,11 @@ FAULT_NUMBERS = 9
 BatchReport = tuple[tuple[RequestError | None, ...], tuple[tuple[str, ...], ...]]
 """Of each request: what is wrong with it; its names that are not declared, sorted."""
 
+UNKNOWN_FIELD = (
+    "it has a field that this server does not know (number {value}, wire type {limit}); leave it "
+    "out, or upgrade the server first"
+)
+
 _KINDS = ("dense", "categorical", "bags", "sequences")
 
 _SEQUENCE = "features.sequences.{name}"
@@ -36,10 +41,7 @@ _FIELDS = (
 _FAULTS = (
     "",
     "the bytes are not a grace.v1.RetrieveRequest",
-    (
-        "it has a field that this server does not know (number {value}, wire type {limit}); leave "
-        "it out, or upgrade the server first"
-    ),
+    UNKNOWN_FIELD,
     "it has {value} bytes, at most {limit} (limits.request_id_bytes)",
     "it has {value} bytes, at most {limit} (limits.value_bytes)",
     "a name has {value} bytes, at most {limit} (limits.value_bytes)",

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from grpc import StatusCode
 
+from grace.native.wire_faults import UNKNOWN_FIELD
+
 STATUS_OF: Mapping[str, StatusCode] = {
     "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
@@ -95,6 +97,11 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
     """`logged` is the field's path without names that the caller chose."""
     text = f"{_bounded(field)}: {fault}"
     return ServiceError("invalid_field", text, field if logged is None else logged)
+
+
+def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:
+    """Refuse it in the words of Retrieve: the server would carry out only a part of the request."""
+    return invalid_field(message, UNKNOWN_FIELD.format(value=number, limit=wire_type))
 
 
 def wrong_pair(field: str, text: str) -> ServiceError:

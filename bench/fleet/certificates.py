@@ -43,6 +43,7 @@ class Authority:
             (files.certificate, chain),
         ):
             unfinished = path.with_suffix(".unfinished")
+            unfinished.touch(0o600)
             unfinished.write_bytes(content)
             unfinished.replace(path)
         return files

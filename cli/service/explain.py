@@ -96,6 +96,8 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
 def _rules(reply: "ExplainResponse") -> Iterator[str]:
     for rule in reply.rules:
         user = ", ".join(rule.deciding or rule.user) or "no value"
+        if rule.deciding and not rule.user:  # the schema's `missing` value
+            user = f"no value, which counts as {user}"
         yield f"{'passes' if rule.passes else 'FAILS '}  {rule.name}: {rule.allows} (user: {user})"
 
 

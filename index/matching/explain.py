@@ -28,17 +28,26 @@ MOST_SHOWN = 5
 class Reason:
     """One rule of the ad that was tested. Names without a rule pass, and have no reason.
 
-    `deciding` are the user's values that fulfil the rule, or those that break it; there are none
-    if the user has no value that an include list asks for.
+    `user` has all of the user's values for the name. `deciding` are those that fulfil the rule, or
+    those that break it. If the user has none, `deciding` is the schema's `missing` value, if any.
     """
 
     name: str
     passes: bool
     rule: str
+    user: tuple[str, ...]
     deciding: tuple[str, ...]
 
+    @property
+    def values(self) -> str:
+        """The user's values that decide, in words; all of them if none does."""
+        shown = _some(self.deciding or self.user)
+        if self.user:
+            return shown
+        return f"no value, which counts as {shown}" if shown else "no value"
+
     def __str__(self) -> str:
-        values = f" (user: {_some(self.deciding)})" if self.deciding else ""
+        values = f" (user: {self.values})" if self.deciding else ""
         return f"{self.name}: {self.rule}{values}"
 
 
@@ -106,14 +115,16 @@ def _attribute(
 ) -> Reason | None:
     if other and len(listed) == len(attribute.values):
         return None
-    effective = tuple(values) or (() if attribute.missing is None else (attribute.missing,))
+    user = tuple(values)
+    effective = user or (() if attribute.missing is None else (attribute.missing,))
     breaking = tuple(
         value
         for value in effective
         if value not in listed and not (other and value not in attribute.values)
     )
     passes = not breaking if effective else other
-    return Reason(attribute.name, passes, _allows(attribute, listed, other), breaking or effective)
+    allows = _allows(attribute, listed, other)
+    return Reason(attribute.name, passes, allows, user, breaking or effective)
 
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
@@ -138,7 +149,7 @@ def _set(
         passes &= target_set.missing_passes_exclude
     lists = [f"any of {_some(include)}"] if include else []
     lists += [f"none of {_some(exclude)}"] if exclude else []
-    return Reason(target_set.name, passes, ", ".join(lists), unwanted or wanted)
+    return Reason(target_set.name, passes, ", ".join(lists), tuple(values), unwanted or wanted)
 
 
 def _lists_of(snapshot: Snapshot, s: int, rule: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -117,11 +117,16 @@ def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
 
 
 def write_new(
-    name: str, folder: int, parts: Iterable[bytes | memoryview], *, synced: bool = True
+    name: str,
+    folder: int,
+    parts: Iterable[bytes | memoryview],
+    *,
+    synced: bool = True,
+    mode: int = 0o644,
 ) -> None:
     """Write a file that must not exist yet; `synced`: down to the disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _closing(os.open(name, flags, 0o644, dir_fd=folder)) as file:
+    with _closing(os.open(name, flags, mode, dir_fd=folder)) as file:
         for part in parts:
             left = memoryview(part)
             while left:

@@ -13,6 +13,7 @@ log, because going on would lose stops silently.
 
 import fcntl
 import os
+import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -28,6 +29,7 @@ MAGIC = b"GRACEUP1"
 _MARK, _END = b"UPDS", b"\xa5"
 _HEADER, _CHECK, _SIZE = struct.Struct("<4sQQ"), struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size + _CHECK.size
+_MODE = 0o600
 
 REWRITE_BYTES = 4 << 20
 """A log is rewritten once it has grown by this plus its size after the last rewrite."""
@@ -65,16 +67,15 @@ class UpdateLog:
             undo.callback(os.close, self._lock)
             with suppress(FileNotFoundError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)
-            if not self._path.exists():
-                write_new(NEW_FILE, self._folder, [MAGIC])
+            if not os.path.lexists(self._path):
+                write_new(NEW_FILE, self._folder, [MAGIC], mode=_MODE)
                 self._put_in_place()
-            elif not self._path.is_file():  # to open a pipe would wait for ever
-                raise InputError(f"{self._path}: not a regular file; {_REMEDY}")
-            content = self._path.read_bytes()
-            self._size = self._replay(content, replay)
-            self.cut = len(content) - self._size
             self._file = self._opened()
             undo.callback(os.close, self._file)
+            with open(self._file, "rb", closefd=False) as file:
+                content = file.read()
+            self._size = self._replay(content, replay)
+            self.cut = len(content) - self._size
             if self.cut:
                 os.ftruncate(self._file, self._size)
             # What a killed writer wrote and did not sync is in force from now on.
@@ -114,7 +115,7 @@ class UpdateLog:
         Raise NotKeptError if that fails. The updates then stay in the log.
         """
         try:
-            write_new(NEW_FILE, self._folder, [MAGIC, _frame([message])])
+            write_new(NEW_FILE, self._folder, [MAGIC, _frame([message])], mode=_MODE)
         except OSError as error:
             with suppress(OSError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)
@@ -135,7 +136,13 @@ class UpdateLog:
             os.close(descriptor)
 
     def _opened(self) -> int:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        mode = os.stat(FILE, dir_fd=self._folder, follow_symlinks=False).st_mode
+        if stat.S_ISLNK(mode):
+            fault = "is a symbolic link; move the file that it names here, in its place"
+            raise InputError(f"{self._path}: {fault}")
+        if not stat.S_ISREG(mode):  # to open a pipe would wait for ever
+            raise InputError(f"{self._path}: not a regular file; {_REMEDY}")
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(FILE, flags, dir_fd=self._folder)
 
     def _put_in_place(self) -> None:
@@ -230,7 +237,8 @@ def _write(file: int, content: bytes) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+    for private in (folder.parent, folder):
+        private.mkdir(0o700, parents=True, exist_ok=True)
     for parent in (folder.parent, folder.parent.parent):  # so that the names survive a power cut
         opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -241,7 +249,7 @@ def _make_folder(folder: Path) -> None:
 
 def _locked(folder: Path) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    lock = os.open(folder / LOCK, flags, 0o644)
+    lock = os.open(folder / LOCK, flags, _MODE)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -12,6 +12,7 @@ import xxhash
 from grace.configs.errors import ConfigError
 from grace.configs.regular_files import read_regular
 from grace.index.snapshot import MAX_VERSION
+from grace.index.storage.folder import open_root, write_new
 from grace.server.reload.decision import Pin
 
 NAME = "pin.json"
@@ -48,13 +49,11 @@ class PinFile:
         if pin is None:
             self.path.unlink(missing_ok=True)
         else:
-            folder.mkdir(parents=True, exist_ok=True)
-            new = folder / NEW
-            with new.open("wb") as file:
-                file.write(_rendered(pin))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self.path)
+            folder.mkdir(0o700, parents=True, exist_ok=True)
+            (folder / NEW).unlink(missing_ok=True)
+            with open_root(folder) as opened:
+                write_new(NEW, opened, [_rendered(pin)], mode=0o600)
+            (folder / NEW).replace(self.path)
         if folder.exists():
             _sync(folder)
 

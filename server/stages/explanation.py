@@ -86,8 +86,8 @@ class _Explained:
         self._leaf = int(np.searchsorted(offsets, ordinal, side="right")) - 1
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
         given = wire.RetrieveRequest.FromString(self._retrieval.message).user
-        self._user = {name: list(values.values) for name, values in given.items()}
-        self._reasons = explain(self._snapshot, ordinal, self._user)
+        user = {name: list(values.values) for name, values in given.items()}
+        self._reasons = explain(self._snapshot, ordinal, user)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         self._add_rules()
@@ -113,7 +113,7 @@ class _Explained:
                 name=reason.name,
                 passes=reason.passes,
                 allows=reason.rule,
-                user=self._user.get(reason.name, ()),
+                user=reason.user,
                 deciding=reason.deciding,
             )
 
@@ -185,7 +185,7 @@ class _Explained:
             reply.text = f"an update stops it: {_listed(reply.stops)}"
         elif failed:
             reply.outcome = Outcome.OUTCOME_NOT_ELIGIBLE
-            reply.text = f"its rules do not allow this user: {'; '.join(map(self._rule, failed))}"
+            reply.text = f"its rules do not allow this user: {'; '.join(map(_rule, failed))}"
         elif not last.kept:
             reply.outcome = Outcome.OUTCOME_OUT_OF_BEAM if last.admitted else Outcome.OUTCOME_MASKED
             reply.text = f"step {len(steps)} of {len(reply.sid)} {self._lost(last)}"
@@ -209,10 +209,6 @@ class _Explained:
             # Perhaps an update of better ads came between two matches, which is rare.
             raise RuntimeError("matching left out an ad that passes every test")
 
-    def _rule(self, reason: Reason) -> str:
-        user = reason.deciding or tuple(self._user.get(reason.name, ())) or ("no value",)
-        return str(replace(reason, deciding=user))
-
     def _lost(self, step: TracedStep) -> str:
         prefix = " ".join(str(each.token) for each in self._reply.steps)
         if step.score is None:
@@ -223,6 +219,10 @@ class _Explained:
         if step.lowest_score is not None:
             kept = f"{step.beams} beams were kept, down to score {step.lowest_score:.6g}"
         return f"dropped its prefix {prefix}: {place}; {kept}"
+
+
+def _rule(reason: Reason) -> str:
+    return f"{reason.name}: {reason.rule} (user: {reason.values})"
 
 
 def _level_ids(levels: Mapping[str, int]) -> list[wire.LevelId]:

@@ -5,10 +5,9 @@ import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import NoReturn, cast, get_args
+from typing import cast, get_args
 
 import torch
-from google.protobuf.message import DecodeError
 
 from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
@@ -21,6 +20,7 @@ from grace.model.definition.spec import (
 )
 from grace.proto.retrieval_pb2 import (
     EngineStatus,
+    GetStatusRequest,
     GetStatusResponse,
     GetStopsRequest,
     GetStopsResponse,
@@ -34,20 +34,15 @@ from grace.proto.retrieval_pb2 import (
     UpdatesStatus,
 )
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import (
-    FIELD_CHARACTERS,
-    ServiceError,
-    internal,
-    invalid_field,
-    malformed,
-)
+from grace.server.errors import FIELD_CHARACTERS, ServiceError, invalid_field
 from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
-from grace.server.transport.listener.grpc_listener import Context, Method
+from grace.server.transport.listener.grpc_listener import GrpcContext, Method
 from grace.server.transport.load_calls import LoadCalls
+from grace.server.transport.operator_calls import method_of, method_of_bytes
 from grace.server.updates.ad_updates import AdUpdates, Updated
 
 PAGE_IDS = 1 << 16
@@ -78,31 +73,20 @@ class Admin:
     @property
     def methods(self) -> Mapping[str, Method]:
         return {
-            "GetStatus": self._get_status,
-            "SetLogLevel": self._set_log_level,
-            "UpdateAds": self._update_ads,
-            "GetStops": self._get_stops,
-            "Explain": self._explain.explain,
+            "GetStatus": method_of(GetStatusRequest, self._get_status),
+            "SetLogLevel": method_of(SetLogLevelRequest, self._set_log_level),
+            "UpdateAds": method_of_bytes(self._update_ads),
+            "GetStops": method_of(GetStopsRequest, self._get_stops),
+            "Explain": method_of_bytes(self._explain.reply),
             **LoadCalls(self._reloads).methods,
         }
 
-    async def _get_status(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
-        """Return the status; a request has no fields that could change it."""
-        try:
-            return self._status().SerializeToString()
-        except Exception as error:  # noqa: BLE001, the caller must not see its text
-            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-        return await _fail(internal(), context)
-
-    async def _set_log_level(self, message: bytes, context: Context) -> bytes:
-        try:
-            level = SetLogLevelRequest.FromString(message).level
-        except DecodeError:
-            return await _fail(malformed("SetLogLevelRequest"), context)
+    async def _set_log_level(self, request: SetLogLevelRequest) -> SetLogLevelResponse:
+        level = request.level
         if level not in _LOG_LEVELS:
             shown = level[:FIELD_CHARACTERS]
             fault = f"{shown!r} is not a level; give one of {', '.join(_LOG_LEVELS)}"
-            return await _fail(invalid_field("level", fault), context)
+            raise invalid_field("level", fault)
         previous = set_log_level(cast("LogLevel", level))
         fields = {"event": "log_level", "level_now": level, "level_before": previous}
         # `_LOG.info` would hide the change to a level above it.
@@ -110,42 +94,30 @@ class Admin:
             _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
         )
         _LOG.handle(made)
-        return SetLogLevelResponse(previous=previous).SerializeToString()
+        return SetLogLevelResponse(previous=previous)
 
-    async def _update_ads(self, message: bytes, context: Context) -> bytes:
+    async def _update_ads(self, message: bytes, _: GrpcContext) -> bytes:
+        """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
         state, followed = self._state, self._config.updates.file
-        try:
-            updates = _required(state.updates)
-            if followed is not None:
-                text = (
-                    f"updates.file: the server follows {followed}; append the update to that file"
-                )
-                raise ServiceError("updates_from_file", text)
-            updated = await asyncio.wrap_future(updates.submit(message))
-        except ServiceError as error:
-            failure = error.with_traceback(None)
-        else:
-            return UpdateAdsResponse(
-                sequence=updated.sequence,
-                applied=updated.applied,
-                ads_stopped=state.ads_stopped,
-                unknown=await asyncio.to_thread(_unknown, state.pair, updated),
-            ).SerializeToString()
-        return await _fail(failure, context)
+        updates = _required(state.updates)
+        if followed is not None:
+            text = f"updates.file: the server follows {followed}; append the update to that file"
+            raise ServiceError("updates_from_file", text)
+        updated = await asyncio.wrap_future(updates.submit(message))
+        return UpdateAdsResponse(
+            sequence=updated.sequence,
+            applied=updated.applied,
+            ads_stopped=state.ads_stopped,
+            unknown=await asyncio.to_thread(_unknown, state.pair, updated),
+        ).SerializeToString()
 
-    async def _get_stops(self, message: bytes, context: Context) -> bytes:
-        try:
-            request = GetStopsRequest.FromString(message)
-            updates = _required(self._state.updates)
-        except DecodeError:
-            return await _fail(malformed("GetStopsRequest"), context)
-        except ServiceError as failure:
-            return await _fail(failure, context)
+    async def _get_stops(self, request: GetStopsRequest) -> GetStopsResponse:
+        updates = _required(self._state.updates)
         after = request.after if request.HasField("after") else None
         page = await asyncio.to_thread(updates.stopped_ids, request.level, after, PAGE_IDS)
-        return GetStopsResponse(ids=page[0], sequence=page[1]).SerializeToString()
+        return GetStopsResponse(ids=page[0], sequence=page[1])
 
-    def _status(self) -> GetStatusResponse:
+    async def _get_status(self, _: GetStatusRequest) -> GetStatusResponse:
         state, config = self._state, self._config
         pair = state.pair
         return GetStatusResponse(
@@ -169,10 +141,6 @@ class Admin:
             updates=None if state.updates is None else _updates_status(state),
             load=self._reloads.status(),
         )
-
-
-async def _fail(failure: ServiceError, context: Context) -> NoReturn:
-    await context.abort(failure.code, failure.text, failure.trailers)
 
 
 def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds]:

@@ -5,7 +5,6 @@ queue, prediction or metric of Retrieve sees it.
 """
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from threading import BoundedSemaphore
@@ -17,18 +16,16 @@ from grace.configs.serving import ServingConfig
 from grace.proto.retrieval_pb2 import ExplainRequest
 from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import (
-    ServiceError,
     cancelled,
     draining,
     expired,
-    internal,
     invalid_field,
     malformed,
     not_ready,
     too_many_explanations,
+    unknown_field,
 )
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
-from grace.server.observe.logs import LOGGER
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
@@ -41,7 +38,6 @@ MOST_EXPLANATIONS = 8
 MOST_FIELDS = 16
 """The most fields of an ExplainRequest, which comes in pieces if a caller joins two messages."""
 
-_LOG = logging.getLogger(LOGGER)
 _VARINT, _BYTES = 0, 2
 _VARINT_BYTES = 10
 
@@ -56,19 +52,9 @@ class ExplainCall:
         self._places = BoundedSemaphore(MOST_EXPLANATIONS)
         self._thread = DaemonThread("grace-explain")
 
-    async def explain(self, message: bytes, context: GrpcContext) -> bytes:
-        arrived = perf_counter()
-        try:
-            return await self._reply(message, context.deadline(arrived))
-        except ServiceError as error:
-            # The traceback would keep the batch, and its pair.
-            failure = error.with_traceback(None)
-        except Exception as error:  # noqa: BLE001, the caller must not see its text
-            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
-            failure = internal()
-        return await context.abort(failure.code, failure.text, failure.trailers)
-
-    async def _reply(self, message: bytes, deadline: float) -> bytes:
+    async def reply(self, message: bytes, context: GrpcContext) -> bytes:
+        """Return the bytes of an ExplainResponse, or raise a ServiceError."""
+        deadline = context.deadline(perf_counter())
         if self._state.phase == Phase.STARTING:
             raise not_ready()
         if not self._state.takes:
@@ -151,8 +137,7 @@ def _read(message: bytes) -> tuple[int, bytes]:
                 raise malformed("ExplainRequest")
             pieces.append(message[begin:at])
         else:
-            fault = "it has a field that this server does not know (number {}, wire type {})"
-            raise invalid_field("ExplainRequest", fault.format(*given))
+            raise unknown_field("ExplainRequest", *given)
     return ad_id, b"".join(pieces)  # protobuf merges a message that comes in pieces like this
 
 

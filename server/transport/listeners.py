@@ -21,7 +21,10 @@ from grace.server.transport.listener.grpc_listener import GrpcListener
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.relays import Relays
 
-ADMIN_CONNECTIONS = 64
+ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
+ADMIN_REQUESTS, ADMIN_WINDOW_BYTES = 4, 1 << 16
+"""The most requests of up to MOST_BYTES that come in, or are carried out, at once; and what gRPC
+keeps of each further call. docs/operations.md has the memory that they take."""
 
 QUIET_SECONDS = 2.0
 """How long a server that closes waits at most for its clients to stop calling."""
@@ -66,7 +69,15 @@ class Listeners:
         else:
             methods = {"Retrieve": front_end.retrieve}
             self._clients = GrpcListener(services["AdsRetrieval"], methods, limits)
-        few = replace(limits, connections=ADMIN_CONNECTIONS, receive_bytes=MOST_BYTES)
+        few = replace(
+            limits,
+            receive_bytes=MOST_BYTES,
+            calls=ADMIN_CALLS,
+            pending=ADMIN_CONNECTIONS * ADMIN_CALLS,
+            connections=ADMIN_CONNECTIONS,
+            requests=ADMIN_REQUESTS,
+            window_bytes=ADMIN_WINDOW_BYTES,
+        )
         self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None
         self._died = died

@@ -2,22 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
 
 from grace.proto.retrieval_pb2 import (
     LoadRequest,
     LoadResponse,
     RollbackRequest,
     RollbackResponse,
+    UnpinRequest,
     UnpinResponse,
 )
-from grace.server.errors import ServiceError, invalid_field, malformed
+from grace.server.errors import invalid_field
 from grace.server.reload.reloads import Reloads
-from grace.server.transport.listener.grpc_listener import Context, Method
-
-_Request = TypeVar("_Request", bound=Message)
+from grace.server.transport.listener.grpc_listener import Method
+from grace.server.transport.operator_calls import method_of
 
 
 class LoadCalls:
@@ -28,44 +25,28 @@ class LoadCalls:
 
     @property
     def methods(self) -> Mapping[str, Method]:
-        return {"Load": self._load, "Rollback": self._roll_back, "Unpin": self._unpin}
+        return {
+            "Load": method_of(LoadRequest, self._load),
+            "Rollback": method_of(RollbackRequest, self._roll_back),
+            "Unpin": method_of(UnpinRequest, self._unpin),
+        }
 
-    async def _load(self, message: bytes, context: Context) -> bytes:
-        try:
-            request = _parsed(message, LoadRequest)
-            checkpoint = _folder(request.checkpoint)
-            served = await self._reloads.load(request.snapshot_version, checkpoint)
-        except ServiceError as failure:
-            await context.abort(failure.code, failure.text, failure.trailers)
+    async def _load(self, request: LoadRequest) -> LoadResponse:
+        checkpoint = _folder(request.checkpoint)
+        served = await self._reloads.load(request.snapshot_version, checkpoint)
         return LoadResponse(
             snapshot_version=served.version, checkpoint=served.checkpoint, changed=served.changed
-        ).SerializeToString()
+        )
 
-    async def _roll_back(self, message: bytes, context: Context) -> bytes:
-        try:
-            version = _parsed(message, RollbackRequest).snapshot_version
-            served = await self._reloads.roll_back(version)
-        except ServiceError as failure:
-            await context.abort(failure.code, failure.text, failure.trailers)
+    async def _roll_back(self, request: RollbackRequest) -> RollbackResponse:
+        served = await self._reloads.roll_back(request.snapshot_version)
         return RollbackResponse(
             snapshot_version=served.version, previous_version=served.previous_version
-        ).SerializeToString()
+        )
 
-    async def _unpin(self, message: bytes, context: Context) -> bytes:  # noqa: ARG002
-        try:
-            served = await self._reloads.unpin()
-        except ServiceError as failure:
-            await context.abort(failure.code, failure.text, failure.trailers)
-        return UnpinResponse(
-            snapshot_version=served.version, previous_pin=served.previous_pin
-        ).SerializeToString()
-
-
-def _parsed(message: bytes, kind: type[_Request]) -> _Request:
-    try:
-        return kind.FromString(message)
-    except DecodeError:
-        raise malformed(kind.DESCRIPTOR.name) from None
+    async def _unpin(self, _: UnpinRequest) -> UnpinResponse:
+        served = await self._reloads.unpin()
+        return UnpinResponse(snapshot_version=served.version, previous_pin=served.previous_pin)
 
 
 def _folder(given: str) -> Path | None:

@@ -46,27 +46,35 @@ SCHEMA = TargetingSchema(
         (
             {"country": (frozenset({"NO"}), None)},
             {"country": ["SE"]},
-            (Reason("country", False, "only NO", ("SE",)),),
+            (Reason("country", False, "only NO", ("SE",), ("SE",)),),
         ),
         (
             {"country": (None, frozenset({"SE"}))},
             {},
-            (Reason("country", False, "none of SE, nor an unknown or missing one", ()),),
+            (Reason("country", False, "none of SE, nor an unknown or missing one", (), ()),),
         ),
         (
             {"location": (frozenset({"no/oslo"}), frozenset({"no/bergen"}))},
             {"location": ["no", "no/oslo"]},
-            (Reason("location", True, "any of no/oslo, none of no/bergen", ("no/oslo",)),),
+            (
+                Reason(
+                    "location",
+                    True,
+                    "any of no/oslo, none of no/bergen",
+                    ("no", "no/oslo"),
+                    ("no/oslo",),
+                ),
+            ),
         ),
         (
             {"country": (frozenset({"NO", "SE"}), frozenset({"SE"}))},
             {"country": ["NO", "SE"]},
-            (Reason("country", False, "only NO", ("SE",)),),
+            (Reason("country", False, "only NO", ("NO", "SE"), ("SE",)),),
         ),
         (
             {"age": (frozenset({"18-24", "25-34"}), None)},
             {},
-            (Reason("age", False, "only listed values", ()),),
+            (Reason("age", False, "only listed values", (), ()),),
         ),
     ],
     ids=[
@@ -85,6 +93,23 @@ def test_reasons_read_well(
 ) -> None:
     snapshot = plain_snapshot(SCHEMA, (2,), [RawAd(1, (0,), 0.0, rules)])
     assert explain(snapshot, 0, user) == expected
+
+
+@pytest.mark.parametrize(
+    ("excluded", "words"),
+    [
+        ("unknown", "only male (user: no value, which counts as unknown)"),
+        ("male", "only unknown (user: no value, which counts as unknown)"),
+    ],
+)
+def test_a_stand_in_for_a_missing_value_is_not_shown_as_the_users(
+    excluded: str, words: str
+) -> None:
+    schema = TargetingSchema((Attribute("gender", ("male", "unknown"), "unknown"),), (), 7)
+    ad = RawAd(1, (0,), 0.0, {"gender": (None, frozenset({excluded}))})
+    (reason,) = explain(plain_snapshot(schema, (2,), [ad]), 0, {"gender": []})
+    assert str(reason) == f"gender: {words}"
+    assert (reason.user, reason.deciding) == ((), ("unknown",))
 
 
 def test_long_lists_are_cut_with_their_number() -> None:

@@ -93,6 +93,48 @@ def test_a_pipe_in_place_of_the_log_is_refused(tmp_path: Path) -> None:
         UpdateLog(tmp_path, lambda message: None)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_in_place_of_the_log_is_refused_by_name(tmp_path: Path, there: bool) -> None:
+    """A server that followed it would write to a file that someone else chose."""
+    folder, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    written(folder)
+    (folder / FILE).rename(elsewhere)
+    (folder / FILE).symlink_to(elsewhere)
+    content = elsewhere.read_bytes()
+    if not there:
+        elsewhere.unlink()
+    with pytest.raises(InputError) as refused:
+        UpdateLog(folder, lambda message: None)
+    assert str(refused.value).startswith(f"{folder / FILE}: is a symbolic link; move the file ")
+    assert elsewhere.exists() == there
+    if there:
+        assert elsewhere.read_bytes() == content
+
+
+def test_only_its_owner_may_read_the_log(tmp_path: Path) -> None:
+    state = tmp_path / "made" / "state"
+    umask = os.umask(0)
+    try:
+        log = UpdateLog(state / "ad_updates", lambda message: None)
+        log.append([b"one"])
+        modes = [modes_below(state)]
+        log.rewrite(b"one")
+        modes.append(modes_below(state))
+        log.close()
+    finally:
+        os.umask(umask)
+    private = {"": 0o700, "ad_updates": 0o700, "ad_updates/log": 0o600, "ad_updates/.lock": 0o600}
+    assert modes == [private, private]
+
+
+def modes_below(folder: Path) -> dict[str, int]:
+    found = (folder, *folder.rglob("*"))
+    return {
+        str(each.relative_to(folder)).removesuffix("."): each.stat().st_mode & 0o777
+        for each in found
+    }
+
+
 def test_updates_that_do_not_replay_are_refused(tmp_path: Path) -> None:
     _, ends = written(tmp_path)
 

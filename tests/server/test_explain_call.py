@@ -310,6 +310,24 @@ def test_the_command_takes_an_ads_own_id_and_prints_its_title(
     assert done.stderr.startswith("error: --ad sku-x: ids are 0 to 2^63 - 1; give --data FOLDER")
 
 
+def test_a_value_that_stands_for_a_missing_one_is_shown_as_such(
+    server: ServerProcess, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """The schema says `missing: unknown` of the attribute gender."""
+    rows = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet").to_pylist()
+    ad = next(row["ad_id"] for row in rows if row["gender"] == ["female"])
+    (tmp_path / "request.json").write_text("{}")
+    asked = ("explain", "--ad", str(ad), "--address", server.admin)
+    done = invoke_grace(*asked, "--request", tmp_path / "request.json")
+    first, _, *rules = done.stdout.splitlines()
+    words = "gender: only female (user: no value, which counts as unknown)"
+    assert words in first
+    assert f"FAILS   {words}" in rules
+    done = invoke_grace(*asked, "--request", tmp_path / "request.json", "--json")
+    (rule,) = (each for each in json.loads(done.stdout)["rules"] if each["name"] == "gender")
+    assert (rule["user"], rule["deciding"]) == ([], ["unknown"])
+
+
 def test_the_command_explains_what_retrieve_asks_with_the_same_options(
     server: ServerProcess, serving_files: ServingFiles, request_file: Path
 ) -> None:

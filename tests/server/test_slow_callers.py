@@ -2,16 +2,18 @@
 
 import asyncio
 import gc
+import struct
 from contextlib import ExitStack
 from typing import Any
 
 import grpc
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest
 from hyperframe.frame import DataFrame, GoAwayFrame, PingFrame, RstStreamFrame
 
 from grace.configs.serving import LimitsConfig
-from support.raw_http2 import RawHttp2
-from support.served import Service, front_ends, served, until
+from support.raw_http2 import EMPTY_MESSAGE, EagerHttp2, RawHttp2
+from support.served import METHOD, Service, front_ends, served, until
 
 WATCH = b"/grpc.health.v1.Health/Watch"
 CHECK = b"/grpc.health.v1.Health/Check"
@@ -81,6 +83,42 @@ def test_a_burst_on_one_connection_is_answered_however_few_connections_may_be_op
             assert client.statuses[0] == 64
 
     served(use, LimitsConfig(connections=1), padding="")
+
+
+@front_ends
+@pytest.mark.parametrize("path", [WATCH, METHOD.encode()])
+def test_what_a_caller_sends_beyond_its_request_waits_at_the_caller(
+    front_ends: int, path: bytes
+) -> None:
+    """gRPC would keep it for as long as the call is open, which is for ever if it is a watch."""
+
+    async def use(service: Service, retrieve: Any) -> None:
+        service.pipeline.answers = False
+        with EagerHttp2(service.address) as client:
+            client.begin(16, path, before=EMPTY_MESSAGE)
+            for _ in range(31):
+                await asyncio.to_thread(client.send_on)
+            assert client.most_sent <= 1 << 19
+        service.pipeline.answers = True
+        assert await retrieve(b"")
+
+    served(use, front_ends=front_ends)
+
+
+@pytest.mark.parametrize("path", [WATCH, CHECK])
+def test_a_health_request_that_is_far_too_long_is_refused(path: bytes) -> None:
+    """grpc.aio keeps the request for as long as the watch."""
+    name = HealthCheckRequest(service="x" * 2000).SerializeToString()
+
+    async def use(service: Service, _: Any) -> None:
+        with RawHttp2(service.address) as client:
+            client.call(
+                headers={":path": path}, sent=bytes(3) + struct.pack(">H", len(name)) + name
+            )
+            code = await asyncio.to_thread(client.read_end)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+
+    served(use)
 
 
 def test_one_call_too_many_without_its_request_ends_the_oldest() -> None:

@@ -152,6 +152,28 @@ def test_a_faulty_file_is_refused_by_its_line_and_never_quoted(
     assert "words" not in str(refused.value)
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o440, 0o604, 0o644])
+def test_a_token_file_that_every_user_may_read_gets_a_warning_whenever_it_is_read(
+    mode: int, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A group may read it: Kubernetes gives the files of a Secret to the group of the pod."""
+
+    async def use(service: Service, _: Any) -> None:
+        service.credentials.look()
+        file.write_text(f"{NEXT}\n")
+        service.credentials.look()
+        file.write_text("")
+        service.credentials.look()  # refused, so the one above stays
+
+    file.chmod(mode)
+    served(use, token_file=file)
+    warnings = [vars(each) for each in caplog.records if each.message == "secret_is_public"]
+    assert len(warnings) == (2 if mode & 0o004 else 0)
+    for warning in warnings:
+        assert (warning["setting"], warning["path"]) == ("listen.token_file", str(file))
+        assert (warning["mode"], warning["remedy"]) == (f"{mode:04o}", f"chmod 600 {file}")
+
+
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
 def test_tokens_that_cross_a_network_in_plaintext_get_a_warning(
     host: str, warned: bool, file: Path, caplog: pytest.LogCaptureFixture

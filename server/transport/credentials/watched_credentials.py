@@ -2,8 +2,12 @@
 
 import asyncio
 import logging
+import stat
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from grace.configs.errors import ConfigError
 from grace.configs.serving import ServingConfig, TlsConfig
@@ -54,7 +58,10 @@ class WatchedCredentials:
         if config is None:
             return None
         setting = f"{listener}.tls"
-        return certificate_files(setting, config, partial(self._changed, setting))
+        warn = partial(_warn_if_public, f"{setting}.key", config.key)
+        files = certificate_files(setting, config, partial(self._changed, setting, warn))
+        warn()
+        return files
 
     def _tokens(self, config: ServingConfig) -> CredentialFiles[Tokens]:
         listen, setting = config.listen, "listen.token_file"
@@ -64,15 +71,19 @@ class WatchedCredentials:
             where = address(listen.host, listen.port)
             facts = {"event": "tokens_in_plaintext", "address": where, "remedy": "give listen.tls"}
             _LOG.warning("tokens_in_plaintext", extra=facts)
-        report = partial(self._changed, setting)
-        return CredentialFiles((path,), lambda: read_tokens(setting, path), report)
+        warn = partial(_warn_if_public, setting, path)
+        report = partial(self._changed, setting, warn)
+        files = CredentialFiles((path,), lambda: read_tokens(setting, path), report)
+        warn()
+        return files
 
-    def _changed(self, setting: str, fault: ConfigError | None) -> None:
+    def _changed(self, setting: str, warn: Callable[[], None], fault: ConfigError | None) -> None:
         self._metrics.credentials_loaded(setting, "ok" if fault is None else "failed")
         if fault is None:
             _LOG.info(
                 "credentials_loaded", extra={"event": "credentials_loaded", "setting": setting}
             )
+            warn()
         else:
             facts = {"event": "credentials_refused", "setting": setting, "fault": str(fault)}
             _LOG.error("credentials_refused", extra=facts)
@@ -88,3 +99,16 @@ class WatchedCredentials:
                 self._warned.add((listener, expires))
                 facts = {"event": "certificate_expired", "setting": f"{listener}.tls"}
                 _LOG.warning("certificate_expired", extra=facts)
+
+
+def _warn_if_public(setting: str, path: Path) -> None:
+    """Warn of a key or a token file that every user of the machine may read.
+
+    Its group may: Kubernetes gives the files of a Secret to the group of the pod (`fsGroup`).
+    """
+    with suppress(OSError):  # it has gone, and what was read is in use
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & stat.S_IROTH:
+            facts = {"event": "secret_is_public", "setting": setting, "path": str(path)}
+            facts |= {"mode": f"{mode:04o}", "remedy": f"chmod 600 {path}"}
+            _LOG.warning("secret_is_public", extra=facts)

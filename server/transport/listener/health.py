@@ -21,6 +21,9 @@ HEALTH = DESCRIPTOR.services_by_name["Health"]
 EVERYTHING = ""
 """The name that stands for the whole server."""
 
+MOST_BYTES = 1024
+"""The most bytes of a request. grpc.aio keeps them for as long as the call is open."""
+
 
 class _Context(StreamContext, Protocol):
     async def write(self, message: bytes) -> None: ...
@@ -92,6 +95,9 @@ async def _service(message: bytes, context: _Context) -> str:
 
     If gRPC parsed the message, it would log an error for every call with faulty bytes.
     """
+    if len(message) > MOST_BYTES:
+        text = f"the request has {len(message)} bytes, at most {MOST_BYTES}"
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
     try:
         service: str = HealthCheckRequest.FromString(message).service
     except DecodeError:

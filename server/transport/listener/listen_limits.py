@@ -40,6 +40,9 @@ class ListenLimits:
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
     traces         whether the server traces calls, so that it needs their header `traceparent`
+    requests       requests that may come in at once, further ones wait at the client; 0: any number
+    window_bytes   what gRPC keeps of a call, and up to twice that, if nothing reads it: a request
+                   that has no place yet, or what follows the request of an open call
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
     keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
@@ -58,6 +61,8 @@ class ListenLimits:
     reflection: bool
     tokens: bool
     traces: bool
+    requests: int = 0
+    window_bytes: int = 1 << 18
     keepalive_seconds: float = 30.0
     keepalive_timeout_seconds: float = 20.0
     handshake_seconds: float = 10.0
@@ -85,6 +90,9 @@ class ListenLimits:
             ("grpc.max_receive_message_length", self.receive_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", self.calls),
+            # Without this, the window of a quick connection grows to tens of MiB for each call.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", self.window_bytes),
             # Off: it counts a call that has ended until the event loop drops it, so it would
             # refuse calls of clients that keep to the limit of streams.
             ("grpc.http.overload_protection", 0),

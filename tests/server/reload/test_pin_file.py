@@ -24,6 +24,18 @@ def test_a_pin_is_read_as_it_was_written(tmp_path: Path) -> None:
         assert PinFile(file.path.parent).read() == pin
 
 
+def test_only_its_owner_may_read_the_pin(tmp_path: Path) -> None:
+    state, umask = tmp_path / "made" / "state", os.umask(0)
+    try:
+        for pin in (PIN, OTHER):
+            PinFile(state).write(pin)
+            (state / NEW).touch(0o666)  # of a server that was killed
+            assert state.stat().st_mode & 0o777 == 0o700
+            assert (state / NAME).stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(umask)
+
+
 def test_any_damage_is_refused_with_file_and_remedy(tmp_path: Path) -> None:
     file = PinFile(tmp_path)
     file.write(PIN)
