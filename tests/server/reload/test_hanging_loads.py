@@ -19,7 +19,7 @@ from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.messages import InputBatch, RequestBatch
-from grace.server.observe.metrics import LoopLag, Metrics
+from grace.server.observe.metrics import Metrics
 from grace.server.reload.loading import MOST_HANGING
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import Phase, ServerState
@@ -45,7 +45,7 @@ class Service:
         self.state.pair = load_cpu_pair(live.folder(1), live.files.checkpoint)
         self.state.phase = Phase.SERVING
         cpu = torch.device("cpu")
-        self.metrics = Metrics(self.state, LoopLag(), cpu)
+        self.metrics = Metrics(self.state, cpu)
         self.reloads = Reloads(
             config,
             self.state,
