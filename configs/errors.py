@@ -10,7 +10,7 @@ GraceError                 the message names the thing, the value and the remedy
 ├── NativeError            the native library is missing, stale, or reports a failure        1
 ├── CoverageError          a build whose ads lost more targeting rules than allowed           1
 ├── WorkerError            a task of a distributed build whose worker or machine failed      1
-├── DeviceError            a device that this version cannot compute on                      1
+├── DeviceError            a device that is not there, or that GRACE does not compute on     1
 └── CallError              a call to a server: its code and reason, or that there is none    1
     └── InvalidCallError   the server refuses what the request says                          2
 """

@@ -205,11 +205,15 @@ class TracesConfig:
         "OTLP collector (gRPC), such as http://127.0.0.1:4317; it needs the extra `traces`",
     ] = None
     follow_callers: Annotated[
-        bool, "trace a call with the header traceparent if, and only if, its caller traces it"
+        bool,
+        "trace a call with the header traceparent if, and only if, its caller traces it; so any "
+        "caller can have its calls traced, up to most_waiting a second",
     ] = True
     sample: Annotated[float, "share of the other calls that is traced"] = 0.01
     most_waiting: Annotated[
-        int, "most traced calls that may wait for the collector; the server drops further ones"
+        int,
+        "most traced calls that may wait for the collector, and so the most in a second; the "
+        "server drops further ones",
     ] = 2048
 
     def __post_init__(self) -> None:

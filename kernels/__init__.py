@@ -15,6 +15,7 @@ from grace.kernels.decode.tensors import (
     DecodeIndex,
 )
 from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
+from grace.kernels.devices import device_named, require_device
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.load import (
     admission_slot,
@@ -39,11 +40,13 @@ __all__ = [
     "ReferenceSlot",
     "UserTensors",
     "admission_slot",
+    "device_named",
     "load_encoder_ops",
     "load_feature_ops",
     "load_ops",
     "load_rounded_ops",
     "on_device",
+    "require_device",
     "require_fp8",
     "with_eligible",
 ]

@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from grace.kernels.devices import require_device
+
 _LEAST_CAPABILITY = (9, 0)
 _MOST_ROWS = 2048
 
@@ -31,6 +33,7 @@ def early_launch(device: torch.device, rows: int = 0) -> dict[str, bool]:
 def _possible(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
+    require_device(device)
     return torch.cuda.get_device_capability(device) >= _LEAST_CAPABILITY
 
 

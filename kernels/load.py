@@ -15,6 +15,7 @@ from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
+from grace.kernels.devices import require_device
 from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
@@ -31,13 +32,7 @@ def load_ops(device: torch.device) -> Ops:
         return replace(
             REFERENCE, eligible_nodes=eligible_nodes_on_cpu, admit_children=admit_children_cpu
         )
-    if device.type != "cuda":
-        raise DeviceError(
-            f"device {device}: this version has no {device.type.upper()} operations; use device cpu"
-        )
     decoder, _, _ = _cuda_tables(device)
-    if not torch.cuda.is_available():
-        raise DeviceError(f"device {device}: torch finds no GPU on this machine; use device cpu")
     _require_capability(device)
     prepare_selection(device)
     return decoder
@@ -60,6 +55,7 @@ def load_rounded_ops(device: torch.device) -> RoundedOps:
 
 def require_fp8(device: torch.device) -> None:
     """Refuse a GPU without the instructions of fp8_products.cu."""
+    require_device(device)
     found = torch.cuda.get_device_capability(device)
     if found != FP8_CAPABILITY:
         raise DeviceError(
@@ -93,6 +89,7 @@ def admission_slot(ops: Ops) -> AdmissionSlot:
 
 
 def _cuda_tables(device: torch.device) -> tuple[Ops, EncoderOps, FeatureOps]:
+    require_device(device)
     try:
         from grace.kernels.ops_cuda import (  # noqa: PLC0415
             CUDA_DECODER,

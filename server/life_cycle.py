@@ -30,6 +30,7 @@ import uvloop
 
 from grace.configs.errors import ConfigError, DeviceError, GraceError
 from grace.configs.serving import ServingConfig
+from grace.kernels import device_named, load_ops
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.engine.warm_up import warm_up_requests
@@ -49,7 +50,6 @@ from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
     load_and_warm_up,
     require_descriptors,
-    require_device,
     require_distinct_addresses,
     require_folder_of,
     require_guarded_admin,
@@ -104,7 +104,8 @@ def serve(
             require_distinct_addresses(config)
             require_guarded_admin(config)
             require_descriptors(config.limits.connections)
-            device = require_device(config.device)
+            device = device_named(config.device)
+            load_ops(device)
             engine_settings(config, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
             require_folder_of(timeline)

@@ -9,13 +9,11 @@ import torch
 from grace.configs.errors import (
     CheckpointError,
     ConfigError,
-    DeviceError,
     GraceError,
     InputError,
     SnapshotError,
 )
 from grace.configs.serving import ServingConfig
-from grace.kernels import load_ops
 from grace.server.engine.serving_pair import (
     ServingPair,
     engine_settings,
@@ -50,25 +48,6 @@ def require_descriptors(connections: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def require_device(name: str) -> torch.device:
-    """Return the device, if this machine and this version can compute on it."""
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise DeviceError(
-            f"device {name!r}: torch knows no such device; use cpu or cuda:0"
-        ) from None
-    # Checked before the GPU is used: torch's own answer would be a traceback.
-    gpus = torch.cuda.device_count()
-    if device.type == "cuda" and gpus and (device.index or 0) >= gpus:
-        raise DeviceError(
-            f"device {name}: this machine has {gpus} CUDA GPUs that torch can use, numbered from "
-            "0; name one of them, or use cpu"
-        )
-    load_ops(device)
-    return device
 
 
 def require_distinct_addresses(config: ServingConfig) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from grace.cli.options import AsJson, Force, numbers
 from grace.cli.progress import progress_bars
-from grace.configs.errors import DeviceError, InputError
+from grace.configs.errors import InputError
 from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
@@ -69,11 +69,13 @@ def sids(
 
     Example: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
     """
+    from grace.kernels import device_named
     from grace.model.codebook.items import open_items
 
     items = open_items(embeddings, ids, id_column, vector_column)
+    on = device_named(device, "--device")
     if codebook is not None:
-        _extend(items, codebook, out, _device(device), force, as_json)
+        _extend(items, codebook, out, on, force, as_json)
         return
     if out is None:
         raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
@@ -82,7 +84,7 @@ def sids(
     spec = CodebookSpec(out, _sizes(levels, codes), seed, balance, sid_space, force)
     draw = _drawing(as_json) if plot else None
     with progress_bars() as progress:
-        made = make_codebook(items, spec, _device(device), progress)
+        made = make_codebook(items, spec, on, progress)
     if draw is not None:
         draw(made, out)
     if as_json:
@@ -125,19 +127,6 @@ def _sizes(levels: int, codes: str) -> tuple[int, ...]:
             param_hint="--codes",
         )
     return sizes
-
-
-def _device(name: str | None) -> "torch.device":
-    import torch
-
-    try:
-        if name is None:
-            return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError):
-        raise DeviceError(f"--device {name}: torch cannot compute on it here; use cpu") from None
-    return device
 
 
 def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":

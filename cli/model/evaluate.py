@@ -48,8 +48,8 @@ def evaluate(
             others = ", ".join(get_args(Fp8Product))
             raise typer.BadParameter(f"{name}: choose from {others}", param_hint="--fp8-keep")
     yield_cores_while_waiting()
+    from grace.kernels import device_named
     from grace.model.train.checkpoint_report import EvaluationSpec, report_on
-    from grace.model.train.run import chosen_device
 
     spec = EvaluationSpec(
         checkpoint=checkpoint,
@@ -57,7 +57,7 @@ def evaluate(
         cutoffs=at,
         users=users,
         beams=beams,
-        device=chosen_device(log.device),
+        device=device_named(log.device, "--device"),
         max_unknown=log.max_unknown,
         stated=log.stated(),
         fp8_keep=cast("tuple[Fp8Product, ...]", tuple(dict.fromkeys(fp8_keep or ()))),

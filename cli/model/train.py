@@ -53,7 +53,8 @@ def train(
     draw = _loss_plotter() if plot else None
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result
-    from grace.model.train.run import TrainingRun, chosen_device, train_model
+    from grace.kernels import device_named
+    from grace.model.train.run import TrainingRun, train_model
 
     run = TrainingRun(
         data=log.data,
@@ -62,7 +63,7 @@ def train(
         seed=seed,
         steps=steps,
         epochs=epochs,
-        device=chosen_device(log.device),
+        device=device_named(log.device, "--device"),
         resume=resume,
         max_unknown=log.max_unknown,
         stated=log.stated(),

@@ -95,9 +95,9 @@ def bench(
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_of
+    from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_for
 
-    on = device_of(device)
+    on = device_for(table, device)
     own = (snapshots, checkpoint, requests, config)
     options = BenchOptions(
         table=table,

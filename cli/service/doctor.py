@@ -146,15 +146,15 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
     """Load the current version as a server does."""
     from grace.index.users.user_rows import UserEncoder
-    from grace.kernels import DecodeIndex, load_ops
+    from grace.kernels import DecodeIndex, device_named, load_ops
     from grace.server.engine.eligibility import eligibility_facts
     from grace.server.engine.serving_pair import load_version
-    from grace.server.start_up import require_device
 
     try:
-        device = require_device(device_name)
+        device = device_named(device_name)
+        ops = load_ops(device)
         snapshot = load_version(root, None, device, max_batch, available_cores())
-        index, ops = DecodeIndex.of(snapshot, device), load_ops(device)
+        index = DecodeIndex.of(snapshot, device)
         users = UserEncoder(snapshot.schema, snapshot.set_values)
         facts = eligibility_facts(snapshot, index, users, ops, max_batch)
     except GraceError as error:

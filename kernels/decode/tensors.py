@@ -16,6 +16,7 @@ from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
+from grace.kernels.devices import require_device
 from grace.kernels.eligibility.gpu_plan import EligibilityPlan
 from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import ExactTensors
@@ -71,6 +72,7 @@ class DecodeIndex:
     @staticmethod
     def of(snapshot: Snapshot, device: torch.device) -> "DecodeIndex":
         """Copy a snapshot to a device; raise ConfigError if the device cannot decode with it."""
+        require_device(device)
         trie, matchers = snapshot.trie, snapshot.matchers
         if matchers is not None and device.type == "cuda":
             _require_few_sets(snapshot, device)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import DeviceError
+from grace.kernels.devices import require_device
 
 _LEAST_ROWS = 4096
 _OFFERED = 32  # algorithms that cuBLAS is asked for
@@ -99,6 +100,7 @@ class LtProducts:
     """
 
     def __init__(self, device: torch.device) -> None:
+        require_device(device)
         self._device = device
         self._library = _open()
         self._plans: dict[_Product, _Plan | None] = {}
@@ -113,6 +115,7 @@ class LtProducts:
         """Return whether `_CHOSEN` is for such rows on such a GPU."""
         if device.type != "cuda" or dtype not in _TYPES:
             return False
+        require_device(device)
         properties = torch.cuda.get_device_properties(device)
         return (properties.major, properties.multi_processor_count) == (9, _SMS)
 

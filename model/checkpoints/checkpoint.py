@@ -21,6 +21,7 @@ from torch import Tensor
 from grace.configs.errors import CheckpointError, InputError
 from grace.configs.regular_files import open_regular
 from grace.index.snapshot import Snapshot
+from grace.kernels import require_device
 from grace.model.checkpoints.weights_file import (
     PICKLE_REMEDY,
     TensorEntry,
@@ -87,6 +88,7 @@ def load_checkpoint(
     features  the type of the features stage's weights, if not `dtype`: their tables are most of a
               large model
     """
+    require_device(device)
     _require_files(folder)
     spec = load_spec(folder / MODEL_YAML)
     with open_weights(folder / WEIGHTS) as weights:

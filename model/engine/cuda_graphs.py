@@ -13,6 +13,8 @@ from typing import ClassVar, Generic, TypeVar
 
 import torch
 
+from grace.kernels import require_device
+
 T = TypeVar("T")
 
 WARM_UPS = 3
@@ -30,6 +32,7 @@ class GraphMemory:
     idle_streams: ClassVar[dict[torch.device, list[torch.cuda.Stream]]] = {}
 
     def __init__(self, device: torch.device) -> None:
+        require_device(device)
         gc.collect()  # graphs in reference cycles still hold large amounts of memory
         numbered = torch.empty(0, device=device).device  # `cuda` -> `cuda:0`, say
         idle = self.idle_streams.setdefault(numbered, [])

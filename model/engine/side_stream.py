@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from grace.kernels import require_device
+
 
 class SideStream:
     """Work that may run at the same time as the caller's later work; on a CPU it runs at once.
@@ -19,6 +21,7 @@ class SideStream:
 
     def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream | None = None
+        require_device(device)
         if device.type == "cuda":
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
 

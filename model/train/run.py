@@ -101,21 +101,6 @@ class TrainingReport:
         return values
 
 
-def chosen_device(name: str | None) -> torch.device:
-    """Return the device of this name, or without one the GPU if there is one."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise InputError(f"--device {name}: no such device; give cpu or cuda:0") from None
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(f"--device {name}: torch finds {torch.cuda.device_count()} GPUs; give cpu")
-    if device.type not in ("cpu", "cuda"):
-        raise InputError(f"--device {name}: training runs on cpu or cuda; give one of them")
-    return device
-
-
 def train_model(
     run: TrainingRun, progress: Progress, note: Callable[[str], None] = lambda _: None
 ) -> TrainingReport:

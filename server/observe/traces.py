@@ -112,8 +112,10 @@ class Traces:
         closing = False
         while not closing:
             closing = self._closing.wait(self._gather_seconds)
-            while self._ended:
-                count = min(len(self._ended), MOST_AT_ONCE)
+            # Only those that wait now: this bounds the traces of a second, and their work.
+            waiting = len(self._ended)
+            for begin in range(0, waiting, MOST_AT_ONCE):
+                count = min(waiting - begin, MOST_AT_ONCE)
                 self._export([self._ended.popleft() for _ in range(count)])
         self._exporter.close()
 

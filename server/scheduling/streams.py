@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
+from grace.kernels import require_device
+
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into an event."""
 
@@ -67,6 +69,7 @@ class Streams:
 
 
 def streams_for(device: torch.device) -> Streams:
+    require_device(device)
     host = HostStream()
     if device.type == "cpu":
         return Streams(host, host, host, host, clock=host)

@@ -18,7 +18,7 @@ from grace.bench.gpu.instruments.measure import (
     sustained,
     timed_on_host,
 )
-from grace.bench.gpu.options import TABLES, BenchOptions, device_of
+from grace.bench.gpu.options import TABLES, BenchOptions
 from grace.bench.result_file import Row, read_result, record
 from grace.configs.errors import DeviceError, InputError
 from support.bench_workloads import CPU, tiny
@@ -93,7 +93,6 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
         ({"seconds": 0.0}, "--seconds 0: must be a number above 0"),
         ({"precisions": ("int4",)}, "--precision int4"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
-        ({"device": torch.device("meta")}, "--device meta: torch knows no such device; use cuda:0"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
         ({"only": ("nope",)}, "--only nope: not a part of gtm; choose from admission:cd, "),
         ({"sids": (0,)}, "--sids 0: must be a number above 0"),
@@ -112,12 +111,6 @@ def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault
     given = {"table": "gtm", "device": CPU, "tiny": True} | changed
     with pytest.raises(InputError, match=fault):
         BenchOptions(**given)  # type: ignore[arg-type]
-
-
-def test_a_device_that_torch_does_not_know_is_refused() -> None:
-    with pytest.raises(InputError, match="--device gpu: torch knows no such device; use cuda:0"):
-        device_of("gpu")
-    assert device_of("cpu") == CPU
 
 
 def test_parts_are_asked_for_by_name() -> None:

@@ -79,15 +79,21 @@ def test_shares_are_per_second_and_threads_of_one_name_get_numbers() -> None:
     assert list(after.busiest(before)) == ["1 main", "2 grpc", "1 python3 #1"]
 
 
-OWNER_AND_CHILD = """
+OWNER_AND_CHILD = '''
 import subprocess, sys, threading, time
-work = "import time\\nwhile time.process_time() < 0.3: pass\\nprint()\\ntime.sleep(60)"
+work = """if True:
+    import resource, time
+    # The kernel's count, which is behind the clock of `time.process_time`.
+    while sum(resource.getrusage(resource.RUSAGE_THREAD)[:2]) < 0.3: pass
+    print()
+    time.sleep(60)
+"""
 child = subprocess.Popen([sys.executable, "-c", work], stdout=subprocess.PIPE)
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(60)
-"""
+'''
 
 
 @pytest.mark.subprocess

@@ -9,6 +9,7 @@ pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
 from grace.kernels import early_launch as module
 from grace.kernels.early_launch import early_launch
+from support.pretended_gpus import pretend_gpus
 
 GPU = torch.device("cuda", 0)
 LATE = {"early": False}
@@ -25,6 +26,7 @@ def forgotten() -> Iterator[None]:
 def test_a_gpu_launches_early_from_compute_capability_9_on(
     capability: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pretend_gpus(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert early_launch(GPU)["early"] is (capability >= (9, 0))
     assert early_launch(GPU, rows=2048) == early_launch(GPU)

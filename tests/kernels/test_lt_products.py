@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.configs.errors import DeviceError
 from grace.kernels.products.lt_products import LtProducts
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 
@@ -46,9 +45,6 @@ def run(products: LtProducts, x: Tensor, weight: Tensor, residual: Tensor, *, ad
 
 def test_no_algorithm_is_chosen_without_such_a_gpu() -> None:
     assert not LtProducts.fit(torch.device("cpu"), torch.bfloat16)
-    if not torch.cuda.is_available():
-        with pytest.raises(DeviceError, match=r"^libcublasLt\.so\.\d*, which torch uses, cannot"):
-            LtProducts(GPU)
 
 
 @pytest.mark.gpu

@@ -22,6 +22,7 @@ from support.fast_cases import (
     search_plainly,
 )
 from support.op_cases import mapped
+from support.pretended_gpus import pretend_gpus
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ALL: tuple[Fp8Product, ...] = get_args(Fp8Product)
@@ -156,6 +157,7 @@ def test_a_decoder_of_another_width_is_refused_with_its_size() -> None:
 def test_a_gpu_without_the_instructions_is_refused_by_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    pretend_gpus(monkeypatch)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
     with pytest.raises(DeviceError) as refused:

@@ -17,7 +17,7 @@ from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
 from grace.model.train.recipe import Recipe, read_recipe, recipe_for
-from grace.model.train.run import RECIPE_FILE, TrainingRun, chosen_device, train_model
+from grace.model.train.run import RECIPE_FILE, TrainingRun, train_model
 from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.training import SMALL_RECIPE
@@ -313,19 +313,6 @@ def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
     )
     assert again.model == load_checkpoint(tmp_path / "out").spec
     assert again.training.steps == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("gpu", "no such device; give cpu or cuda:0"),
-        ("cuda:77", "torch finds . GPUs; give cpu"),
-        ("mps", "training runs on cpu or cuda"),
-    ],
-)
-def test_a_device_that_cannot_train_is_refused(name: str, fault: str) -> None:
-    with pytest.raises(InputError, match=f"--device {name}: {fault}"):
-        chosen_device(name)
 
 
 def test_a_run_that_cannot_work_is_refused_before_it_trains(

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from grace.configs.errors import InputError
+from grace.kernels import device_named
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.train.run import TrainingRun, chosen_device, train_model
+from grace.model.train.run import TrainingRun, train_model
 from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.gpu
@@ -24,7 +25,7 @@ def silent(*_: object) -> None:
 def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_reads(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    assert chosen_device(None) == CUDA
+    assert device_named(None) == CUDA
     config = training_folder / "recipe.yaml"
     run = TrainingRun(training_folder, tmp_path / "whole", config, steps=60, device=CUDA)
     whole = train_model(run, silent)

@@ -95,6 +95,22 @@ def test_while_a_collector_hangs_no_call_waits_and_those_beyond_the_queue_are_co
     assert exporter.closed
 
 
+def test_calls_that_end_during_an_export_wait_for_the_next_second() -> None:
+    """So callers who have all their calls traced cost at most `most_waiting` traces a second."""
+
+    class Chased(Recorder):
+        def export(self, calls: Sequence[TracedCall]) -> bool:
+            for _ in range(63):
+                traces.ended(CALL)
+            return super().export(calls)
+
+    exporter = Chased()
+    traces = Traces(TracesConfig(most_waiting=63), exporter, into(Counter()), gather_seconds=3600)
+    traces.ended(CALL)
+    traces.close(30)
+    assert (len(exporter.exported), exporter.closed) == (1, True)
+
+
 def test_calls_whose_export_fails_are_counted_and_the_next_ones_are_exported() -> None:
     exporter, counts = Recorder(), Counter[str]()
     traces = Traces(TracesConfig(), exporter, into(counts), gather_seconds=0.001)
