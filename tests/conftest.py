@@ -1,6 +1,7 @@
 """Fixtures and settings of every test. Helpers with a name of their own live in tests/support."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from hypothesis import HealthCheck, Phase, settings
 # which sleep while they wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell's background job ignores SIGINT, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hundreds of processes import the project. Without bytecode on the disk each compiles it again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

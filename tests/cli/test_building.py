@@ -56,7 +56,6 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
     )
     return done.returncode, done.stderr
 

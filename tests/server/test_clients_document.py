@@ -20,7 +20,7 @@ from support.documents import the_file
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
-pytestmark = [pytest.mark.subprocess, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.subprocess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")

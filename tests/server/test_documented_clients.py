@@ -45,7 +45,6 @@ def run(line: str, server: ServerProcess, folder: Path) -> subprocess.CompletedP
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
 
 

@@ -288,7 +288,6 @@ def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
         env=plain_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")

@@ -42,7 +42,6 @@ def _run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
     )
 
 
