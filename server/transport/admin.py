@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 
 from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
+from grace.index.updates.update import ids_message
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -141,9 +142,7 @@ class Admin:
             return await _fail(malformed("GetStopsRequest"), context)
         except ServiceError as failure:
             return await _fail(failure, context)
-        after = request.after if request.HasField("after") else None
-        page = await asyncio.to_thread(updates.stopped_ids, request.level, after, PAGE_IDS)
-        return GetStopsResponse(ids=page[0], sequence=page[1]).SerializeToString()
+        return await asyncio.to_thread(_stops, updates, request)
 
     def _status(self) -> GetStatusResponse:
         state, config = self._state, self._config
@@ -182,6 +181,13 @@ def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds
         level: UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
         for level, ids in unknown_ids(pair.snapshot, updated.update).items()
     }
+
+
+def _stops(updates: AdUpdates, request: GetStopsRequest) -> bytes:
+    """Return the GetStopsResponse. protobuf would hold the interpreter's lock to write its ids."""
+    after = request.after if request.HasField("after") else None
+    ids, sequence = updates.stopped_ids(request.level, after, PAGE_IDS)
+    return ids_message(ids) + GetStopsResponse(sequence=sequence).SerializeToString()
 
 
 def _required(updates: AdUpdates | None) -> AdUpdates:
