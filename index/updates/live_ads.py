@@ -20,7 +20,7 @@ import numpy.typing as npt
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.snapshot import Snapshot
-from grace.index.updates.id_set import distinct
+from grace.index.updates.id_map import distinct
 from grace.index.updates.state import Touched, UpdateState
 from grace.index.updates.update import AD_LEVEL, AdUpdate, Ids
 
@@ -132,18 +132,18 @@ class LiveAds:
             self.view = LiveView(self.view.stopped, self._weights(state))
             return
         ordinals = ads.ordinals(ad_ids)
-        for ad_id, ordinal in zip(ad_ids.tolist(), ordinals.tolist(), strict=True):
-            if ordinal >= 0:
-                weights[ordinal] = state.weights.get(ad_id, ads.ad_weight[ordinal])
+        known = ordinals >= 0
+        news, usual = state.weights.of(ad_ids[known]), ads.ad_weight[ordinals[known]]
+        weights[ordinals[known]] = np.where(np.isnan(news), usual, news)
 
     def _weights(self, state: UpdateState) -> npt.NDArray[np.float32] | None:
-        count, ads = len(state.weights), self._snapshot.ads
-        ordinals = ads.ordinals(np.fromiter(state.weights, np.int64, count))
+        (ad_ids, news), ads = state.weights.items(), self._snapshot.ads
+        ordinals = ads.ordinals(ad_ids)
         known = ordinals >= 0
         if not known.any():
             return None
         weights = ads.ad_weight.copy()
-        weights[ordinals[known]] = np.fromiter(state.weights.values(), np.float32, count)[known]
+        weights[ordinals[known]] = news[known]
         return weights
 
     def _ordinals(self, stops: Mapping[str, Ids]) -> npt.NDArray[np.int64]:
@@ -161,13 +161,13 @@ class LiveAds:
         """Return for each ordinal whether any level stops it."""
         stopped = np.zeros(len(ordinals), np.bool_)
         if AD_LEVEL in state.stopped:
-            stopped |= state.stopped[AD_LEVEL].contains(self._snapshot.ads.ad_ids[ordinals])
+            stopped |= state.stopped[AD_LEVEL].of(self._snapshot.ads.ad_ids[ordinals])
         for entities in self._snapshot.entities:
             if entities.name in state.stopped:
                 places = entities.of_ad[ordinals]
                 has = places >= 0
                 ids = entities.ids[places[has]]
-                stopped[has] |= state.stopped[entities.name].contains(ids)
+                stopped[has] |= state.stopped[entities.name].of(ids)
         return stopped
 
 

@@ -15,8 +15,10 @@ import fcntl
 import os
 import stat
 import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 
 import xxhash
@@ -30,6 +32,7 @@ _MARK, _END = b"UPDS", b"\xa5"
 _HEADER, _CHECK, _SIZE = struct.Struct("<4sQQ"), struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size + _CHECK.size
 _MODE = 0o600
+_MOST_PARTS = 1024  # of one call, as Linux limits them
 
 REWRITE_BYTES = 4 << 20
 """A log is rewritten once it has grown by this plus its size after the last rewrite."""
@@ -107,15 +110,15 @@ class UpdateLog:
             # From now on, only a new start can find out what the disk has.
             self._broken = f"{self._path}: cannot be synced: {error.strerror}; {_RESTART}"
             raise NotKeptError(self._broken) from None
-        self._size += len(frame)
+        self._size += sum(map(len, frame))
 
-    def rewrite(self, message: bytes) -> None:
+    def rewrite(self, message: bytes | memoryview) -> None:
         """Replace all frames by one update that makes the same state.
 
         Raise NotKeptError if that fails. The updates then stay in the log.
         """
         try:
-            write_new(NEW_FILE, self._folder, [MAGIC, _frame([message])], mode=_MODE)
+            write_new(NEW_FILE, self._folder, [MAGIC, *_frame([message])], mode=_MODE)
         except OSError as error:
             with suppress(OSError):
                 os.unlink(NEW_FILE, dir_fd=self._folder)
@@ -189,10 +192,14 @@ class _DamageError(Exception):
         self.offset = offset
 
 
-def _frame(messages: Sequence[bytes]) -> bytes:
-    payload = b"".join(part for each in messages for part in (_SIZE.pack(len(each)), each))
-    header = _HEADER.pack(_MARK, len(payload), xxhash.xxh3_64_intdigest(payload))
-    return header + _CHECK.pack(xxhash.xxh3_64_intdigest(header)) + payload + _END
+def _frame(messages: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Return the parts of a frame. To join them would hold the interpreter's lock."""
+    payload = [part for each in messages for part in (_SIZE.pack(len(each)), each)]
+    digest = xxhash.xxh3_64()
+    for part in payload:
+        digest.update(part)
+    header = _HEADER.pack(_MARK, sum(map(len, payload)), digest.intdigest())
+    return [header, _CHECK.pack(xxhash.xxh3_64_intdigest(header)), *payload, _END]
 
 
 def _frames(content: bytes) -> Iterator[tuple[int, list[bytes]]]:
@@ -230,10 +237,14 @@ def _messages(payload: bytes) -> list[bytes]:
     return messages
 
 
-def _write(file: int, content: bytes) -> None:
-    left = memoryview(content)
+def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:
+    left = deque(memoryview(part) for part in parts)
     while left:
-        left = left[os.write(file, left) :]
+        written = os.writev(file, [*islice(left, _MOST_PARTS)])
+        while left and written >= len(left[0]):
+            written -= len(left.popleft())
+        if left:
+            left[0] = left[0][written:]
 
 
 def _make_folder(folder: Path) -> None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grace.configs.errors import GraceError, RequestError
-from grace.index.updates.id_set import IdSet, distinct
+from grace.index.updates.id_map import IdMap, distinct
 from grace.index.updates.update import AdUpdate, Ids, full_message
 
 MOST_STATE_IDS = 16_000_000
 """The most stopped ids and weights that the state may hold, all levels together."""
 
+NO_WEIGHT = np.float32(np.nan)
 
 LAST_FREE, MOST_SKIPPED = 2**63 - 1, 2**32
 """A FULL update may have any number up to the first; above it, only skip as many as the second."""
@@ -51,8 +52,8 @@ class UpdateState:
 
     def __init__(self) -> None:
         self.sequence = 0
-        self.stopped: dict[str, IdSet] = {}  # by level; none is empty
-        self.weights: dict[int, float] = {}  # by ad id
+        self.stopped: dict[str, IdMap] = {}  # sets by level; none is empty
+        self.weights = IdMap(NO_WEIGHT)  # by ad id
 
     def __len__(self) -> int:
         return sum(map(len, self.stopped.values())) + len(self.weights)
@@ -67,26 +68,21 @@ class UpdateState:
             return False
         self.require_next(update)
         if update.full:
-            self.stopped.clear()
-            self.weights.clear()
+            self.stopped, self.weights = {}, IdMap(NO_WEIGHT)
         for present, levels in ((True, update.stop), (False, update.resume)):
             for level, ids in levels.items():
-                self._level(level).change(ids, present=present)
+                self.stopped.setdefault(level, IdMap(np.False_)).put(ids, present)
                 if not len(self.stopped[level]):
                     del self.stopped[level]
-        self.weights.update(update.weights)
-        for ad_id in update.unweight.tolist():
-            self.weights.pop(ad_id, None)
+        self.weights.put(update.weighted, update.weights)
+        self.weights.put(update.unweight, NO_WEIGHT)
         self.sequence = update.sequence
         return True
 
-    def full_message(self) -> bytes:
+    def full_message(self) -> memoryview:
         """Return the state as the bytes of one FULL update."""
         stopped = {level: ids.sorted_ids() for level, ids in self.stopped.items()}
-        return full_message(self.sequence, stopped, self.weights)
-
-    def _level(self, level: str) -> IdSet:
-        return self.stopped.setdefault(level, IdSet())
+        return full_message(self.sequence, stopped, *self.weights.items())
 
 
 def require_after(last: int, update: AdUpdate, *, awaits_full: bool = False) -> None:
@@ -118,8 +114,7 @@ def touched_by(updates: Iterable[AdUpdate]) -> Touched:
         for levels in (update.stop, update.resume):
             for level, ids in levels.items():
                 stops.setdefault(level, []).append(ids)
-    weights = [np.array([*update.weights], np.int64) for update in updates]
-    weights += [update.unweight for update in updates]
+    weights = [ids for update in updates for ids in (update.weighted, update.unweight)]
     return Touched(
         everything=False,
         stops={level: distinct(np.concatenate(ids)) for level, ids in stops.items()},
@@ -132,7 +127,7 @@ def require_room(size: int, update: AdUpdate) -> int:
 
     Raise RequestError if that is too many.
     """
-    adds = sum(map(len, update.stop.values())) + len(update.weights)
+    adds = sum(map(len, update.stop.values())) + len(update.weighted)
     after = adds if update.full else size + adds
     if adds and after > MOST_STATE_IDS:
         fault = (

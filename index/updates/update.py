@@ -1,23 +1,23 @@
 """One update of ads, as read from a grace.v1.UpdateAdsRequest: stops, resumes and weights.
 
-A *level* says what an id stands for: "ad", or an entity such as "campaign".
+A *level* says what an id stands for: "ad", or an entity such as "campaign". An update may have
+millions of ids, so C++ and NumPy read and write it, without the interpreter's lock.
 """
 
 from collections.abc import Iterable, Mapping
+from ctypes import POINTER, c_char_p, c_int64, c_uint64
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message import DecodeError
 
 from grace.configs.errors import RequestError
 from grace.index.targeting.schema import is_name
-from grace.index.updates.id_set import distinct
-from grace.proto.retrieval_pb2 import AdWeight, UpdateAdsRequest
-from grace.proto.retrieval_pb2 import Ids as IdsMessage
+from grace.index.updates.id_map import distinct
+from grace.native.loader import array_in, array_out, declare
+from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 AD_LEVEL = "ad"
 MOST_LEVELS = 64
@@ -27,129 +27,165 @@ MOST_BYTES = 64 << 20
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 """Distinct ids, ascending."""
+Weights: TypeAlias = npt.NDArray[np.float32]
 
 _NONE = np.empty(0, np.int64)
+_HEAD_NUMBERS = 9
+_MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64  # the last of a level
+
+_read_head = declare("grace_update_read", c_char_p, c_int64, array_out(np.int64))
+_take = declare(
+    "grace_update_take",
+    *(c_char_p, c_int64, c_int64, c_int64, c_int64, c_int64),
+    *(array_out(np.int64, 2), array_out(np.int64)),
+    *(array_out(np.int64), array_out(np.float32), array_out(np.int64)),
+)
+_write = declare(
+    "grace_update_write",
+    *(c_uint64, c_int64, POINTER(c_char_p), array_in(np.int64), array_in(np.int64)),
+    *(c_int64, array_in(np.int64), array_in(np.float32)),
+    *(c_int64, array_out(np.uint8), array_out(np.int64)),
+)
+_write_ids = declare(
+    "grace_ids_write",
+    *(c_int64, array_in(np.int64), c_int64, array_out(np.uint8), array_out(np.int64)),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AdUpdate:
-    """One update. If it is `full`, it replaces the whole state, and has no resume or unweight."""
+    """One update. If it is `full`, it replaces the whole state, and has no resume or unweight.
+
+    weighted  the ads that get a weight
+    weights   float32 [weighted]
+    """
 
     sequence: int
     full: bool
     stop: Mapping[str, Ids] = field(default_factory=dict)  # by level
     resume: Mapping[str, Ids] = field(default_factory=dict)
-    weights: Mapping[int, float] = field(default_factory=dict)  # by ad id
+    weighted: Ids = field(default_factory=lambda: _NONE)
+    weights: Weights = field(default_factory=lambda: np.empty(0, np.float32))
     unweight: Ids = field(default_factory=lambda: _NONE)
 
 
 def read_update(message: bytes) -> AdUpdate:
     """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field."""
-    request = UpdateAdsRequest.FromString(message)
-    _require_bounds(request)
-    return _read(request)
+    return _read(message, bounded=True)
 
 
 def read_kept(message: bytes) -> AdUpdate:
     """Return an update of the log. It may hold the whole state, which exceeds an update's bounds;
     otherwise as `read_update`."""
-    return _read(UpdateAdsRequest.FromString(message))
+    return _read(message, bounded=False)
 
 
-def _read(request: UpdateAdsRequest) -> AdUpdate:
-    _require_known_fields(request)
-    if request.sequence == 0:
+def _read(message: bytes, *, bounded: bool) -> AdUpdate:
+    numbers = np.empty(_HEAD_NUMBERS, np.int64)
+    _read_head(message, len(message), numbers)
+    malformed, unknown, sequence, kind, stops, resumes, *counts = numbers.tolist()
+    if malformed:
+        raise DecodeError("not a grace.v1.UpdateAdsRequest")
+    if unknown:
+        # The server would otherwise carry out only a part of the update.
+        fault = "unknown to this server; upgrade the server, or leave it out"
+        raise RequestError(f"field {unknown}", fault)
+    if bounded and sum(counts) > MOST_IDS:
+        fault = f"{sum(counts)} ids and weights, at most {MOST_IDS}"
+        raise RequestError("stop", f"{fault}: stop entities rather than their ads")
+    rows = np.empty((stops + resumes, 3), np.int64)
+    ids, ad_ids, unweight = (np.empty(count, np.int64) for count in counts)
+    weights = np.empty(len(ad_ids), np.float32)
+    _take(message, len(message), len(rows), *counts, rows, ids, ad_ids, weights, unweight)
+    names = [message[begin : begin + size].decode() for begin, size, _ in rows.tolist()]
+    if bounded and len(set(names)) > MOST_LEVELS:
+        fault = f"{len(set(names))} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
+        raise RequestError("stop", fault)
+    if sequence == 0:
         raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
-    if request.kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
-        raise RequestError("kind", f"{request.kind} is not a kind; send KIND_DELTA or KIND_FULL")
-    full = request.kind == UpdateAdsRequest.KIND_FULL
-    if full and (request.resume or request.unweight):
-        name = "resume" if request.resume else "unweight"
+    if kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
+        raise RequestError("kind", f"{kind} is not a kind; send KIND_DELTA or KIND_FULL")
+    full = kind == UpdateAdsRequest.KIND_FULL
+    if full and (resumes or len(unweight)):
+        name = "resume" if resumes else "unweight"
         raise RequestError(
             name, "a FULL update replaces the whole state and must not have it; leave it out"
         )
+    levels = list(zip(names, np.split(ids, np.cumsum(rows[:, 2])), strict=False))
+    weighted, weights = _weights(ad_ids, weights)
     update = AdUpdate(
-        sequence=request.sequence,
+        sequence=sequence % 2**64,
         full=full,
-        stop=_levels("stop", request.stop),
-        resume=_levels("resume", request.resume),
-        weights=_weights(request.weights),
-        unweight=distinct(np.array(request.unweight, np.int64)),
+        stop=_levels("stop", levels[:stops]),
+        resume=_levels("resume", levels[stops:]),
+        weighted=weighted,
+        weights=weights,
+        unweight=distinct(unweight),
     )
     _require_no_contradiction(update)
     return update
 
 
-def full_message(sequence: int, stopped: Mapping[str, Ids], weights: Mapping[int, float]) -> bytes:
+def full_message(
+    sequence: int, stopped: Mapping[str, Ids], weighted: Ids, weights: Weights
+) -> memoryview:
     """Return the FULL UpdateAdsRequest that makes this state."""
-    return UpdateAdsRequest(
-        sequence=sequence,
-        kind=UpdateAdsRequest.KIND_FULL,
-        stop={level: IdsMessage(ids=ids.tolist()) for level, ids in stopped.items() if len(ids)},
-        weights=[AdWeight(ad_id=ad_id, weight=weight) for ad_id, weight in weights.items()],
-    ).SerializeToString()
+    names = [level.encode() for level in stopped]
+    counts = np.array([len(ids) for ids in stopped.values()], np.int64)
+    ids = np.concatenate([_NONE, *stopped.values()])
+    room = _MOST_OTHER_BYTES + sum(_MOST_OTHER_BYTES + len(name) for name in names)
+    room += _MOST_ID_BYTES * len(ids) + _MOST_WEIGHT_BYTES * len(weighted)
+    message, size = np.empty(room, np.uint8), np.empty(1, np.int64)
+    _write(
+        *(sequence, len(names), (c_char_p * len(names))(*names), counts, ids),
+        *(len(weighted), weighted, weights, room, message, size),
+    )
+    return message.data[: int(size[0])]
 
 
-def _levels(name: str, given: Mapping[str, IdsMessage]) -> dict[str, Ids]:
+def ids_message(ids: Ids) -> bytes:
+    """Return a grace.v1.Ids. The ids of a GetStopsResponse are written as these are."""
+    room = _MOST_OTHER_BYTES + _MOST_ID_BYTES * len(ids)
+    message, size = np.empty(room, np.uint8), np.empty(1, np.int64)
+    _write_ids(len(ids), ids, room, message, size)
+    return message[: int(size[0])].tobytes()
+
+
+def _levels(name: str, given: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> dict[str, Ids]:
     levels = {}
-    for level, message in given.items():
+    for level, ids in given:
         if not is_name(level):
             raise RequestError(
                 f"{name}[{level[:80]!r}]",
                 f"not a level; send {AD_LEVEL!r}, or the name of an entity of the targeting schema",
                 f"{name}.*",
             )
-        _require_known_fields(message)
-        levels[level] = distinct(np.array(message.ids, np.int64))
+        levels[level] = distinct(ids)
     return levels
 
 
-def _weights(given: Iterable[AdWeight]) -> dict[int, float]:
-    weights: dict[int, float] = {}
-    for place, each in enumerate(given):
-        _require_known_fields(each)
-        if not isfinite(each.weight):
-            raise RequestError(
-                f"weights[{place}].weight",
-                f"must be finite, got {each.weight}; send another weight",
-                "weights.weight",
-            )
-        if each.ad_id in weights:
-            raise RequestError(
-                f"weights[{place}].ad_id",
-                f"ad {each.ad_id} has two weights; send only one",
-                "weights.ad_id",
-            )
-        weights[each.ad_id] = each.weight
-    return weights
-
-
-def _require_bounds(request: UpdateAdsRequest) -> None:
-    levels = {**request.stop, **request.resume}
-    if len(levels) > MOST_LEVELS:
-        fault = f"{len(levels)} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
-        raise RequestError("stop", fault)
-    ids = sum(len(each.ids) for of in (request.stop, request.resume) for each in of.values())
-    ids += len(request.weights) + len(request.unweight)
-    if ids > MOST_IDS:
-        fault = f"{ids} ids and weights, at most {MOST_IDS}: stop entities rather than their ads"
-        raise RequestError("stop", fault)
+def _weights(ad_ids: npt.NDArray[np.int64], weights: Weights) -> tuple[Ids, Weights]:
+    """Return the ads ascending, and their weights. Name the first faulty one."""
+    order = np.argsort(ad_ids, kind="stable")
+    ascending = ad_ids[order]
+    repeated = order[1:][ascending[1:] == ascending[:-1]]
+    faulty = np.concatenate((np.flatnonzero(~np.isfinite(weights)), repeated))
+    if len(faulty):
+        place = int(faulty.min())
+        if not np.isfinite(weights[place]):
+            fault = f"must be finite, got {weights[place]}; send another weight"
+            raise RequestError(f"weights[{place}].weight", fault, "weights.weight")
+        fault = f"ad {ad_ids[place]} has two weights; send only one"
+        raise RequestError(f"weights[{place}].ad_id", fault, "weights.ad_id")
+    return ascending, weights[order]
 
 
 def _require_no_contradiction(update: AdUpdate) -> None:
     for level in update.stop.keys() & update.resume.keys():
-        both = np.intersect1d(update.stop[level], update.resume[level])
+        both = np.intersect1d(update.stop[level], update.resume[level], assume_unique=True)
         if len(both):
             fault = f"{both[0]} is in stop, too; send it in one of them"
             raise RequestError(f"resume[{level!r}]", fault, "resume.*")
-    for ad_id in update.unweight.tolist():
-        if ad_id in update.weights:
-            raise RequestError("unweight", f"{ad_id} is in weights, too; send it in one of them")
-
-
-def _require_known_fields(message: Message) -> None:
-    """Refuse unknown fields: the server would otherwise carry out only a part of the update."""
-    unknown = UnknownFieldSet(message)
-    if len(unknown):
-        field = f"field {unknown[0].field_number}"
-        raise RequestError(field, "unknown to this server; upgrade the server, or leave it out")
+    both = np.intersect1d(update.unweight, update.weighted, assume_unique=True)
+    if len(both):
+        raise RequestError("unweight", f"{both[0]} is in weights, too; send it in one of them")

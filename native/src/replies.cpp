@@ -1,6 +1,5 @@
 // Matched ads to the bytes of grace.v1.RetrieveResponse: small fields in the order of their
 // numbers, the long ones after them.
-#include <cstring>
 #include <iterator>
 #include <string_view>
 #include <vector>
@@ -13,72 +12,14 @@ namespace {
 
 using grace::require;
 using grace::exact::Reply;
-using grace::wire::kBytes;
-using grace::wire::kVarint;
-using grace::wire::tag_of;
+using grace::wire::field_size;
+using grace::wire::varint_size;
+using grace::wire::Writer;
 
 constexpr int kTimings = 5;
 
-int64_t varint_size(uint64_t value) {
-  int64_t size = 1;
-  for (; value >= 0x80; value >>= 7) ++size;
-  return size;
-}
-
-// Returns the size of a packed field of `bytes` bytes; the field's number must be below 16.
-int64_t packed_size(int64_t bytes) {
-  return bytes == 0 ? 0 : 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
-}
-
-// Protocol buffers' wire format, written into room that the caller has counted.
-class Writer {
- public:
-  Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
-
-  int64_t written() const { return at_ - begin_; }
-
-  void varint(uint64_t value) {
-    require(end_ - at_ >= varint_size(value), kNoRoom);
-    for (; value >= 0x80; value >>= 7) *at_++ = static_cast<uint8_t>(value | 0x80);
-    *at_++ = static_cast<uint8_t>(value);
-  }
-
-  void bytes(const void* from, int64_t size) {
-    require(end_ - at_ >= size, kNoRoom);
-    if (size > 0) std::memcpy(at_, from, static_cast<size_t>(size));
-    at_ += size;
-  }
-
-  void head(uint32_t field, int64_t size) {
-    varint(tag_of(field, kBytes));
-    varint(static_cast<uint64_t>(size));
-  }
-
-  // As in proto3, zero and empty values are not written.
-  void number(uint32_t field, uint64_t value) {
-    if (value == 0) return;
-    varint(tag_of(field, kVarint));
-    varint(value);
-  }
-
-  void text(uint32_t field, std::string_view value) {
-    if (!value.empty()) packed(field, value.data(), static_cast<int64_t>(value.size()));
-  }
-
-  // Writes a packed field of fixed-size numbers, whose bytes are those in memory.
-  void packed(uint32_t field, const void* from, int64_t size) {
-    if (size == 0) return;
-    head(field, size);
-    bytes(from, size);
-  }
-
- private:
-  static constexpr const char* kNoRoom = "wire: no room for the message";
-
-  uint8_t* begin_;
-  uint8_t* at_;
-  uint8_t* end_;
-};
+// Returns the size of a packed field of `bytes` bytes, which is not written if it is empty.
+int64_t packed_size(int64_t bytes) { return bytes == 0 ? 0 : field_size(bytes); }
 
 // Returns the size of a message whose fields 1, 2, ... are these numbers.
 template <typename Number>

@@ -35,13 +35,6 @@ struct RequestHead {
   int64_t exclude_ads = 0;  // the number of ids
 };
 
-struct ExcludeEntry {
-  std::string_view name;
-  Reader entry;
-  size_t parent = 0;
-  int64_t ids = 0;
-};
-
 struct AtMostEntry {
   std::string_view name;
   uint32_t most = 0;
@@ -50,12 +43,12 @@ struct AtMostEntry {
 
 // What a request says of entities: whose ads to exclude, and how many ads of one to return.
 struct EntityFields {
-  LastOfEachName<ExcludeEntry> exclude;
+  LastOfEachName<IdsEntry> exclude;
   LastOfEachName<AtMostEntry> at_most;
 
   int64_t excluded_ids() const {
     int64_t ids = 0;
-    for (const ExcludeEntry& entry : exclude.entries()) ids += entry.ids;
+    for (const IdsEntry& entry : exclude.entries()) ids += entry.ids;
     return ids;
   }
 };
@@ -74,25 +67,6 @@ struct Entry {
 };
 
 int64_t size_of(std::string_view text) { return static_cast<int64_t>(text.size()); }
-
-// Counts the values of one repeated integer field; false if the tag is another field's.
-bool count_integers(Reader& message, uint32_t tag, uint32_t field, int64_t& count) {
-  if (tag == tag_of(field, kBytes)) {
-    count += count_packed(message.bytes());
-    return true;
-  }
-  return take_integers(message, tag, field, [&](uint64_t) { ++count; });
-}
-
-ExcludeEntry read_exclude(Reader entry) {
-  ExcludeEntry read;
-  read.entry = entry;
-  const auto count = [&](Reader& ids, uint32_t tag) {
-    return count_integers(ids, tag, 1, read.ids);
-  };
-  read_entry(entry, read.name, [&](Reader part) { every_field(part, count); });
-  return read;
-}
 
 AtMostEntry read_at_most(Reader entry) {
   AtMostEntry read;
@@ -173,7 +147,7 @@ class RequestReader {
         return true;
       case tag_of(kExcludeEntry, kBytes):
         within_ = Field::kExclude;
-        entities_.exclude.put(read_exclude(message.bytes()));
+        entities_.exclude.put(read_ids_entry(message.bytes()));
         within_ = Field::kWholeMessage;
         return true;
       case tag_of(kAtMostEntry, kBytes):
@@ -264,7 +238,7 @@ class RequestReader {
 
   void check_entities(int64_t exclude_ads) {
     check_names(Field::kExclude, entities_.exclude.size());
-    for (const ExcludeEntry& entry : entities_.exclude.sorted()) {
+    for (const IdsEntry& entry : entities_.exclude.sorted()) {
       check_name(Field::kExclude, entry.name);
     }
     const int64_t ids = exclude_ads + entities_.excluded_ids();
@@ -361,7 +335,7 @@ EntityFields read_entities(Reader message) {
   EntityFields read;
   each_field(message, [&](Reader& fields, uint32_t tag) {
     if (tag == tag_of(kExcludeEntry, kBytes)) {
-      read.exclude.put(read_exclude(fields.bytes()));
+      read.exclude.put(read_ids_entry(fields.bytes()));
     } else if (tag == tag_of(kAtMostEntry, kBytes)) {
       read.at_most.put(read_at_most(fields.bytes()));
     } else {
@@ -441,21 +415,10 @@ GRACE_API int32_t grace_request_entities(const char* message, int64_t size, int6
                 read.excluded_ids() == ids_of_all &&
                 static_cast<int64_t>(read.at_most.size()) == at_most_names,
             "request_entities: other numbers than the request's head says");
-    const auto write = [&](int64_t*& out, std::string_view name, int64_t number) {
-      *out++ = name.empty() ? 0 : name.data() - message;
-      *out++ = size_of(name);
-      *out++ = number;
-    };
-    for (const ExcludeEntry& entry : read.exclude.sorted()) {
-      write(exclude, entry.name, entry.ids);
-      const auto take = [&](uint64_t id) { *ids++ = static_cast<int64_t>(id); };
-      std::string_view name;
-      read_entry(entry.entry, name, [&](Reader part) {
-        every_field(part,
-                    [&](Reader& list, uint32_t tag) { return take_integers(list, tag, 1, take); });
-      });
+    copy_ids(read.exclude, message, exclude, ids);
+    for (const AtMostEntry& entry : read.at_most.sorted()) {
+      write_named(entry.name, entry.most, message, at_most);
     }
-    for (const AtMostEntry& entry : read.at_most.sorted()) write(at_most, entry.name, entry.most);
   });
 }
 

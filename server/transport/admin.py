@@ -11,6 +11,7 @@ import torch
 
 from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
+from grace.index.updates.update import ids_message
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -111,11 +112,8 @@ class Admin:
             unknown=await asyncio.to_thread(_unknown, state.pair, updated),
         ).SerializeToString()
 
-    async def _get_stops(self, request: GetStopsRequest) -> GetStopsResponse:
-        updates = _required(self._state.updates)
-        after = request.after if request.HasField("after") else None
-        page = await asyncio.to_thread(updates.stopped_ids, request.level, after, PAGE_IDS)
-        return GetStopsResponse(ids=page[0], sequence=page[1])
+    async def _get_stops(self, request: GetStopsRequest) -> bytes:
+        return await asyncio.to_thread(_stops, _required(self._state.updates), request)
 
     async def _get_status(self, _: GetStatusRequest) -> GetStatusResponse:
         state, config = self._state, self._config
@@ -150,6 +148,13 @@ def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds
         level: UnknownIds(count=len(ids), ids=ids[:MOST_UNKNOWN].tolist())
         for level, ids in unknown_ids(pair.snapshot, updated.update).items()
     }
+
+
+def _stops(updates: AdUpdates, request: GetStopsRequest) -> bytes:
+    """Return the GetStopsResponse. protobuf would hold the interpreter's lock to write its ids."""
+    after = request.after if request.HasField("after") else None
+    ids, sequence = updates.stopped_ids(request.level, after, PAGE_IDS)
+    return ids_message(ids) + GetStopsResponse(sequence=sequence).SerializeToString()
 
 
 def _required(updates: AdUpdates | None) -> AdUpdates:

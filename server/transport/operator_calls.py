@@ -19,12 +19,13 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 def method_of(
-    kind: type[_Request], answer: Callable[[_Request], Coroutine[Any, Any, Message]]
+    kind: type[_Request], answer: Callable[[_Request], Coroutine[Any, Any, Message | bytes]]
 ) -> Method:
     """Return the method that answers small requests of this kind."""
 
     async def reply(message: bytes, _: GrpcContext) -> bytes:
-        return (await answer(_read(kind, message))).SerializeToString()
+        answered = await answer(_read(kind, message))
+        return answered if isinstance(answered, bytes) else answered.SerializeToString()
 
     return method_of_bytes(reply)
 

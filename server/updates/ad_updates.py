@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from grace.configs.errors import ConfigError, GraceError, RequestError
 from grace.configs.serving import UpdatesConfig
-from grace.index.updates.id_set import IdSet
+from grace.index.updates.id_map import IdMap
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.log import NotKeptError, UpdateLog
 from grace.index.updates.state import (
@@ -36,7 +36,7 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, read_kept, read_update
+from grace.index.updates.update import AdUpdate, Ids, read_kept, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
@@ -174,7 +174,7 @@ class AdUpdates:
             return {
                 level: given
                 for level, given in levels.items()
-                if level in stopped and stopped[level].contains(np.array([given])).all()
+                if level in stopped and stopped[level].of(np.array([given])).all()
             }
 
     def submit(self, message: bytes) -> "Future[Updated]":
@@ -195,14 +195,14 @@ class AdUpdates:
             self._changed.notify_all()
         return waiting.done
 
-    def stopped_ids(self, level: str, after: int | None, most: int) -> tuple[list[int], int]:
-        """Return stopped ids of a level as `IdSet.sorted_ids`, and the number of the last update.
+    def stopped_ids(self, level: str, after: int | None, most: int) -> tuple[Ids, int]:
+        """Return stopped ids of a level as `IdMap.sorted_ids`, and the number of the last update.
 
         It may wait while an update is published, so the event loop must not call it.
         """
         with self._publishing:
-            ids = self._state.stopped.get(level, IdSet()).sorted_ids(after, most)
-            return ids.tolist(), self._state.sequence
+            stopped = self._state.stopped.get(level, IdMap(np.False_))
+            return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
         self._state.apply(read_kept(message))

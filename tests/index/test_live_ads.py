@@ -18,10 +18,10 @@ from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
-from grace.index.updates.id_set import MOST_CHANGES, IdSet
+from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.log import UpdateLog
-from grace.index.updates.state import GapError, UpdateState, touched_by
+from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
 from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
@@ -88,7 +88,7 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     } == plain.stopped
     assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
     copied = UpdateState()
-    copied.apply(read_kept(state.full_message()))
+    copied.apply(read_kept(bytes(state.full_message())))
     second.rebuild(copied)
     assert (copied.sequence, len(copied)) == (state.sequence, len(state))
     assert_shows(second, catalogues[1], plain)
@@ -130,20 +130,35 @@ def replaying(state: UpdateState) -> Callable[[bytes], None]:
 
 @examples(11)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_an_id_set_equals_a_plain_set_however_large_its_changes_are(seed: int) -> None:
+def test_an_id_map_equals_a_plain_one_however_large_its_changes_are(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ids, plain = IdSet(), set[int]()
+    stops, weights = IdMap(np.False_), IdMap(NO_WEIGHT)
+    stopped, weighted = set[int](), dict[int, float]()
     for _ in range(9):
-        some = rng.choice(9999, int(rng.choice([1, 63, MOST_CHANGES + 7])), replace=False)
+        size = int(rng.choice([0, 1, 63, MOST_CHANGES + 7]))
+        ids = np.sort(rng.choice(9999, size, replace=False))
+        some = ids.tolist()
         present = bool(rng.random() < 0.6)
-        ids.change(some.astype(np.int64), present=present)
-        plain = plain | set(some.tolist()) if present else plain - set(some.tolist())
+        values = rng.integers(0, 3, size).astype(np.float32)
+        stops.put(ids, present)
+        weights.put(ids, values if present else NO_WEIGHT)
+        if present:
+            stopped |= set(some)
+            weighted |= dict(zip(some, values.tolist(), strict=True))
+        else:
+            stopped -= set(some)
+            weighted = {key: each for key, each in weighted.items() if key not in set(some)}
         asked = rng.integers(-9, 9999, 111)
-        assert ids.contains(asked).tolist() == [each in plain for each in asked.tolist()]
-        assert (len(ids), ids.sorted_ids().tolist()) == (len(plain), sorted(plain))
+        assert stops.of(asked).tolist() == [each in stopped for each in asked.tolist()]
+        np.testing.assert_array_equal(
+            weights.of(asked), [weighted.get(each, np.nan) for each in asked.tolist()]
+        )
+        assert (len(stops), len(weights)) == (len(stopped), len(weighted))
+        assert stops.sorted_ids().tolist() == sorted(stopped)
+        assert dict(zip(*map(np.ndarray.tolist, weights.items()), strict=True)) == weighted
         after, most = int(asked[0]), int(rng.integers(1, 999))
-        above = sorted(each for each in plain if each > after)[:most]
-        assert ids.sorted_ids(after, most).tolist() == above
+        above = sorted(each for each in stopped if each > after)[:most]
+        assert stops.sorted_ids(after, most).tolist() == above
 
 
 @given(seed=st.integers(0, 2**32 - 1))

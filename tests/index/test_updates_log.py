@@ -4,9 +4,11 @@ import errno
 import os
 import resource
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from grace.configs.errors import InputError, RequestError
 from grace.index.updates.log import FILE, MAGIC, NotKeptError, UpdateLog
@@ -35,6 +37,22 @@ def found_in(folder: Path, content: bytes) -> tuple[list[bytes], int]:
     log.close()
     assert len((folder / FILE).read_bytes()) == len(content) - log.cut
     return found, log.cut
+
+
+def test_a_log_has_the_bytes_that_its_format_names(tmp_path: Path) -> None:
+    """So that this server reads the log of an older one."""
+    groups = (*GROUPS, [b"%d" % number for number in range(1111)])
+    expected = MAGIC
+    for group in groups:
+        payload = b"".join(struct.pack("<I", len(each)) + each for each in group)
+        header = b"UPDS" + struct.pack("<QQ", len(payload), xxh3_64_intdigest(payload))
+        expected += header + struct.pack("<Q", xxh3_64_intdigest(header)) + payload + b"\xa5"
+    log = UpdateLog(tmp_path, lambda message: None)
+    for group in groups:
+        log.append(group)
+    log.close()
+    assert (tmp_path / FILE).read_bytes() == expected
+    assert found_in(tmp_path, expected) == ([each for group in groups for each in group], 0)
 
 
 def test_a_log_cut_anywhere_keeps_all_whole_groups_and_goes_on(tmp_path: Path) -> None:

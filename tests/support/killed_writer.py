@@ -57,6 +57,7 @@ def die_in_call(number: int) -> None:
     for name in CALLS:
         setattr(os, name, deadly(getattr(os, name)))
     os.__dict__["write"] = write
+    os.__dict__["writev"] = lambda file, parts: write(file, memoryview(b"".join(parts)))
 
 
 def write_and_publish(root: Path, version: int) -> None:

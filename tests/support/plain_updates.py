@@ -5,17 +5,98 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
+from grace.configs.errors import RequestError
 from grace.index.entities import group_ads
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import TargetingSchema
-from grace.proto.retrieval_pb2 import UpdateAdsRequest
+from grace.index.targeting.schema import TargetingSchema, is_name
+from grace.index.updates.update import MOST_IDS, MOST_LEVELS
+from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
+from support.strict_wire import UPDATE, MalformedError, UnknownFieldError, decode
 
 SCHEMA = TargetingSchema((), (), hash_seed=7)
 ENTITIES = ("campaign", "advertiser")
+
+
+PlainLevels = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class PlainUpdate:
+    """Ids are ascending, each once."""
+
+    sequence: int
+    full: bool
+    stop: PlainLevels
+    resume: PlainLevels
+    weights: dict[int, float]
+    unweight: list[int]
+
+
+def plain_update(message: bytes) -> PlainUpdate:
+    """Read an UpdateAdsRequest with the strict reader and protobuf's own, and refuse what is wrong
+    with it. Levels are checked in the order of their names."""
+    try:
+        decode(message, UPDATE)
+    except MalformedError:
+        raise DecodeError from None
+    except UnknownFieldError as error:
+        fault = "unknown to this server; upgrade the server, or leave it out"
+        raise RequestError(f"field {error.number}", fault) from None
+    request = UpdateAdsRequest.FromString(message)
+    both = (request.stop, request.resume)
+    ids = sum(len(each.ids) for levels in both for each in levels.values())
+    ids += len(request.weights) + len(request.unweight)
+    if ids > MOST_IDS:
+        fault = f"{ids} ids and weights, at most {MOST_IDS}: stop entities rather than their ads"
+        raise RequestError("stop", fault)
+    if (levels := len({*request.stop, *request.resume})) > MOST_LEVELS:
+        fault = f"{levels} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
+        raise RequestError("stop", fault)
+    if request.sequence == 0:
+        raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
+    if request.kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
+        raise RequestError("kind", f"{request.kind} is not a kind; send KIND_DELTA or KIND_FULL")
+    full = request.kind == UpdateAdsRequest.KIND_FULL
+    for name in ("resume", "unweight"):
+        if full and getattr(request, name):
+            fault = "a FULL update replaces the whole state and must not have it; leave it out"
+            raise RequestError(name, fault)
+    weights = plain_weights(request)
+    stop, resume = plain_levels("stop", request.stop), plain_levels("resume", request.resume)
+    for level in sorted(stop.keys() & resume.keys()):
+        if twice := set(stop[level]) & set(resume[level]):
+            fault = f"{min(twice)} is in stop, too; send it in one of them"
+            raise RequestError(f"resume[{level!r}]", fault)
+    if twice := set(request.unweight) & weights.keys():
+        raise RequestError("unweight", f"{min(twice)} is in weights, too; send it in one of them")
+    unweight = sorted(set(request.unweight))
+    return PlainUpdate(request.sequence, full, stop, resume, weights, unweight)
+
+
+def plain_levels(name: str, given: Mapping[str, Ids]) -> PlainLevels:
+    for level in sorted(given):
+        if not is_name(level):
+            fault = "not a level; send 'ad', or the name of an entity of the targeting schema"
+            raise RequestError(f"{name}[{level[:80]!r}]", fault)
+    return {level: sorted(set(ids.ids)) for level, ids in given.items()}
+
+
+def plain_weights(request: UpdateAdsRequest) -> dict[int, float]:
+    weights: dict[int, float] = {}
+    for place, each in enumerate(request.weights):
+        if not math.isfinite(each.weight):
+            fault = f"must be finite, got {each.weight}; send another weight"
+            raise RequestError(f"weights[{place}].weight", fault)
+        if each.ad_id in weights:
+            fault = f"ad {each.ad_id} has two weights; send only one"
+            raise RequestError(f"weights[{place}].ad_id", fault)
+        weights[each.ad_id] = each.weight
+    return weights
 
 
 @dataclass

@@ -11,12 +11,13 @@ from typing import Any, cast
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from grace.proto.retrieval_pb2 import RetrieveRequest
+from grace.proto.retrieval_pb2 import RetrieveRequest, UpdateAdsRequest
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 _UINT32 = 2**32 - 1
 
 REQUEST = cast("Descriptor", RetrieveRequest.DESCRIPTOR)
+UPDATE = cast("Descriptor", UpdateAdsRequest.DESCRIPTOR)
 
 Values = dict[str, Any]
 
@@ -92,6 +93,8 @@ def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: 
         if _is_map(field):
             nothing: Any = {} if inner.fields_by_name["value"].message_type is not None else 0
             values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", nothing)
+        elif field.is_repeated:
+            values.setdefault(field.name, []).append(read)
         else:
             _merge(values.setdefault(field.name, {}), read)
     elif not field.is_repeated:
@@ -129,8 +132,12 @@ def _scalar(wire: "_Wire", field: FieldDescriptor) -> Any:
     number = wire.varint()
     if field.type == field.TYPE_BOOL:
         return number != 0
+    if field.type == field.TYPE_UINT64:
+        return number
     if field.type == field.TYPE_UINT32:
         return number & _UINT32
+    if field.type == field.TYPE_ENUM:
+        return (number + 2**31) % 2**32 - 2**31
     assert field.type == field.TYPE_INT64
     return number - 2**64 if number >= 2**63 else number
 

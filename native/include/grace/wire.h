@@ -7,6 +7,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "grace/abi.h"
 #include "grace/utf8.h"
 
 namespace grace::wire {
@@ -229,5 +230,76 @@ inline int64_t count_packed(Reader packed) {
   while (!packed.done()) packed.varint();
   return count;
 }
+
+// Counts the values of one repeated integer field; false if the tag is another field's.
+inline bool count_integers(Reader& message, uint32_t tag, uint32_t field, int64_t& count) {
+  if (tag == tag_of(field, kBytes)) {
+    count += count_packed(message.bytes());
+    return true;
+  }
+  return take_integers(message, tag, field, [&](uint64_t) { ++count; });
+}
+
+inline int64_t varint_size(uint64_t value) {
+  int64_t size = 1;
+  for (; value >= 0x80; value >>= 7) ++size;
+  return size;
+}
+
+// Returns the size of a text, a message or a packed list of `bytes` bytes with its tag and its
+// size; the field's number must be below 16.
+inline int64_t field_size(int64_t bytes) {
+  return 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
+}
+
+// Writes into room that the caller has counted.
+class Writer {
+ public:
+  Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
+
+  int64_t written() const { return at_ - begin_; }
+
+  void varint(uint64_t value) {
+    require(end_ - at_ >= varint_size(value), kNoRoom);
+    for (; value >= 0x80; value >>= 7) *at_++ = static_cast<uint8_t>(value | 0x80);
+    *at_++ = static_cast<uint8_t>(value);
+  }
+
+  void bytes(const void* from, int64_t size) {
+    require(end_ - at_ >= size, kNoRoom);
+    if (size > 0) std::memcpy(at_, from, static_cast<size_t>(size));
+    at_ += size;
+  }
+
+  void head(uint32_t field, int64_t size) {
+    varint(tag_of(field, kBytes));
+    varint(static_cast<uint64_t>(size));
+  }
+
+  // As in proto3, zero and empty values are not written.
+  void number(uint32_t field, uint64_t value) {
+    if (value == 0) return;
+    varint(tag_of(field, kVarint));
+    varint(value);
+  }
+
+  void text(uint32_t field, std::string_view value) {
+    if (!value.empty()) packed(field, value.data(), static_cast<int64_t>(value.size()));
+  }
+
+  // Writes a packed field of fixed-size numbers, whose bytes are those in memory.
+  void packed(uint32_t field, const void* from, int64_t size) {
+    if (size == 0) return;
+    head(field, size);
+    bytes(from, size);
+  }
+
+ private:
+  static constexpr const char* kNoRoom = "wire: no room for the message";
+
+  uint8_t* begin_;
+  uint8_t* at_;
+  uint8_t* end_;
+};
 
 }  // namespace grace::wire

@@ -1,10 +1,9 @@
-// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, the last entry of
-// each name in a map, undeclared names, and batches of messages.
+// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, undeclared names,
+// and batches of messages.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 #include <string_view>
 #include <vector>
 
@@ -12,7 +11,7 @@
 #include "grace/parallel.h"
 #include "grace/wire.h"
 #include "grace/wire_faults.h"
-#include "grace/xxh3.h"
+#include "grace/wire_maps.h"
 
 namespace grace::wire {
 
@@ -30,71 +29,6 @@ enum : uint32_t {
   kIncludeSids = 10,
   kExcludeEntry = 11,
   kAtMostEntry = 12,
-};
-
-// Names have other hashes in every process: no caller can choose names that collide.
-inline uint64_t seed_of_this_process() {
-  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
-  return seed;
-}
-
-// The entries of a map: of one name, only the last one counts. An entry that belongs to an entry of
-// another map has that `parent`.
-template <typename Entry>
-class LastOfEachName {
- public:
-  void put(const Entry& entry) {
-    if (2 * (entries_.size() + 1) > cells_.size()) grow();
-    int32_t& cell = cells_[cell_of(entry)];
-    if (cell == kFree) {
-      cell = static_cast<int32_t>(entries_.size());
-      entries_.push_back(entry);
-    } else {
-      entries_[cell] = entry;
-    }
-  }
-
-  void clear() {
-    cells_.clear();
-    entries_.clear();
-  }
-
-  size_t size() const { return entries_.size(); }
-
-  // By parent and name. Nothing may be put after it.
-  const std::vector<Entry>& sorted() {
-    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-      return a.parent != b.parent ? a.parent < b.parent : a.name < b.name;
-    });
-    return entries_;
-  }
-
-  // In any order.
-  const std::vector<Entry>& entries() const { return entries_; }
-
- private:
-  static constexpr int32_t kFree = -1;
-
-  size_t cell_of(const Entry& entry) const {
-    const size_t mask = cells_.size() - 1;
-    size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
-    while (cells_[at] != kFree) {
-      const Entry& there = entries_[cells_[at]];
-      if (there.parent == entry.parent && there.name == entry.name) break;
-      at = (at + 1) & mask;
-    }
-    return at;
-  }
-
-  void grow() {
-    cells_.assign(std::max<size_t>(16, 2 * cells_.size()), kFree);
-    for (size_t i = 0; i < entries_.size(); ++i) {
-      cells_[cell_of(entries_[i])] = static_cast<int32_t>(i);
-    }
-  }
-
-  std::vector<int32_t> cells_;  // a power of two of them, at most half of them taken
-  std::vector<Entry> entries_;
 };
 
 constexpr int64_t kUnknownNumbers = 5;
