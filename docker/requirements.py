@@ -34,7 +34,7 @@ def main(uv: str, described: Path, out: Path) -> None:
     extras = project["optional-dependencies"]
     wanted = [*content["build-system"]["requires"], *project["dependencies"]]
     found = locked(uv, [*wanted, *extras["traces"], *extras["gpu"]])
-    (cuda,) = {name[1] for each in found if (name := re.match(r"cuda-toolkit==(\d+\.\d+)", each))}
+    (cuda,) = re.findall(r"^cuda-toolkit==(\d+\.\d+)", "\n".join(found), re.MULTILINE)
     files = {
         "project": [each for each in found if not OF_TORCH.match(each)],
         "torch": [each for each in found if OF_TORCH.match(each)],
