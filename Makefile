@@ -22,12 +22,13 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 TOOLS := .venv/.installed-dev
 PROTO_TOOLS := build/grpcio-tools-1.75.1
+UV := build/uv-0.13.9
 SANITIZED := $(CURDIR)/native/_build/sanitized
 SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 
 .DELETE_ON_ERROR:
-.PHONY: help setup native proto fix check test test-compile test-gpu test-package image test-image soak sanitize bench load demo demo-model
+.PHONY: help setup native proto fix check test test-compile test-gpu test-package lock image test-image soak sanitize bench load demo demo-model
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +126,16 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 
 test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
+
+$(UV)/.installed: | $(INSTALLED)
+	@echo "installing into $(UV): uv"
+	@mkdir -p build
+	@$(BIN)/python -m venv --clear $(UV)
+	@$(UV)/bin/python -m pip install --quiet --disable-pip-version-check uv==$(UV:build/uv-%=%)
+	@touch $@
+
+lock: $(UV)/.installed  ## pin the packages of the images again, each with its hashes: docker/locked
+	$(BIN)/python docker/requirements.py $(UV)/bin/uv pyproject.toml docker/locked
 
 image:  ## build the container image grace:cpu, or with IMAGE=cuda the one for a GPU
 	$(IMAGE_BUILD) $(IMAGE_ARGS) --target $(IMAGE) --tag grace:$(IMAGE) --file docker/Dockerfile .

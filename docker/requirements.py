@@ -1,29 +1,49 @@
-"""Write the packages of pyproject.toml as files for pip, one for each stage of the images.
+"""Pin the packages of the images, each with the hashes of its files: `make lock`.
 
-    python3 requirements.py pyproject.toml OUT
+    python requirements.py UV pyproject.toml OUT
 
-project.txt  what the project needs, traces included
-gpu.txt      what it also needs on a GPU
-nvcc.txt     the compiler of the GPU kernels
+project.txt  what the project and its build need, traces included, but for torch
+torch.txt    torch for CUDA, as PyPI has it, with its libraries, and Triton
+nvcc.txt     the compiler of the GPU kernels, of the CUDA version of that torch
 """
 
+import re
+import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
+OF_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*)==")
 
-def main(described: Path, out: Path) -> None:
-    project = tomllib.loads(described.read_text(encoding="utf-8"))["project"]
+
+def locked(uv: str, wanted: Sequence[str]) -> list[str]:
+    """Return a pinned requirement, with its hashes, for each package that these need."""
+    command = [uv, "pip", "compile", "--universal", "--python-version", "3.11", "--quiet"]
+    command += ["--generate-hashes", "--no-annotate", "--no-header", "-"]
+    text = "\n".join(wanted)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"error: {done.stderr.strip()}")
+    return re.split(r"\n(?! )", done.stdout.strip())
+
+
+def main(uv: str, described: Path, out: Path) -> None:
+    content = tomllib.loads(described.read_text(encoding="utf-8"))
+    project = content["project"]
     extras = project["optional-dependencies"]
+    wanted = [*content["build-system"]["requires"], *project["dependencies"]]
+    found = locked(uv, [*wanted, *extras["traces"], *extras["gpu"]])
+    (cuda,) = re.findall(r"^cuda-toolkit==(\d+\.\d+)", "\n".join(found), re.MULTILINE)
     files = {
-        "project": [*project["dependencies"], *extras["traces"]],
-        "gpu": extras["gpu"],
-        "nvcc": extras["nvcc"],
+        "project": [each for each in found if not OF_TORCH.match(each)],
+        "torch": [each for each in found if OF_TORCH.match(each)],
+        "nvcc": locked(uv, [line.replace(">=13", f"=={cuda}.*") for line in extras["nvcc"]]),
     }
-    out.mkdir(parents=True, exist_ok=True)
     for name, lines in files.items():
-        (out / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        text = "".join(f"{line}\n" for line in ("# Written by make lock.", *lines))
+        (out / f"{name}.txt").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -145,3 +146,48 @@ def test_the_builder_and_the_server_share_the_snapshots(services: Mapping[str, A
     command = services["server"]["command"]
     assert command[command.index("--snapshots") + 1] == root
     assert services["builder"]["healthcheck"]["test"][-1] == f"{root}/CURRENT"
+
+
+def locked(docker: Path, name: str) -> dict[str, list[str]]:
+    """Return the versions of each package in a lock; a package may have one for each Python."""
+    versions: dict[str, list[str]] = {}
+    for line in re.split(r"\n(?! )", (docker / "locked" / f"{name}.txt").read_text())[1:]:
+        found = re.match(r"([a-z0-9-]+)==([^ ]+) ", line)
+        if found is not None:
+            assert "\n    --hash=sha256:" in line, found[1]
+            versions.setdefault(found[1], []).append(found[2])
+    return versions
+
+
+def test_the_images_lock_every_package_that_the_project_needs(
+    docker: Path, repository: Path
+) -> None:
+    """If this fails, a dependency has changed: run `make lock`."""
+    content = tomllib.loads((repository / "pyproject.toml").read_text())
+    extras = content["project"]["optional-dependencies"]
+    project = [*content["build-system"]["requires"], *content["project"]["dependencies"]]
+    of_torch, compiler = locked(docker, "torch"), locked(docker, "nvcc")
+    assert len(of_torch["torch"]) == 1
+    for wanted, found in (
+        ([*project, *extras["traces"], *extras["gpu"]], locked(docker, "project") | of_torch),
+        (extras["nvcc"], compiler),
+    ):
+        for line in wanted:
+            name, bounds = re.match(r"([\w-]+)([^;]*)", line).groups()  # type: ignore[union-attr]
+            for version in found[name]:
+                assert fits(version, bounds), f"{name} {version} is locked, not {bounds}"
+    (cuda,) = of_torch["cuda-toolkit"]
+    assert [each[:5] for each in compiler["nvidia-cuda-nvcc"]] == [f"{cuda[:4]}."]
+
+
+def fits(version: str, bounds: str) -> bool:
+    return all(
+        numbers(version) >= numbers(bound[2:])
+        if bound.startswith(">=")
+        else numbers(version) < numbers(bound.strip("<"))
+        for bound in bounds.split(",")
+    )
+
+
+def numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
