@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Service:
     def input(self, batch: RequestBatch) -> InputBatch:
         if batch.pair.snapshot.facts.version in self.hanging:
             self.hung.append(weakref.ref(batch.pair))
-            assert self.gate.wait(LONG)
+            assert self.gate.wait(4 * LONG)
         return STAGES.input(batch)
 
     @property
@@ -169,11 +168,14 @@ def test_so_many_loads_may_hang_and_then_the_server_begins_no_other(
             "system, or restart the server"
         )
         service.gate.set()
-        while service.version != 2:
-            with suppress(ServiceError):
+        while "earlier loads" in text:
+            text = ""
+            try:
                 await service.reloads.load(2, None)
+            except ServiceError as error:  # on a busy machine, this load may seem to hang, too
+                text = error.text
 
-    run(serving_files, tmp_path, use, hang_seconds=0.1)
+    run(serving_files, tmp_path, use, hang_seconds=0.5)
 
 
 def test_work_that_is_slow_but_goes_on_does_not_hang() -> None:
