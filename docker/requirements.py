@@ -2,7 +2,7 @@
 
     python requirements.py UV pyproject.toml OUT
 
-project.txt  what the project and its build need, traces included, but for torch
+project.txt  what the project and its build need, traces included, without torch
 torch.txt    torch for CUDA, as PyPI has it, with its libraries, and Triton
 nvcc.txt     the compiler of the GPU kernels, of the CUDA version of that torch
 """
@@ -18,7 +18,7 @@ OF_TORCH = re.compile(r"(torch|triton|nvidia-.*|cuda-.*)==")
 
 
 def locked(uv: str, wanted: Sequence[str]) -> list[str]:
-    """Return a pinned requirement, with its hashes, for each package that these need."""
+    """Return a pinned requirement, with its hashes, for each package that `wanted` needs."""
     command = [uv, "pip", "compile", "--universal", "--python-version", "3.11", "--quiet"]
     command += ["--generate-hashes", "--no-annotate", "--no-header", "-"]
     text = "\n".join(wanted)

@@ -11,7 +11,8 @@ from typing import TypeVar
 from grace.server.observe.thread_names import name_this_thread
 
 LOOKS = 10
-"""A thread hangs if this many looks find no progress. Looks, since the process may be stopped."""
+"""The looks in a row without progress after which a thread hangs. The event loop counts looks
+rather than time, because the process itself may have been stopped."""
 
 _Result = TypeVar("_Result")
 
@@ -31,7 +32,7 @@ class DaemonThread:
 
     @property
     def hanging(self) -> int:
-        """The number of threads that were left to work that hangs, and still do."""
+        """The number of threads whose work hung and has not ended yet."""
         self._left = [thread for thread in self._left if thread.is_alive()]
         return len(self._left)
 
@@ -55,8 +56,8 @@ class DaemonThread:
     async def run_unless_it_hangs(self, work: Callable[[], _Result], seconds: float) -> _Result:
         """Return the result of the work. Raise TimeoutError if it makes no progress for `seconds`.
 
-        Work that waits uses no processor time on its thread, and slow work does, for every piece
-        of a file that it gets. Work that hangs keeps its thread; later work gets another one.
+        Work that hangs uses no processor time on its thread. Slow work uses some for every piece of
+        a file that it reads. Work that hangs keeps its thread; later work gets another one.
         """
         result, used, idle = self.run(work), -1.0, 0
         assert self._thread is not None

@@ -100,7 +100,7 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
 
 
 def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:
-    """Refuse it in the words of Retrieve: the server would carry out only a part of the request."""
+    """The request has an unknown field: the server would carry out only a part of the request."""
     return invalid_field(message, UNKNOWN_FIELD.format(value=number, limit=wire_type))
 
 

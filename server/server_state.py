@@ -30,7 +30,7 @@ class ServerState:
     updates_file  the file that they come from, if any
     takes         whether it serves new calls, as it still does while it lingers before a drain
     open_calls    Retrieve calls whose replies have not been sent completely
-    loop_lag      of the event loop
+    loop_lag      how late the event loop is
     """
 
     def __init__(self) -> None:

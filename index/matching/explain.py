@@ -28,8 +28,8 @@ MOST_SHOWN = 5
 class Reason:
     """One rule of the ad that was tested. Names without a rule pass, and have no reason.
 
-    `user` has all of the user's values for the name. `deciding` are those that fulfil the rule, or
-    those that break it. If the user has none, `deciding` is the schema's `missing` value, if any.
+    `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
+    those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
     """
 
     name: str

@@ -98,6 +98,6 @@ def _merged(old: tuple[Array, Values], new: tuple[Array, Values]) -> tuple[Array
 
 
 def _places(ascending: Array, ids: Array) -> tuple[Array, npt.NDArray[np.bool_]]:
-    """Return where each id is or belongs, and whether it is there. There must be some ids."""
+    """Return where each id is or belongs, and whether it is there. `ascending` is not empty."""
     at = np.searchsorted(ascending, ids)
     return at, ascending[np.minimum(at, len(ascending) - 1)] == ids

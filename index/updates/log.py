@@ -32,7 +32,7 @@ _MARK, _END = b"UPDS", b"\xa5"
 _HEADER, _CHECK, _SIZE = struct.Struct("<4sQQ"), struct.Struct("<Q"), struct.Struct("<I")
 _HEADER_BYTES = _HEADER.size + _CHECK.size
 _MODE = 0o600
-_MOST_PARTS = 1024  # of one call, as Linux limits them
+_MOST_PARTS = 1024  # the most that Linux takes in one call
 
 REWRITE_BYTES = 4 << 20
 """A log is rewritten once it has grown by this plus its size after the last rewrite."""

@@ -31,7 +31,8 @@ Weights: TypeAlias = npt.NDArray[np.float32]
 
 _NONE = np.empty(0, np.int64)
 _HEAD_NUMBERS = 9
-_MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64  # the last of a level
+# The last one is for the whole update, and again for each level.
+_MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64
 
 _read_head = declare("grace_update_read", c_char_p, c_int64, array_out(np.int64))
 _take = declare(
@@ -144,7 +145,7 @@ def full_message(
 
 
 def ids_message(ids: Ids) -> bytes:
-    """Return a grace.v1.Ids. The ids of a GetStopsResponse are written as these are."""
+    """Return a grace.v1.Ids. The ids of a GetStopsResponse have the same bytes."""
     room = _MOST_OTHER_BYTES + _MOST_ID_BYTES * len(ids)
     message, size = np.empty(room, np.uint8), np.empty(1, np.int64)
     _write_ids(len(ids), ids, room, message, size)
@@ -165,7 +166,7 @@ def _levels(name: str, given: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> di
 
 
 def _weights(ad_ids: npt.NDArray[np.int64], weights: Weights) -> tuple[Ids, Weights]:
-    """Return the ads ascending, and their weights. Name the first faulty one."""
+    """Return the ads ascending, and their weights. Raise RequestError for the first faulty one."""
     order = np.argsort(ad_ids, kind="stable")
     ascending = ad_ids[order]
     repeated = order[1:][ascending[1:] == ascending[:-1]]

@@ -129,7 +129,7 @@ GRACE_API int32_t grace_update_read(const char* message, int64_t size, int64_t* 
   });
 }
 
-// Reads all of an update whose head was read.
+// Reads a whole update. The caller has read its head and made the arrays.
 //   levels    int64 [levels, 3]   of stop, then of resume, by name: begin and size of the name, the
 //                                 number of its ids
 //   ids       int64 [ids]         of one level after the other

@@ -3,7 +3,7 @@
 A record gets its event and fields so: `LOG.info("ready", extra={"event": "ready", ...})`. Messages
 may quote a caller's values, so a line never has an exception's message: `exc_info` becomes the
 exception's type and the places it came through. For the same reason a line of a foreign library
-has its logger and place only. What a library prints becomes such a line, too (`PrintedText`).
+has its logger and place only. Text that a library prints becomes such a line, too (`PrintedText`).
 """
 
 import io
@@ -69,9 +69,9 @@ class LineWriter(logging.Handler):
     """Writes on its own thread, many lines at once: writing gives up the interpreter lock, which
     the event loop would have to win back from the stages for every line.
 
-    A warning is written before the call returns, unless that takes `warning_seconds`. Where no one
-    reads, no caller waits again: only the thread does, and lines beyond `most_lines` are lost. The
-    log says how many, and every `report_seconds` how many lines its filters kept out.
+    A caller waits until its warning is written, but at most `warning_seconds`. If no process reads
+    the log, later callers do not wait, and lines beyond `most_lines` are lost. The log reports how
+    many, and every `report_seconds` how many lines its filters kept out.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class LineWriter(logging.Handler):
                 self._changed.wait_for(lambda: self._hurry, self._gather_seconds)
                 self._hurry = False
                 if self._lost:
-                    self._report("log_lines_lost", "no one read the log", self._lost)
+                    self._report("log_lines_lost", self._lost)
                     self._lost = 0
                 if time.monotonic() >= self._report_at:
                     self._report_kept_out()
@@ -157,12 +157,12 @@ class LineWriter(logging.Handler):
                 self._changed.notify_all()
 
     def _report_kept_out(self) -> None:
-        self._report("library_lines_kept_out", "one place wrote many", self._kept_out)
+        self._report("library_lines_kept_out", self._kept_out)
         self._kept_out, self._report_at = 0, math.inf
 
-    def _report(self, event: str, text: str, lines: int) -> None:
+    def _report(self, event: str, lines: int) -> None:
         """Add a line about others that are missing."""
-        record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, text, None, None)
+        record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, event, None, None)
         record.__dict__.update(event=event, lines=lines)
         self._records.append(record)
         self._accepted += 1

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from grace.server.observe.thread_names import name_this_thread
 
 MOST_BEATS = 15
-"""The beats without a turn of the loop after which it counts as hanging, as a relay's loop does."""
+"""The beats in a row without a turn of the loop after which it hangs. A relay gets as many."""
 
 
 class LoopLag:
-    """What a busy interpreter costs every call. Any thread may ask.
+    """The delay that a busy interpreter adds to every call. Any thread may read it.
 
     `worst()` covers the latest one to two windows, and the timer that is due now.
     """
@@ -46,8 +46,8 @@ class LoopLag:
     def watch_for_hang(self, hangs: Callable[[], object], beat_seconds: float = 1.0) -> None:
         """Call `hangs` from another thread if the loop stands still.
 
-        The thread counts its own beats. There are none while the process or the machine stands
-        still as a whole, so this time does not count.
+        The thread counts its own beats. It has none while the whole process or the machine
+        stands still, so that time does not count.
         """
 
         def beat() -> None:

@@ -112,7 +112,7 @@ class Traces:
         closing = False
         while not closing:
             closing = self._closing.wait(self._gather_seconds)
-            # Only those that wait now: this bounds the traces of a second, and their work.
+            # Takes only the traces that wait now, which bounds their number and work in a second.
             waiting = len(self._ended)
             for begin in range(0, waiting, MOST_AT_ONCE):
                 count = min(waiting - begin, MOST_AT_ONCE)

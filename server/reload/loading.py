@@ -47,7 +47,8 @@ MOST_HANGING = 4
 """The most loads that may hang. Each keeps a thread, and the memory that it has taken."""
 
 HANG_SECONDS = 120.0
-"""A network file system takes up to 90 s to come back after its server restarts."""
+"""The time without progress after which a load fails. A network file system takes up to 90 s to
+come back after its server restarts."""
 
 _LOG = logging.getLogger(LOGGER)
 

@@ -23,8 +23,8 @@ from grace.server.transport.relays.relays import Relays
 
 ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
 ADMIN_REQUESTS, ADMIN_WINDOW_BYTES = 4, 1 << 16
-"""The most requests of up to MOST_BYTES that come in, or are carried out, at once; and what gRPC
-keeps of each further call. docs/operations.md has the memory that they take."""
+"""Admin takes this many large requests at once. gRPC keeps up to twice the window of each further
+call. docs/operations.md has the memory that all of them take."""
 
 QUIET_SECONDS = 2.0
 """How long a server that closes waits at most for its clients to stop calling."""

@@ -48,11 +48,10 @@ def method_of_bytes(reply: Method) -> Method:
 
 
 def _read(kind: type[_Request], message: bytes) -> _Request:
-    """Refuse fields that this server does not know: their sender believes that it does what they
-    say."""
+    """Return the request. Refuse unknown fields: the server would carry out only a part of it."""
     name = kind.DESCRIPTOR.name
     if len(message) > MOST_SMALL_BYTES:
-        text = f"the {name} has {len(message)} bytes, at most {MOST_SMALL_BYTES}"
+        text = f"the {name} has {len(message)} bytes, at most {MOST_SMALL_BYTES}; send fewer"
         raise ServiceError("too_large", text)
     try:
         request = kind.FromString(message)

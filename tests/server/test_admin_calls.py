@@ -82,7 +82,7 @@ def test_bytes_that_are_no_request_are_refused(server: ServerProcess, method: st
 
 
 @of_each
-def test_a_request_is_read_only_if_it_has_the_size_of_one(
+def test_a_request_that_is_far_too_long_is_refused_before_protobuf_reads_it(
     server: ServerProcess, method: str
 ) -> None:
     """A message of unknown fields takes fifty times its size once it is read."""

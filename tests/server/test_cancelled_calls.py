@@ -1,4 +1,4 @@
-"""Callers who give up within milliseconds take nothing from the others, whoever reads the log."""
+"""Callers who give up within milliseconds take nothing from others, even if the log is unread."""
 
 import json
 

@@ -1,4 +1,4 @@
-// Maps from texts to messages, as readers of several messages need them.
+// Maps from texts to messages, shared by the readers of several messages.
 #pragma once
 
 #include <algorithm>

@@ -104,9 +104,10 @@ class WatchedCredentials:
 def _warn_if_public(setting: str, path: Path) -> None:
     """Warn of a key or a token file that every user of the machine may read.
 
-    Its group may: Kubernetes gives the files of a Secret to the group of the pod (`fsGroup`).
+    The file's group may read it: Kubernetes gives the files of a Secret to the group of the pod
+    (`fsGroup`).
     """
-    with suppress(OSError):  # it has gone, and what was read is in use
+    with suppress(OSError):  # the file has gone; its old content is in use
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IROTH:
             facts = {"event": "secret_is_public", "setting": setting, "path": str(path)}

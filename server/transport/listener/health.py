@@ -96,7 +96,7 @@ async def _service(message: bytes, context: _Context) -> str:
     If gRPC parsed the message, it would log an error for every call with faulty bytes.
     """
     if len(message) > MOST_BYTES:
-        text = f"the request has {len(message)} bytes, at most {MOST_BYTES}"
+        text = f"the request has {len(message)} bytes, at most {MOST_BYTES}; send fewer"
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
     try:
         service: str = HealthCheckRequest.FromString(message).service

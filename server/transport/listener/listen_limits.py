@@ -40,9 +40,9 @@ class ListenLimits:
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
     traces         whether the server traces calls, so that it needs their header `traceparent`
-    requests       requests that may come in at once, further ones wait at the client; 0: any number
-    window_bytes   what gRPC keeps of a call, and up to twice that, if nothing reads it: a request
-                   that has no place yet, or what follows the request of an open call
+    requests       requests that may come in at once; further ones wait at the client. 0: any number
+    window_bytes   half of the most bytes that gRPC keeps of a call while nothing reads them: a
+                   request that has no place yet, or bytes after the request of an open call
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
     keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads

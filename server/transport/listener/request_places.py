@@ -27,7 +27,7 @@ class RequestPlaces(grpc.aio.ServerInterceptor):
 
     def __init__(self, places: int) -> None:
         self._free = places
-        # Since when a request has been coming, and how to end its call. None: it has come.
+        # The time when a request began to come, and how to end its call. None: it has come.
         self._held: dict[asyncio.Task[Any], tuple[float, Callable[[], None]] | None] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
         self._loop = asyncio.get_running_loop()

@@ -153,7 +153,7 @@ def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
     run(serving_files, tmp_path, use, hang_seconds=100 * LONG)
 
 
-def test_so_many_loads_may_hang_and_then_the_server_begins_no_other(
+def test_the_server_begins_no_load_while_the_most_loads_that_may_hang_do(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     async def use(service: Service, live: LiveRoot) -> None:
@@ -197,7 +197,7 @@ def test_work_that_is_slow_but_goes_on_does_not_hang() -> None:
 def test_one_reader_reads_on_the_thread_of_its_caller(
     serving_files: ServingFiles,
 ) -> None:
-    """Or a load whose files are read slowly would seem to hang."""
+    """On another thread, a slow reader would make its load seem to hang."""
     threads = set[int]()
 
     def allocate(size: int) -> object:

@@ -1,4 +1,4 @@
-"""Large updates next to calls: no call waits much longer than one usually may.
+"""Large updates next to calls: no call takes much longer than usual.
 
 The engine takes a fixed time for a batch of any size. Client processes make the calls, and another
 one, of lower priority, sends the updates. Latencies of a busy machine say nothing.
