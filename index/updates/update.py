@@ -91,6 +91,8 @@ def _read(message: bytes, *, bounded: bool) -> AdUpdate:
         # The server would otherwise carry out only a part of the update.
         fault = "unknown to this server; upgrade the server, or leave it out"
         raise RequestError(f"field {unknown}", fault)
+    if bounded and max(stops, resumes) > MOST_LEVELS:  # before their names become texts
+        raise _too_many_levels(max(stops, resumes))
     if bounded and sum(counts) > MOST_IDS:
         fault = f"{sum(counts)} ids and weights, at most {MOST_IDS}"
         raise RequestError("stop", f"{fault}: stop entities rather than their ads")
@@ -100,8 +102,7 @@ def _read(message: bytes, *, bounded: bool) -> AdUpdate:
     _take(message, len(message), len(rows), *counts, rows, ids, ad_ids, weights, unweight)
     names = [message[begin : begin + size].decode() for begin, size, _ in rows.tolist()]
     if bounded and len(set(names)) > MOST_LEVELS:
-        fault = f"{len(set(names))} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
-        raise RequestError("stop", fault)
+        raise _too_many_levels(len(set(names)))
     if sequence == 0:
         raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
     if kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
@@ -125,6 +126,11 @@ def _read(message: bytes, *, bounded: bool) -> AdUpdate:
     )
     _require_no_contradiction(update)
     return update
+
+
+def _too_many_levels(levels: int) -> RequestError:
+    fault = f"{levels} levels in stop and resume, at most {MOST_LEVELS}; send fewer"
+    return RequestError("stop", fault)
 
 
 def full_message(

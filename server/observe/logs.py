@@ -149,12 +149,22 @@ class LineWriter(logging.Handler):
                 if time.monotonic() >= self._report_at:
                     self._report_kept_out()
                 records, self._records = self._records, []
-            lines = map(self.format, records)
+            lines = map(self._line_of, records)
             self._write("".join(f"{line}\n" for line in lines))
             with self._changed:
                 self._written += len(records)
                 self._stuck = False
                 self._changed.notify_all()
+
+    def _line_of(self, record: logging.LogRecord) -> str:
+        """Return the record's line, or one that says why it has none: the thread must not end."""
+        try:
+            return self.format(record)
+        except Exception as error:  # noqa: BLE001, whatever a field raises as it becomes text
+            where = f"{Path(record.pathname).name}:{record.lineno}"
+            broken = logging.LogRecord(LOGGER, logging.ERROR, "", 0, "log_line_broke", None, None)
+            broken.__dict__.update(where=where, error=type(error).__name__)
+            return self.format(broken)
 
     def _report_kept_out(self) -> None:
         self._report("library_lines_kept_out", self._kept_out)
@@ -186,6 +196,11 @@ class PrintedText(io.TextIOBase):
     Callers can cause prints, and the event loop must not wait until they are written. The line has
     the place of the print, and the exception that is being handled there.
     """
+
+    encoding = "utf-8"
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, text: str) -> int:
         if text.strip():

@@ -34,17 +34,20 @@ class LoopLag:
     async def watch(self) -> None:
         """Run until cancelled."""
         window_end = time.perf_counter() + self._window_seconds
-        while True:
-            self._due = time.perf_counter() + self._tick_seconds
-            await asyncio.sleep(self._tick_seconds)
-            now = time.perf_counter()
-            self._now = max(self._now, now - self._due)
-            if now >= window_end:
-                self._before, self._now = self._now, 0.0
-                window_end = now + self._window_seconds
+        try:
+            while True:
+                self._due = time.perf_counter() + self._tick_seconds
+                await asyncio.sleep(self._tick_seconds)
+                now = time.perf_counter()
+                self._now = max(self._now, now - self._due)
+                if now >= window_end:
+                    self._before, self._now = self._now, 0.0
+                    window_end = now + self._window_seconds
+        finally:
+            self._due = math.inf  # a loop that has ended does not stand still
 
     def watch_for_hang(self, hangs: Callable[[], object], beat_seconds: float = 1.0) -> None:
-        """Call `hangs` from another thread if the loop stands still.
+        """Call `hangs` from another thread if the loop stands still, until `watch` ends.
 
         The thread counts its own beats. It has none while the whole process or the machine
         stands still, so that time does not count.
@@ -56,6 +59,8 @@ class LoopLag:
             while missed < MOST_BEATS:
                 time.sleep(beat_seconds)
                 missed, due = (missed + 1 if due == self._due else 0), self._due
+                if math.isinf(due):
+                    return
             hangs()
 
         threading.Thread(target=beat, name="grace-watch", daemon=True).start()

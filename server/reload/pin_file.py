@@ -5,6 +5,8 @@ The file is one line of JSON with its digest, so that a damaged file is never re
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
@@ -12,7 +14,7 @@ import xxhash
 from grace.configs.errors import ConfigError
 from grace.configs.regular_files import read_regular
 from grace.index.snapshot import MAX_VERSION
-from grace.index.storage.folder import open_root, write_new
+from grace.index.storage.folder import write_new
 from grace.server.reload.decision import Pin
 
 NAME = "pin.json"
@@ -51,11 +53,12 @@ class PinFile:
         else:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             (folder / NEW).unlink(missing_ok=True)
-            with open_root(folder) as opened:
+            with _opened(folder) as opened:
                 write_new(NEW, opened, [_rendered(pin)], mode=0o600)
             (folder / NEW).replace(self.path)
         if folder.exists():
-            _sync(folder)
+            with _opened(folder) as opened:
+                os.fsync(opened)  # so that the name survives a power cut
 
     def _fault(self, fault: str) -> ConfigError:
         return ConfigError(
@@ -70,10 +73,10 @@ def _rendered(pin: Pin) -> bytes:
     return json.dumps({**fields, "xxh3_64": digest}).encode() + b"\n"
 
 
-def _sync(folder: Path) -> None:
-    """Sync the folder, so that the name survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        yield descriptor
     finally:
         os.close(descriptor)

@@ -216,6 +216,22 @@ def test_lines_that_a_filter_keeps_out_are_counted_and_reported_together() -> No
     assert (second["event"], second["lines"]) == ("library_lines_kept_out", 6)
 
 
+def test_a_line_that_cannot_be_written_is_replaced_and_later_ones_follow() -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise KeyError(SECRET)
+
+    sink = Sink()
+    logger = logger_of(LineWriter(sink.write))
+    logger.warning("first", extra={"field": Broken()})
+    logger.warning("second")
+    wait_until(lambda: "second" in sink.getvalue(), "the log goes on")
+    broken, second = map(json.loads, sink.getvalue().splitlines())
+    assert (broken["event"], broken["error"]) == ("log_line_broke", "KeyError")
+    assert broken["where"].startswith("test_logs.py:")
+    assert second["event"] == "second"
+
+
 @pytest.mark.subprocess
 def test_what_a_library_prints_is_a_line_with_its_place_and_its_exception() -> None:
     code = f"""

@@ -159,6 +159,8 @@ def test_only_a_loop_that_stands_still_hangs(stands_still: bool) -> None:
         watch.cancel()
 
     asyncio.run(run())
+    if not stands_still:  # nor does a loop that has ended
+        assert not hangs.wait(0.1 * (MOST_BEATS + 5))
 
 
 @pytest.fixture

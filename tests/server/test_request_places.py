@@ -7,11 +7,7 @@ from typing import Any
 import grpc
 import pytest
 
-from grace.server.transport.listener.request_places import (
-    PATIENCE_SECONDS,
-    SMALL_BYTES,
-    RequestPlaces,
-)
+from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
 
 
 class Calls:
@@ -61,28 +57,15 @@ def run(places: int, use: Callable[[Calls], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_the_newest_call_gets_a_place_as_soon_as_a_small_request_has_come() -> None:
+def test_the_newest_call_gets_a_place_as_soon_as_a_request_has_come() -> None:
     async def use(calls: Calls) -> None:
         await calls.begin("a", "b", "c", "d")
         assert calls.placed == ["a", "b"]
-        calls.send("a", bytes(SMALL_BYTES))
+        calls.send("a", b"request")
         await turns()
         assert calls.placed == ["a", "b", "d"]
 
     run(2, use)
-
-
-def test_a_call_with_a_large_request_keeps_its_place_to_its_end() -> None:
-    async def use(calls: Calls) -> None:
-        await calls.begin("a", "b")
-        calls.send("a", bytes(SMALL_BYTES + 1))
-        await turns()
-        assert calls.placed == ["a"]
-        calls.end("a")
-        await turns()
-        assert calls.placed == ["a", "b"]
-
-    run(1, use)
 
 
 @pytest.mark.parametrize("moment", range(7))

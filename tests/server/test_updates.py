@@ -172,6 +172,14 @@ def test_updates_that_overtake_each_other_on_their_way_are_put_in_order(shared: 
     assert status(shared.server).updates.sequence == last + 63
 
 
+def test_large_updates_that_are_sent_at_once_do_not_keep_each_other_out(shared: Shared) -> None:
+    last, ids = shared.reset(), range(1 << 40, (1 << 40) + 20_000)  # 120 KB each
+    calls = [shared.updater.start(update(last + n, stop={"ad": ids})) for n in range(1, 9)]
+    outcomes = [call.outcome() for call in calls]
+    assert [outcome.text for outcome in outcomes if not outcome.ok] == []
+    shared.reset()
+
+
 def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     healthy_server: ServerProcess,
 ) -> None:

@@ -1,8 +1,9 @@
 """Bound how many requests come in at once, for a listener whose requests may be large.
 
 Until a call asks for its request, gRPC takes little of it (`ListenLimits.window_bytes`). Then gRPC
-takes all that comes. So a call asks once it has a place. It keeps the place until its request has
-come or, if that is large, until the call has ended. A stream of reflection keeps its place, too.
+takes all that comes. So a call asks once it has a place, and keeps the place until its request has
+come. Afterwards, its method has to bound the memory: calls that wait for each other must not wait
+for places, too. A stream of reflection keeps its place to its end.
 """
 
 import asyncio
@@ -13,9 +14,7 @@ import grpc
 
 from grace.server.transport.listener.slow_callers import end_of_this_call
 
-SMALL_BYTES = 1 << 16
-
-PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 5.0
 """While others wait, a call whose request takes longer to come loses its place, and ends."""
 
 
@@ -27,8 +26,8 @@ class RequestPlaces(grpc.aio.ServerInterceptor):
 
     def __init__(self, places: int) -> None:
         self._free = places
-        # The time when a request began to come, and how to end its call. None: it has come.
-        self._held: dict[asyncio.Task[Any], tuple[float, Callable[[], None]] | None] = {}
+        # The time when a request began to come, and how to end its call.
+        self._held: dict[asyncio.Task[Any], tuple[float, Callable[[], None]]] = {}
         self._waiting: dict[asyncio.Future[None], None] = {}  # oldest first
         self._loop = asyncio.get_running_loop()
         self._sweeps = False
@@ -49,10 +48,7 @@ class RequestPlaces(grpc.aio.ServerInterceptor):
             return method
 
         def came(message: bytes) -> Any:
-            if len(message) <= SMALL_BYTES:
-                self._give_back(task)
-            else:
-                self._held[task] = None
+            self._give_back(task)
             return method.request_deserializer(message)
 
         return method._replace(request_deserializer=came)
@@ -92,7 +88,7 @@ class RequestPlaces(grpc.aio.ServerInterceptor):
         self._sweeps = False
         # If this process stood still, requests have come that the loop has not read yet.
         if self._loop.time() < before + 1.5 * PATIENCE_SECONDS:
-            late = [held[1] for held in self._held.values() if held and held[0] <= before]
+            late = [end for began, end in self._held.values() if began <= before]
             for end in late[: len(self._waiting)]:
                 end()
         if self._waiting:

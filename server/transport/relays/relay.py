@@ -27,7 +27,14 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.configs.serving import TlsConfig
 from grace.proto.retrieval_pb2 import DESCRIPTOR
-from grace.server.observe.logs import LOGGER, LineWriter, PrintedText, fields_of, log_with
+from grace.server.observe.logs import (
+    LOGGER,
+    LineWriter,
+    PrintedText,
+    fields_of,
+    flush_logs,
+    log_with,
+)
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.credentials.tls import certificate_files
 from grace.server.transport.listener.grpc_listener import (
@@ -72,7 +79,7 @@ async def _relay(end: socket.socket, limits: Sequence[Any]) -> int:
     except* Exception as group:  # the server logs it, and ends
         for error in group.exceptions:
             logging.getLogger(LOGGER).error("front_end_failed", exc_info=error)
-        await asyncio.sleep(0)  # the log's turn
+        await asyncio.to_thread(flush_logs)  # which gives the link the lines
         code = 1
     await link.close()
     return code
