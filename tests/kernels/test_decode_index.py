@@ -12,6 +12,7 @@ from grace.kernels import DecodeIndex
 from grace.kernels.decode.tensors import MOST_SETS_ON_GPU
 from grace.native.build import ROOT
 from support.decode_cases import DecodeCase, branching_case, decode_case
+from support.pretended_gpus import pretend_gpus
 from support.strategies import random_schema
 
 
@@ -20,7 +21,10 @@ def case_of_sets(num_sets: int, mode: MatcherMode = MatcherMode.UNION) -> Decode
     return decode_case(branching_case(rng, 33, 1, random_schema(rng, (3,), num_sets)), mode)
 
 
-def test_more_sets_than_a_gpu_tests_are_refused_when_the_snapshot_is_loaded() -> None:
+def test_more_sets_than_a_gpu_tests_are_refused_when_the_snapshot_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_gpus(monkeypatch)
     names = ", ".join(f"s{i}" for i in range(9))
     with pytest.raises(ConfigError) as raised:
         DecodeIndex.of(case_of_sets(9).snapshot, torch.device("cuda:0"))
