@@ -4,6 +4,7 @@ import fcntl
 import re
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
 from support.documents import the_block
+from support.forked_program import forked_grace
 from support.in_process import invoke_grace
 from support.raw_tables import write_codebook, write_table
 
@@ -43,12 +45,20 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def grace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The program that the script calls, in a fork."""
+    program = tmp_path_factory.mktemp("program") / "grace"
+    with forked_grace(program), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRACE", str(program))
+        yield
+
+
 def run(
     script: Path, ads: Path, root: Path | str, *options: str, **environment: str
 ) -> tuple[int, str]:
     """As cron does: in another folder, with a short PATH."""
     targeting = ads.with_name("targeting.yaml")
-    environment = {"GRACE": str(GRACE), **environment}
     done = subprocess.run(
         ["sh", str(script), str(ads), str(targeting), str(root), *options],
         env=plain_environment(PATH="/usr/bin:/bin", **environment),

@@ -11,7 +11,7 @@ import random
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import pytest
 
 from support.command import GRACE, plain_environment
 from support.documents import NOT_RUN, blocks_of, pages_in_order
+from support.forked_program import forked_grace
 from support.ghz_stand_in import installed_ghz
 from support.t5_folders import T5Shape, write_t5
 
@@ -112,13 +113,13 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def put_programs(folder: Path, ports: Sequence[int]) -> Path:
+def put_programs(folder: Path, ports: Sequence[int], grace: Path) -> Path:
     programs = folder / "programs"
     programs.mkdir()
     installed_ghz(folder / "ghz-stand-in")
     addresses = dict(zip(("retrieve", "admin", "metrics"), ports, strict=True))
     for name, text in PROGRAMS.items():
-        filled = text.format(grace=GRACE, folder=folder, **addresses)
+        filled = text.format(grace=grace, folder=folder, **addresses)
         (programs / name).write_text(f"#!/bin/sh\n{filled}")
         (programs / name).chmod(0o755)
     return programs
@@ -152,27 +153,34 @@ def test_every_command_of_readme_and_docs_runs_in_one_folder(
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
     ports = free_ports(3)
-    programs = put_programs(folder, ports)
+    programs = put_programs(folder, ports, folder / "forked-grace")
     environment = plain_environment(PATH=f"{programs}{os.pathsep}{path}")
-    for page in pages_in_order(repository):
-        script = commands_of(page, folder)
-        for documented, port in zip((50051, 50052, 9464), ports, strict=True):
-            script = script.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{port}")
-            script = script.replace(f"localhost:{documented}", f"localhost:{port}")
-        with subprocess.Popen(
-            ["bash", "-eo", "pipefail", "-c", f"{BEGINNING}{script}\nstop"],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        ) as shell:
-            try:
-                said, _ = shell.communicate()
-            finally:
-                if shell.poll() is None:
-                    os.killpg(shell.pid, 9)
-        assert shell.returncode == 0, f"{page.name}\n{script}\n{said[-4000:]}"
-        for text in (*SAID.get(page.name, ()), *answers_in(page)):
-            assert text in said, f"{page.name} does not say {text!r}:\n{said}"
+    with forked_grace(folder / "forked-grace"):
+        for page in pages_in_order(repository):
+            run_commands_of(page, folder, ports, environment)
+
+
+def run_commands_of(
+    page: Path, folder: Path, ports: Sequence[int], environment: Mapping[str, str]
+) -> None:
+    script = commands_of(page, folder)
+    for documented, port in zip((50051, 50052, 9464), ports, strict=True):
+        script = script.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{port}")
+        script = script.replace(f"localhost:{documented}", f"localhost:{port}")
+    with subprocess.Popen(
+        ["bash", "-eo", "pipefail", "-c", f"{BEGINNING}{script}\nstop"],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            said, _ = shell.communicate()
+        finally:
+            if shell.poll() is None:
+                os.killpg(shell.pid, 9)
+    assert shell.returncode == 0, f"{page.name}\n{script}\n{said[-4000:]}"
+    for text in (*SAID.get(page.name, ()), *answers_in(page)):
+        assert text in said, f"{page.name} does not say {text!r}:\n{said}"

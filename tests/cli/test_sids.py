@@ -15,7 +15,8 @@ import yaml
 
 from grace.bench.sids.vectors import tree_items
 from grace.configs.extras import install_command
-from support.command import GRACE, plain_environment, run_grace
+from support.command import plain_environment, run_grace
+from support.forked_program import forked_grace
 from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
@@ -168,11 +169,12 @@ def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_pat
     text = (repository / "docs" / "sids.md").read_text()
     (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (shell,) = re.findall(r"```sh.*?\n(.*?)```", text, re.DOTALL)
-    environment = plain_environment(PATH=f"{GRACE.parent}:/usr/bin:/bin")
-    for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    environment = plain_environment(PATH=f"{tmp_path}:/usr/bin:/bin")
+    with forked_grace(tmp_path / "grace"):
+        for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
     assert "100 items are new; 0 have another SID than before" in done.stdout
     assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2100

@@ -135,7 +135,7 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
     """Enough steps for the signal to come before the end."""
     train: list[str | Path] = ["nohup", GRACE, "train", "--data", training_folder, "--no-plot"]
     train += ["--out", tmp_path / "out", "--config", training_folder / "recipe.yaml"]
-    train += ["--steps", "400"]
+    train += ["--steps", "111"]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
         train, env=plain_environment(), stdin=nothing, stdout=nothing, stderr=pipe, text=True
