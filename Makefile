@@ -38,22 +38,26 @@ setup: $(TOOLS) $(PROTO_TOOLS)/.installed  ## make .venv with the project in it,
 # Each target installs only what it needs: the project, or an extra of pyproject.toml on top of it.
 list_names = import re, sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
   extra = sys.argv[1:]; lines = p["optional-dependencies"][extra[0]] if extra else p["dependencies"]; \
-  print("installing into .venv:", ", ".join(sorted({re.split("[<>=;]", line)[0] for line in lines})), \
-  "(the first time takes some minutes)", flush=True)
-# Compiling 14,000 files takes pip a minute; Python compiles the few that it imports.
-pip_install = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable
+  print("installing into .venv:", ", ".join(sorted({re.split("[<>=;]", line)[0] for line in lines})), flush=True)
+# On a terminal, pip shows each download; in a log, only faults. Compiling 14,000 files takes pip a
+# minute; Python compiles the few that it imports.
+pip_install = test -t 1 && quiet= || quiet=--quiet; \
+  $(BIN)/python -m pip install $$quiet --disable-pip-version-check --no-compile
 
 $(INSTALLED): pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 	  "error: $(PYTHON) is missing or older than Python 3.11: run make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c '$(list_names)'
-	@$(pip_install) .
+	@echo "The first time, this downloads 2.8 GB on Linux, where PyPI's torch brings CUDA."
+	@echo "Without a GPU, 0.3 GB are enough: stop here, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds," \
+	  "and run make again."
+	@$(pip_install) --editable .
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)
 	@$(BIN)/python -c '$(list_names)' $*
-	@$(pip_install) '.[$*]'
+	@$(pip_install) --editable '.[$*]'
 	@touch $@
 
 native: $(INSTALLED)  ## compile the C++ library, if it is not current; CUDA=1: the GPU kernels too
@@ -69,7 +73,7 @@ $(PROTO_TOOLS)/.installed: | $(INSTALLED)
 	@echo "installing into $(PROTO_TOOLS): grpcio-tools"
 	@mkdir -p build
 	@$(BIN)/python -m venv --clear $(PROTO_TOOLS)
-	@$(PROTO_TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile grpcio-tools==1.75.1
+	@$(subst $(BIN),$(PROTO_TOOLS)/bin,$(pip_install)) grpcio-tools==1.75.1
 	@touch $@
 
 proto: $(INSTALLED) $(PROTO_TOOLS)/.installed  ## generate the stubs of proto/retrieval.proto again

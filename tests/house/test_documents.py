@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -24,6 +25,12 @@ def targets(repository: Path) -> list[str]:
     return re.findall(r"^([a-z-]+):.*## ", (repository / "Makefile").read_text(), re.MULTILINE)
 
 
+@pytest.fixture
+def outside() -> dict[str, str]:
+    """An environment without what a `make` that runs the tests adds to it."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+
+
 def first_column(text: str, heading: str) -> list[str]:
     """The first cells of the table whose first heading this is."""
     rows = text.partition(f"\n| {heading} |")[2].partition("\n\n")[0].splitlines()[2:]
@@ -37,8 +44,9 @@ def test_every_target_is_phony_and_has_a_line_of_help(repository: Path, targets:
 
 
 @pytest.mark.subprocess
-def test_plain_make_prints_every_target(repository: Path, targets: list[str]) -> None:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+def test_plain_make_prints_every_target(
+    repository: Path, targets: list[str], outside: dict[str, str]
+) -> None:
     done = subprocess.run(
         ["make"], cwd=repository, env=outside, capture_output=True, text=True, check=True
     )
@@ -53,9 +61,8 @@ def test_plain_make_prints_every_target(repository: Path, targets: list[str]) ->
     ids=["no GPU", "no torch"],
 )
 def test_make_test_gpu_fails_in_one_line_where_there_is_no_gpu(
-    repository: Path, options: tuple[str, ...], fault: str
+    repository: Path, options: tuple[str, ...], fault: str, outside: dict[str, str]
 ) -> None:
-    outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     python = " ".join((sys.executable, *options))
     done = subprocess.run(
         ["make", "test-gpu", f"GPU_PYTHON={python}"],
@@ -71,6 +78,32 @@ def test_make_test_gpu_fails_in_one_line_where_there_is_no_gpu(
     assert "make test-gpu GPU_PYTHON=" in shown
     assert made.startswith("make: ***")
     assert not done.stdout, "nothing is built or tested"
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_an_installation_says_what_it_downloads_and_shows_progress_on_a_terminal(
+    repository: Path, tmp_path: Path, outside: dict[str, str], on_a_terminal: bool
+) -> None:
+    for name in ("Makefile", "pyproject.toml", "setup.py"):
+        shutil.copy(repository / name, tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "run: $*"\n')
+    python.chmod(0o755)
+    command = ["make", ".venv/.installed", f"PYTHON={sys.executable}"]
+    reading, writing = os.openpty() if on_a_terminal else os.pipe()
+    with os.fdopen(reading, "rb", buffering=0) as shown, os.fdopen(writing, "wb") as out:
+        subprocess.run(command, cwd=tmp_path, env=outside, stdout=out, check=True)
+        printed = b""
+        while b"run: " not in printed or printed[-1:] != b"\n":
+            printed += shown.read(10_000)
+    installing, size, remedy, run = printed.decode().splitlines()
+    assert installing.startswith("installing into .venv: grpcio, ")
+    assert re.match(r"The first time, this downloads [\d.]+ GB", size)
+    assert "PIP_EXTRA_INDEX_URL" in remedy
+    assert run.startswith("run: -m pip install ")
+    assert ("--quiet" in run) is not on_a_terminal
 
 
 def test_contributing_lists_every_target(contributing: str, targets: list[str]) -> None:
