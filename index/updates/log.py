@@ -248,8 +248,9 @@ def _write(file: int, parts: Sequence[bytes | memoryview]) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    for private in (folder.parent, folder):
-        private.mkdir(0o700, parents=True, exist_ok=True)
+    if not folder.parent.exists():
+        folder.parent.mkdir(0o700, parents=True, exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)  # the error is the better one if its parent is a file
     for parent in (folder.parent, folder.parent.parent):  # so that the names survive a power cut
         opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
