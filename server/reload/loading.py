@@ -68,11 +68,13 @@ class LoadFault:
     text              one line with file and remedy
     file              the file at fault, if there is one
     device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
+    may_pass          whether the file system caused it: the same load may succeed later
     """
 
     text: str
     file: str | None = None
     device_is_broken: bool = False
+    may_pass: bool = False
 
 
 class AbandonedError(Exception):
@@ -173,7 +175,7 @@ class Loader:
             file = error.file
         elif isinstance(error, OSError) and error.filename:
             file = str(error.filename)
-        return LoadFault(text, file, self._device_is_broken())
+        return LoadFault(text, file, self._device_is_broken(), _is_leased(error))
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
@@ -205,7 +207,8 @@ class Loads:
             what += f", checkpoint {wanted.checkpoint}"
         if (hanging := self.thread.hanging) >= MOST_HANGING:
             remedy = "repair their file system, or restart the server"
-            return LoadFault(one_line(f"{what}: {hanging} earlier loads still hang; {remedy}"))
+            text = one_line(f"{what}: {hanging} earlier loads still hang; {remedy}")
+            return LoadFault(text, may_pass=True)
         try:
             work, seconds = partial(loader.load, wanted, served), self._hang_seconds
             return await self.thread.run_unless_it_hangs(work, seconds)
@@ -214,8 +217,15 @@ class Loads:
             self._loader = replace(loader, stopped=threading.Event())
             fault = f"the load has made no progress for {seconds:g} s"
             remedy = "check whether its file system hangs, then load it again"
-            return LoadFault(one_line(f"{what}: {fault}; {remedy}"))
+            return LoadFault(one_line(f"{what}: {fault}; {remedy}"), may_pass=True)
 
     def stop(self) -> None:
         """Let the load under way end at its next step."""
         self._loader.stopped.set()
+
+
+def _is_leased(error: BaseException | None) -> bool:
+    """Return whether a file that another process has leased caused the error."""
+    while error is not None and not isinstance(error, BlockingIOError):
+        error = error.__cause__ or error.__context__
+    return error is not None

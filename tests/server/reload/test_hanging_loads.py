@@ -1,6 +1,8 @@
 """A load that hangs fails, and nothing waits for it: no later load, no rollback, no shutdown."""
 
 import asyncio
+import fcntl
+import signal
 import threading
 import time
 import weakref
@@ -138,6 +140,65 @@ def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
         watch.cancel()
 
     run(serving_files, tmp_path, use)
+
+
+def test_a_server_tries_again_once_the_load_of_what_current_names_hangs_no_more(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        service.hanging = {2}
+        watch = asyncio.create_task(service.reloads.watch())
+        live.publish(2)
+        await until(lambda: service.failures() == 1)
+        await asyncio.sleep(2 * HANG_SECONDS)
+        assert len(service.hung) == 1
+        service.gate.set()
+        await until(lambda: service.version == 2)
+        assert service.reloads.status().fault == ""
+        watch.cancel()
+
+    run(serving_files, tmp_path, use)
+
+
+def test_a_server_does_not_leave_an_operators_version_for_one_whose_load_hung(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        service.hanging = {2}
+        third = live.add(like=1)
+        watch = asyncio.create_task(service.reloads.watch())
+        live.publish(2)
+        await until(lambda: service.failures() == 1)
+        await service.reloads.load(third, None)
+        service.gate.set()
+        await until(lambda: service.hung[0]() is None)
+        await asyncio.sleep(2 * HANG_SECONDS)
+        assert service.version == third
+        watch.cancel()
+
+    run(serving_files, tmp_path, use)
+
+
+def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        file = live.folder(2) / "ad_ids.npy"
+        with file.open("r+b") as holder:
+            fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            watch = asyncio.create_task(service.reloads.watch())
+            live.publish(2)
+            await until(lambda: service.failures() == 1)
+            fault = service.reloads.status().fault
+            assert f"{file}: cannot be read: another process has a lease on it" in fault
+        await until(lambda: service.version == 2)
+        watch.cancel()
+
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # asks the holder to let go
+    try:
+        run(serving_files, tmp_path, use)
+    finally:
+        signal.signal(signal.SIGIO, before)
 
 
 def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
