@@ -7,6 +7,10 @@
       ignore: [embedding]          # columns of lists that are no rules
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
     id_map: ids.parquet            # numbers ad ids that are not integers
+    entity_ids: {brand: brands.parquet}  # numbers entities' ids that are not integers
+    embeddings:                    # vectors, by which new ads get their SIDs
+      files: [../raw/items.parquet]
+      columns: {item_id: sku, vector: embedding}
     log:
       files: [../raw/clicks.csv]
       columns: {user_id: uid, ad_id: item, timestamp_ms: ts}
@@ -18,6 +22,7 @@ Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `inte
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.sections import load_section
@@ -77,6 +82,8 @@ class DataFolder:
     ads: TableSource
     sids: str | None = None  # the address of a codebook's folder or of a table of SIDs
     id_map: Path | None = None
+    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # id maps, by entity
+    embeddings: TableSource | None = None
     log: TableSource | None = None
 
     def require_codebook(self) -> None:
@@ -96,6 +103,8 @@ class _TablesSection:
     ads: TableSource
     sids: str | None = None
     id_map: str | None = None
+    entity_ids: Mapping[str, str] = field(default_factory=dict)
+    embeddings: TableSource | None = None
     log: TableSource | None = None
 
     def __post_init__(self) -> None:
@@ -103,10 +112,12 @@ class _TablesSection:
             raise ConfigError(
                 f"ads: time_unit {self.ads.time_unit}: only the log has times; move it"
             )
-        if self.id_map is not None and is_url(self.id_map):
-            raise ConfigError(
-                f"id_map: {self.id_map} is a URL, but a build locks the map; name a local file"
-            )
+        maps = {f"entity_ids: {name}": file for name, file in self.entity_ids.items()}
+        for key, file in (("id_map", self.id_map), *maps.items()):
+            if file is not None and is_url(file):
+                raise ConfigError(
+                    f"{key}: {file} is a URL, but a build locks the map; name a local file"
+                )
 
 
 def read_data_folder(folder: Path) -> DataFolder:
@@ -121,7 +132,9 @@ def read_data_folder(folder: Path) -> DataFolder:
             *(folder, targeting, _found_from(folder, section.ads)),
             sids=None if section.sids is None else within(folder, section.sids),
             id_map=None if section.id_map is None else folder / section.id_map,
-            log=None if section.log is None else _found_from(folder, section.log),
+            entity_ids={name: folder / file for name, file in section.entity_ids.items()},
+            embeddings=_found_from(folder, section.embeddings),
+            log=_found_from(folder, section.log),
         )
     if not (folder / ADS_FILE).exists():
         raise InputError(
@@ -135,5 +148,10 @@ def read_data_folder(folder: Path) -> DataFolder:
     )
 
 
-def _found_from(folder: Path, source: TableSource) -> TableSource:
+_Source = TypeVar("_Source", TableSource, TableSource | None)
+
+
+def _found_from(folder: Path, source: _Source) -> _Source:
+    if source is None:
+        return None
     return replace(source, files=tuple(within(folder, file) for file in source.files))
