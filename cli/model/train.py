@@ -50,6 +50,9 @@ def train(
     """
     if steps is not None and epochs is not None:
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
+    from grace.model.checkpoints.folder import require_new
+
+    require_new(out)  # before torch is imported, which takes seconds
     draw = _loss_plotter() if plot else None
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result

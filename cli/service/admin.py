@@ -181,6 +181,8 @@ def stops(call: Call) -> None:
     if call.as_json:
         print(json.dumps(found))
         return
+    if not any(found.values()):
+        print("nothing is stopped")
     for level, ids in found.items():
         for stopped in ids:
             print(level, stopped)

@@ -94,11 +94,13 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
 
 
 def _rules(reply: "ExplainResponse") -> Iterator[str]:
+    from grace.index.matching.explain import Reason
+
     for rule in reply.rules:
-        user = ", ".join(rule.deciding or rule.user) or "no value"
-        if rule.deciding and not rule.user:  # the schema's `missing` value
-            user = f"no value, which counts as {user}"
-        yield f"{'passes' if rule.passes else 'FAILS '}  {rule.name}: {rule.allows} (user: {user})"
+        user, deciding = tuple(rule.user), tuple(rule.deciding)
+        reason = Reason(rule.name, rule.passes, rule.allows, user, deciding)
+        passes = "passes" if rule.passes else "FAILS "
+        yield f"{passes}  {rule.name}: {rule.allows} (user: {reason.values})"
 
 
 def _steps(reply: "ExplainResponse") -> "Table":

@@ -19,7 +19,8 @@ from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.storage import root_of
-from grace.model.checkpoints.checkpoint import MODEL_YAML, checkpoint_id, require_match
+from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
+from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.memory import require_memory_of_weights
@@ -32,10 +33,11 @@ from grace.server.engine.serving_pair import (
     serving_pair,
 )
 from grace.server.engine.warm_up import warm_up
+from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
-from grace.server.start_up import start_fault, too_little_memory
+from grace.server.start_up import too_little_memory
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""

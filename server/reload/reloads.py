@@ -30,6 +30,7 @@ from grace.server.errors import (
     not_ready,
     too_many_loads,
 )
+from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
@@ -40,7 +41,6 @@ from grace.server.reload.retired import Retired
 from grace.server.reload.stored_pin import StoredPin
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
-from grace.server.start_up import start_fault
 
 MOST_CALLS = 8
 """The most operators' calls at once: one that loads, and others that wait for their turn."""

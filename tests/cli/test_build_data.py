@@ -102,7 +102,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
         2: ("007", "Chair"),
     }
     (country,) = map(str, known[0].reasons)
-    assert country == "country: none of NA, nor an unknown or missing one (user: CA)"
+    assert country == "country: only US, CA (user: CA)"
     assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
 
 

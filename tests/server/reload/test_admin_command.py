@@ -62,6 +62,8 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     )
     assert seen["CURRENT"] == "2"
     assert not {"pinned", "loading", "failing", "stopped"} & set(seen)
+    assert admin(server, "stops") == "nothing is stopped\n"
+    assert json.loads(admin(server, "stops", "--json")) == {}
 
     assert admin(server, "rollback").strip() == f"{server.admin} serves 1, pinned; before: 2"
     assert shown(server)["pinned"] == "1, until CURRENT exceeds 2 (grace admin unpin)"
