@@ -271,7 +271,7 @@ def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> No
         ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
         ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
         ({"US|CA": "US|"}, (), "country: holds an empty value"),
-        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; write a number"),
+        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; name a file under"),
         ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is not a number"),
         ({"fr|it": '"fr\n"'}, (), "place_exclude 'fr\\\\n': holds a line break; close its"),
         ({"US|CA": '"US|CA'}, (), "line 3: a quotation mark inside a cell"),
