@@ -17,7 +17,7 @@ from grace.model.engine.device_copy import copied_together
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import ReadFeatures
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, wrong_pair
+from grace.server.errors import ServiceError, invalid_field, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.requests import refusal_of
 
@@ -69,10 +69,38 @@ def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     features = pair.model.features.read(messages, batch.bucket)
-    found = zip(features.faults, of_users.faults, strict=True)
-    faults = [refusal_of(one or other) for one, other in found]
+    found = zip(
+        *(requests, features.faults, of_users.faults),
+        *(of_users.rows.ignored, features.ignored),
+        strict=False,  # rows of padding, which have no request, come last
+    )
+    faults = [
+        refusal_of(one or other) or _unknown_name(request.retrieval, pair, of_user, of_features)
+        for request, one, other, of_user, of_features in found
+    ]
     inputs = _inputs_on_device(features.inputs, pair.device)
     return _Read(of_users.rows, features, users, inputs, faults)
+
+
+def _unknown_name(
+    retrieval: Retrieval, pair: ServingPair, of_user: Sequence[str], of_features: Sequence[str]
+) -> ServiceError | None:
+    """Return the refusal of a strict request with a name that would be ignored."""
+    if not retrieval.strict:
+        return None
+    schema = pair.snapshot.schema
+    kinds = (
+        ("user", of_user, schema.names),
+        ("features", of_features, pair.model.spec.inputs),
+        ("exclude", {*retrieval.exclude}.difference(schema.entities), schema.entities),
+        ("at_most", {*retrieval.at_most}.difference(schema.entities), schema.entities),
+    )
+    for field, unknown, known in kinds:
+        if unknown:
+            fault = f"no such name, and the request is strict; known: {', '.join(known) or 'none'}"
+            remedy = "correct the name, or send the request without strict"
+            return invalid_field(f"{field}.{min(unknown)}", f"{fault}; {remedy}", f"{field}.*")
+    return None
 
 
 def _ignored(
