@@ -2,17 +2,23 @@
 
     request_of({"user": {"country": "US"}, "sequences": {"clicks": [(12, 40, 7, 31)]}})
 
-The values become the API's JSON, and `request_of_json` checks them: each fault comes with its path.
+Texts of ads, entities and items become the numbers and SIDs of a data folder. The values become
+the API's JSON, and `request_of_json` checks them: each fault comes with its path.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from grace.client.request_json import request_of_json
-from grace.configs.errors import RequestError
+from grace.configs.errors import InputError, RequestError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
+if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
+
+Id: TypeAlias = int | str
+"""A number, or a text, which is an id of the data folder's tables."""
 Sid: TypeAlias = Iterable[int]
 """The tokens of one SID, such as the `sid` of a returned ad."""
 
@@ -21,12 +27,12 @@ Sid: TypeAlias = Iterable[int]
 class Events:
     """A user's events of one kind, oldest first.
 
-    sids           the SID of each event, or the tokens of all events in one list
+    sids           of each event the SID, or the item's id as a text; or all tokens in one list
     timestamps_ms  a time for each event, or none at all
     side           other facts about the events: one id for each event
     """
 
-    sids: Iterable[Sid]
+    sids: Iterable[Sid | str]
     timestamps_ms: Iterable[int] = ()
     side: Mapping[str, Iterable[int]] = field(default_factory=dict)
 
@@ -37,6 +43,9 @@ class RequestFields(TypedDict, total=False):
     user         value or values of each attribute and set: {"country": "US", "location": [...]}
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
     exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
+    strict       refuse unknown names; True unless you say otherwise
+
+    Ids are numbers, or texts if the client has the data folder that numbers them.
     """
 
     request_id: str
@@ -46,22 +55,39 @@ class RequestFields(TypedDict, total=False):
     dense: Mapping[str, float | Iterable[float]]
     categorical: Mapping[str, int]
     bags: Mapping[str, Iterable[int]]
-    sequences: Mapping[str, Events | Iterable[Sid]]
+    sequences: Mapping[str, Events | Iterable[Sid | str]]
     max_ads: int
     profile: str
     priority: Literal["NORMAL", "LOW"]
-    exclude_ads: Iterable[int]
-    exclude: Mapping[str, int | Iterable[int]]
+    exclude_ads: Iterable[Id]
+    exclude: Mapping[str, Id | Iterable[Id]]
     at_most: Mapping[str, int]
     include_sids: bool
+    strict: bool
 
 
-def request_of(fields: RequestFields) -> RetrieveRequest:
-    """Return the request with these fields. Raise a RequestError that names a faulty one."""
+def request_of(
+    fields: RequestFields,
+    ids: "DataIds | None" = None,
+    unknown_items: list[str] | None = None,
+) -> RetrieveRequest:
+    """Return the request with these fields. Raise a RequestError that names a faulty one.
+
+    `ids` are those of the data folder. `unknown_items` gets the items of left-out events.
+    """
     if unknown := fields.keys() - RequestFields.__annotations__.keys():
         known = ", ".join(RequestFields.__annotations__)
         raise RequestError("request", f"unknown field {min(unknown)!r}; known: {known}")
     values = {name: _JSON.get(name, _plain)(value) for name, value in fields.items()}
+    values.setdefault("strict", True)
+    if "exclude_ads" in values:
+        values["exclude_ads"] = _numbers("ad", values["exclude_ads"], "exclude_ads", ids)
+    for name, each in _items(values.get("exclude")):
+        each["ids"] = _numbers(name, each["ids"], f"exclude.{name}.ids", ids)
+    for name, events in _items(values.get("sequences")):
+        unknown = _replace_items(events, f"features.sequences.{name}", ids)
+        if unknown_items is not None:
+            unknown_items += unknown
     features = {name: values.pop(name) for name in FEATURES if name in values}
     return request_of_json({**values, "features": features} if features else values)
 
@@ -79,15 +105,63 @@ def _entries(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _events(given: Any) -> dict[str, Any]:
     events = given if isinstance(given, Events) else Events(given)
-    sids = list(map(_list, _list(events.sids)))
-    if len({len(sid) for sid in sids}) > 1:
-        lengths = ", ".join(map(str, sorted({len(sid) for sid in sids})))
-        raise RequestError("sequences", f"SIDs of {lengths} tokens; all have one length")
     return {
-        "sids": [token for sid in sids for token in sid],
+        "sids": _list(events.sids),
         "timestamps_ms": _list(events.timestamps_ms),
         "side": _entries(lambda ids: {"ids": _list(ids)})(events.side),
     }
+
+
+def _items(values: Any) -> Iterable[tuple[str, Any]]:
+    """Return the entries of a mapping. `request_of_json` refuses anything else."""
+    return list(values.items()) if isinstance(values, Mapping) else []
+
+
+def _numbers(level: str, given: list[Any], at: str, ids: "DataIds | None") -> list[Any]:
+    """Return ids with numbers in the place of texts."""
+    numbers = list(given)
+    for place, text in enumerate(given):
+        if isinstance(text, str) and not (ids is None and text.isdecimal()):
+            path = f"{at}[{place}]"
+            try:
+                numbers[place] = _require_ids(ids, text, path).number(level, text)
+            except InputError as error:
+                raise RequestError(path, str(error)) from None
+    return numbers
+
+
+def _require_ids(ids: "DataIds | None", text: str, at: str) -> "DataIds":
+    if ids is None:
+        raise RequestError(at, f"{text!r} is a text; name its data folder: Client(..., ids=FOLDER)")
+    return ids
+
+
+def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
+    """Replace items by their SIDs, in one flat list. Leave out events whose item has none.
+
+    Return the items of these events.
+    """
+    given = events["sids"]
+    sids = [
+        _require_ids(ids, each, f"{at}.sids[{place}]").sid(each)
+        if isinstance(each, str)
+        else _list(each)
+        for place, each in enumerate(given)
+    ]
+    known = [place for place, sid in enumerate(sids) if sid is not None]
+    if len(known) < len(sids):
+        sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]
+        for path, holder, key in (("timestamps_ms", events, "timestamps_ms"), *sides):
+            if len(holder[key]) not in (0, len(sids)):
+                fault = f"{len(holder[key])} values, {len(sids)} events; send one for each event"
+                raise RequestError(f"{at}.{path}", fault)
+            holder[key] = [holder[key][place] for place in known if holder[key]]
+    lengths = {len(sids[place]) for place in known}
+    if len(lengths) > 1:
+        listed = ", ".join(map(str, sorted(lengths)))
+        raise RequestError("sequences", f"SIDs of {listed} tokens; all have one length")
+    events["sids"] = [token for place in known for token in sids[place]]
+    return [item for item, sid in zip(given, sids, strict=True) if sid is None]
 
 
 def _list(value: Any) -> list[Any]:
