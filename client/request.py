@@ -8,6 +8,8 @@ the API's JSON, and `request_of_json` checks them: each fault comes with its pat
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from grace.client.request_json import request_of_json
@@ -67,9 +69,7 @@ class RequestFields(TypedDict, total=False):
 
 
 def request_of(
-    fields: RequestFields,
-    ids: "DataIds | None" = None,
-    unknown_items: list[str] | None = None,
+    fields: RequestFields, ids: "DataIds | None" = None, unknown_items: list[str] | None = None
 ) -> RetrieveRequest:
     """Return the request with these fields. Raise a RequestError that names a faulty one.
 
@@ -78,12 +78,14 @@ def request_of(
     if unknown := fields.keys() - RequestFields.__annotations__.keys():
         known = ", ".join(RequestFields.__annotations__)
         raise RequestError("request", f"unknown field {min(unknown)!r}; known: {known}")
-    values = {name: _JSON.get(name, _plain)(value) for name, value in fields.items()}
-    values.setdefault("strict", True)
+    given = {"strict": True, **fields}
+    values = {name: _JSON.get(name, _plain)(value) for name, value in given.items()}
     if "exclude_ads" in values:
-        values["exclude_ads"] = _numbers("ad", values["exclude_ads"], "exclude_ads", ids)
+        numbers = ids and partial(ids.number, "ad")
+        values["exclude_ads"] = _replaced(values["exclude_ads"], "exclude_ads", numbers)
     for name, each in _items(values.get("exclude")):
-        each["ids"] = _numbers(name, each["ids"], f"exclude.{name}.ids", ids)
+        numbers = ids and partial(ids.number, name)
+        each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
     for name, events in _items(values.get("sequences")):
         unknown = _replace_items(events, f"features.sequences.{name}", ids)
         if unknown_items is not None:
@@ -112,56 +114,44 @@ def _events(given: Any) -> dict[str, Any]:
     }
 
 
-def _items(values: Any) -> Iterable[tuple[str, Any]]:
+def _items(values: Any) -> list[tuple[str, Any]]:
     """Return the entries of a mapping. `request_of_json` refuses anything else."""
     return list(values.items()) if isinstance(values, Mapping) else []
 
 
-def _numbers(level: str, given: list[Any], at: str, ids: "DataIds | None") -> list[Any]:
-    """Return ids with numbers in the place of texts."""
-    numbers = list(given)
+def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> list[Any]:
+    """Return the list with what `find` returns in the place of each text."""
+    found = list(given)
     for place, text in enumerate(given):
-        if isinstance(text, str) and not (ids is None and text.isdecimal()):
-            path = f"{at}[{place}]"
-            try:
-                numbers[place] = _require_ids(ids, text, path).number(level, text)
-            except InputError as error:
-                raise RequestError(path, str(error)) from None
-    return numbers
-
-
-def _require_ids(ids: "DataIds | None", text: str, at: str) -> "DataIds":
-    if ids is None:
-        raise RequestError(at, f"{text!r} is a text; name its data folder: Client(..., ids=FOLDER)")
-    return ids
+        if not isinstance(text, str) or (find is None and text.isdecimal()):
+            continue
+        try:
+            if find is None:
+                raise InputError(f"{text!r}: texts need the data folder: Client(..., ids=FOLDER)")
+            found[place] = find(text)
+        except InputError as error:
+            raise RequestError(f"{at}[{place}]", str(error)) from None
+    return found
 
 
 def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
-    """Replace items by their SIDs, in one flat list. Leave out events whose item has none.
-
-    Return the items of these events.
-    """
+    """Replace items by their SIDs, in one flat list; return those of left-out events."""
     given = events["sids"]
-    sids = [
-        _require_ids(ids, each, f"{at}.sids[{place}]").sid(each)
-        if isinstance(each, str)
-        else _list(each)
-        for place, each in enumerate(given)
-    ]
-    known = [place for place, sid in enumerate(sids) if sid is not None]
-    if len(known) < len(sids):
+    sids = _replaced(given, f"{at}.sids", ids and ids.sid)
+    kept = [sid is not None for sid in sids]
+    if not all(kept):
         sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]
-        for path, holder, key in (("timestamps_ms", events, "timestamps_ms"), *sides):
-            if len(holder[key]) not in (0, len(sids)):
-                fault = f"{len(holder[key])} values, {len(sids)} events; send one for each event"
+        for path, facts, key in (("timestamps_ms", events, "timestamps_ms"), *sides):
+            if len(facts[key]) not in (0, len(sids)):
+                fault = f"{len(facts[key])} values, {len(sids)} events; send one for each event"
                 raise RequestError(f"{at}.{path}", fault)
-            holder[key] = [holder[key][place] for place in known if holder[key]]
-    lengths = {len(sids[place]) for place in known}
-    if len(lengths) > 1:
+            facts[key] = list(compress(facts[key], kept))
+    known = [_list(sid) for sid in compress(sids, kept)]
+    if len(lengths := {len(sid) for sid in known}) > 1:
         listed = ", ".join(map(str, sorted(lengths)))
         raise RequestError("sequences", f"SIDs of {listed} tokens; all have one length")
-    events["sids"] = [token for place in known for token in sids[place]]
-    return [item for item, sid in zip(given, sids, strict=True) if sid is None]
+    events["sids"] = [token for sid in known for token in sid]
+    return [item for item, is_known in zip(given, kept, strict=True) if not is_known]
 
 
 def _list(value: Any) -> list[Any]:

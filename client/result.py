@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class Ad(NamedTuple):
     """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for.
 
-    `item_id` is its id in the tables of the client's data folder; None without a folder, or if the
-    folder's id map does not have the ad.
+    `item_id` is its id in the client's data folder; None without one, or if its map lacks the ad.
     """
 
     ad_id: int

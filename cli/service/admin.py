@@ -1,7 +1,7 @@
 """`grace admin`: status, loads, rollbacks, stops and weights of a running server."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 
     from grace.client import AdminClient
     from grace.index.tables.ids import DataIds
-    from grace.proto.retrieval_pb2 import (
-        GetStatusResponse,
-        UnknownIds,
-        UpdateAdsRequest,
-        UpdateAdsResponse,
-        UpdatesStatus,
-    )
+    from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds, UpdateAdsRequest
 
 ATTEMPTS = 10
 """How often a command sends an update while other senders take its sequence number."""
@@ -184,35 +178,25 @@ def resume(call: Call, ids: Ids, data: Data = None) -> None:
 @_command()
 def weight(
     call: Call,
-    weights: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="AD=WEIGHT...",
-            help="Live weights, which replace those of every snapshot; `AD=` ends one.",
-        ),
-    ],
+    ads: Annotated[list[str], typer.Argument(metavar="AD...", help="Ids of ads.")],
+    to: Annotated[
+        float | None, typer.Option(help="Live weight. Default: end the ads' live weights.")
+    ] = None,
     data: Data = None,
 ) -> None:
-    """Change the weights of ads, which order the ads of one SID, highest first.
+    """Give ads a live weight, which replaces that of every snapshot, or end it.
 
-    Example: `grace admin weight 4711=0.5 4712=`, or `grace admin weight CJ-1=0.5 --data shop`
+    Example: `grace admin weight 4711 --to 0.5`, and `grace admin weight 4711` to end it
     """
-    from grace.proto.retrieval_pb2 import UpdateAdsRequest
+    from grace.proto import retrieval_pb2 as wire
 
-    update, ids = UpdateAdsRequest(), data_ids(data)
-    for given in weights:
-        ad, equals, value = given.rpartition("=")
-        number = number_of("ad", ad if equals else given, ids)
-        if equals and not value:
-            update.unweight.append(number)
-            continue
-        try:
-            update.weights.add(ad_id=number, weight=float(value if equals else ""))
-        except ValueError:
-            raise InputError(f"{given}: write AD=WEIGHT, such as {ad or given}=0.5") from None
-    reply, before = _send(call, update)
-    count = f"{len(update.weights)} set, {len(update.unweight)} ended"
-    call.print(reply, f"live weights: {count}; before {before.weights:,} (update {reply.sequence})")
+    update, names = wire.UpdateAdsRequest(), data_ids(data)
+    numbers = [number_of("ad", ad, names) for ad in ads]
+    if to is None:
+        update.unweight[:] = numbers
+    else:
+        update.weights.extend(wire.AdWeight(ad_id=number, weight=to) for number in numbers)
+    _update(call, update, "ended the live weights" if to is None else f"weighted {to:g}", names)
 
 
 @_command()
@@ -224,9 +208,7 @@ def stops(call: Call, data: Data = None) -> None:
     names = data_ids(data)
     with call.client() as client:
         levels = sorted(client.status(call.timeout).updates.stopped)
-        found = {
-            level: _shown(names, level, list(client.stops(level, call.timeout))) for level in levels
-        }
+        found = {each: _shown(names, each, client.stops(each, call.timeout)) for each in levels}
     if call.as_json:
         print(json.dumps(found))
         return
@@ -236,7 +218,7 @@ def stops(call: Call, data: Data = None) -> None:
 
 
 def _change_stops(call: Call, change: str, given: list[str], data: Path | None) -> None:
-    """Take the ids of a level as they are, or `advertiser=7,9` for several levels."""
+    """Take the ids after a level as they are, or read `advertiser=7,9` for several levels."""
     from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
     level, *texts = given
@@ -245,19 +227,11 @@ def _change_stops(call: Call, change: str, given: list[str], data: Path | None) 
     update, names = UpdateAdsRequest(), data_ids(data)
     for name, ids in (ids_by_name(given) if "=" in level else {level: texts}).items():
         getattr(update, change)[name].ids[:] = [number_of(name, text, names) for text in ids]
-    reply, before = _send(call, update)
-    now = f"{reply.ads_stopped:,}, before {before.ads_stopped:,}"
-    done = "stopped" if change == "stop" else "resumed"
-    text = f"{done}; stopped ads of the served snapshot: {now} (update {reply.sequence})"
-    unknown = [_unknown_ids(*each, names) for each in sorted(reply.unknown.items())]
-    call.print(reply, "\n".join([text, *unknown]))
+    _update(call, update, "stopped" if change == "stop" else "resumed", names)
 
 
-def _send(call: Call, update: "UpdateAdsRequest") -> "tuple[UpdateAdsResponse, UpdatesStatus]":
-    """Send it as the next update; return the reply, and the state before.
-
-    If another sender takes its number, send it with the next number.
-    """
+def _update(call: Call, update: "UpdateAdsRequest", done: str, names: "DataIds | None") -> None:
+    """Send the next update. If another sender takes its number, send it with the next number."""
     update.kind = update.KIND_DELTA
     with call.client() as client:
         for _ in range(ATTEMPTS):
@@ -267,7 +241,11 @@ def _send(call: Call, update: "UpdateAdsRequest") -> "tuple[UpdateAdsResponse, U
             update.sequence = found.updates.sequence + 1
             reply = client.update_ads(update, call.timeout)
             if reply.applied:
-                return reply, found.updates
+                now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
+                text = f"{done}; stopped ads of the served snapshot: {now}"
+                unknown = [_unknown_ids(*each, names) for each in sorted(reply.unknown.items())]
+                call.print(reply, "\n".join([f"{text} (update {reply.sequence})", *unknown]))
+                return
     raise CallError(
         "ABORTED",
         "",
@@ -276,18 +254,17 @@ def _send(call: Call, update: "UpdateAdsRequest") -> "tuple[UpdateAdsResponse, U
     )
 
 
-def _shown(names: "DataIds | None", level: str, ids: "Sequence[int]") -> list[int] | list[str]:
-    """Return ids as the data folder's tables have them; a number that its map lacks stays one."""
-    if names is None:
-        return list(ids)
-    return [name or str(number) for name, number in zip(names.names(level, ids), ids, strict=True)]
+def _shown(names: "DataIds | None", level: str, ids: Iterable[int]) -> list[int | str]:
+    """Return ids as the tables have them; a number that the id map does not have stays one."""
+    numbers = list(ids)
+    found = numbers if names is None else names.names(level, numbers)
+    return [name or number for name, number in zip(found, numbers, strict=True)]
 
 
 def _unknown_ids(level: str, unknown: "UnknownIds", names: "DataIds | None") -> str:
     left = unknown.count - len(unknown.ids)
-    listed = ", ".join(map(str, _shown(names, level, unknown.ids))) + (
-        f" and {left:,} more" if left else ""
-    )
+    listed = ", ".join(map(str, _shown(names, level, unknown.ids)))
+    listed += f" and {left:,} more" if left else ""
     return f"not in the served snapshot, so only a later one may have them: {level} {listed}"
 
 

@@ -82,7 +82,7 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds |
     number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")
     for entity in (*reply.stops, *reply.excluded_by, reply.limited_by):
-        if ids is not None and entity.level in ids.mapped and entity.level != "ad":
+        if ids is not None and entity.level in ids.mapped - {"ad"}:
             lines += [f"{entity.level} {entity.id} is {ids.names(entity.level, [entity.id])[0]}"]
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")

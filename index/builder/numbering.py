@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from grace.configs.errors import InputError
 from grace.index.builder.report import Advance
 from grace.index.builder.source import AdsFile
 from grace.index.tables.cells import texts
@@ -17,17 +16,14 @@ def number_ids(
     files: Sequence[AdsFile], maps: Mapping[str, Path], advance: Advance
 ) -> Mapping[str, IdMap]:
     """Give every id of these columns a number in its map, which other builds wait for meanwhile."""
-    column_of: dict[Path, str] = {}
-    for column, path in maps.items():
-        other = column_of.setdefault(path.resolve(), column)
-        if other != column:
-            raise InputError(f"{path}: numbers both {other} and {column}; give each its own file")
+    paths = {column: path.resolve() for column, path in maps.items()}
     done = 0
     with ExitStack() as locks:
-        for path in sorted(column_of):  # in one order, so that two builds never wait in a circle
+        for path in sorted({*paths.values()}):  # one order: two builds never wait in a circle
             locks.enter_context(map_lock(path))
-        names = {column: IdMap.read(path) for column, path in maps.items()}
-        known = {column: len(of_column) for column, of_column in names.items()}
+        read = {path: IdMap.read(path) for path in paths.values()}
+        names = {column: read[path] for column, path in paths.items()}
+        known = {path: len(of_path) for path, of_path in read.items()}
         for file in files:
             numbered = {column: file.theirs[column] for column in names if column in file.theirs}
             for batch in file.table.batches(list(dict.fromkeys(numbered.values())), _BATCH_ROWS):
@@ -37,7 +33,7 @@ def number_ids(
                 done += batch.num_rows
                 advance(done)
         # Before the snapshot: no number that a snapshot uses may ever be given to another id.
-        for column, path in maps.items():
-            if len(names[column]) > known[column] or not path.exists():
-                names[column].write(path)
+        for path, of_path in read.items():
+            if len(of_path) > known[path] or not path.exists():
+                of_path.write(path)
     return names

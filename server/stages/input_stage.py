@@ -39,7 +39,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         batch=batch,
         requests=tuple(requests),
         failures=tuple(failures),
-        ignored=_ignored(requests, read.rows, read.features, pair.snapshot.schema.entities),
+        ignored=read.ignored,
         user_rows=read.rows,
         users=read.users,
         inputs=read.inputs,
@@ -51,11 +51,12 @@ class _Read:
     """The rows of some requests, and empty rows that fill the bucket.
 
     users, inputs  the rows' users and features, on the device
+    ignored        the names of each request that neither the schema nor the model knows, sorted
     faults         of each request; its row is empty, too
     """
 
     rows: UserRows
-    features: ReadFeatures
+    ignored: tuple[tuple[str, ...], ...]
     users: UserTensors
     inputs: FeatureLookups
     faults: list[ServiceError | None]
@@ -69,38 +70,26 @@ def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     features = pair.model.features.read(messages, batch.bucket)
-    found = zip(
-        *(requests, features.faults, of_users.faults),
-        *(of_users.rows.ignored, features.ignored),
-        strict=False,  # rows of padding, which have no request, come last
-    )
+    ignored = _ignored(requests, of_users.rows, features, pair.snapshot.schema.entities)
+    found = zip(requests, features.faults, of_users.faults, ignored, strict=True)
     faults = [
-        refusal_of(one or other) or _unknown_name(request.retrieval, pair, of_user, of_features)
-        for request, one, other, of_user, of_features in found
+        refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
+        for request, one, other, names in found
     ]
     inputs = _inputs_on_device(features.inputs, pair.device)
-    return _Read(of_users.rows, features, users, inputs, faults)
+    return _Read(of_users.rows, ignored, users, inputs, faults)
 
 
 def _unknown_name(
-    retrieval: Retrieval, pair: ServingPair, of_user: Sequence[str], of_features: Sequence[str]
+    retrieval: Retrieval, ignored: tuple[str, ...], pair: ServingPair
 ) -> ServiceError | None:
     """Return the refusal of a strict request with a name that would be ignored."""
-    if not retrieval.strict:
+    if not (retrieval.strict and ignored):
         return None
     schema = pair.snapshot.schema
-    kinds = (
-        ("user", of_user, schema.names),
-        ("features", of_features, pair.model.spec.inputs),
-        ("exclude", {*retrieval.exclude}.difference(schema.entities), schema.entities),
-        ("at_most", {*retrieval.at_most}.difference(schema.entities), schema.entities),
-    )
-    for field, unknown, known in kinds:
-        if unknown:
-            fault = f"no such name, and the request is strict; known: {', '.join(known) or 'none'}"
-            remedy = "correct the name, or send the request without strict"
-            return invalid_field(f"{field}.{min(unknown)}", f"{fault}; {remedy}", f"{field}.*")
-    return None
+    known = ", ".join((*schema.names, *schema.entities, *pair.model.spec.inputs))
+    fault = f"no such name, and the request is strict; known: {known}; correct the name"
+    return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
 
 
 def _ignored(
@@ -109,7 +98,6 @@ def _ignored(
     features: ReadFeatures,
     entities: tuple[str, ...],
 ) -> tuple[tuple[str, ...], ...]:
-    """The names of each request that neither the schema nor the model knows, sorted."""
     # Rows of padding, which have no request, come last.
     of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
     return tuple(

@@ -92,7 +92,8 @@ def test_entities_of_any_name_get_numbers_which_stay(tmp_path: Path, form: str) 
     first, later = rows(0, 31), rows(31, 23)
     shop = write_shop(tmp_path / "shop", {f"a.{form}": first[:20], f"b.{form}": first[20:]})
     reports = [built(shop), built(shop, shards=3, root="shards")]
-    assert_same_arrays(*(load_snapshot(report.path) for report in reports))
+    one, shards = (load_snapshot(report.path) for report in reports)
+    assert_same_arrays(one, shards)
     late = [{**row, "Brand Name": f"late-{at % 2}"} for at, row in enumerate(later)]
     write_table(shop / f"a.{form}", [*late, *first[:20]])  # the new ones come first
     for given, report in ((first, reports[0]), ([*first, *late], built(shop, shards=2))):
@@ -144,8 +145,6 @@ def test_a_cell_that_names_no_entity_refuses_its_ad(
     ("old", "new", "fault"),
     [
         ("brand: brands", "bran: brands", "entity_ids: bran: no entity of the targeting schema"),
-        ("maps/sellers", "brands", "brands.parquet: numbers both brand and seller"),
-        ("maps/sellers", "ids", "ids.parquet: numbers both ad_id and seller"),
         ("brand: brands.parquet, ", "", "got string; name a file under entity_ids in tables.yaml"),
     ],
 )
@@ -162,7 +161,7 @@ def test_maps_that_do_not_suit_the_schema_are_refused(
 def test_builds_whose_maps_are_in_another_order_do_not_wait_for_each_other(tmp_path: Path) -> None:
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
     spec = spec_of(read_data_folder(shop), shop / "one")
-    turned = dict(reversed(spec.entity_ids.items()))
+    turned = dict(reversed([*spec.entity_ids.items()]))
     done: list[int] = []
 
     def build_often(at: int) -> None:

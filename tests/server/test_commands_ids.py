@@ -78,16 +78,15 @@ def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
 
 
 def test_weights_are_set_and_ended_by_the_ads_own_ids(
-    server: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
+    server: ServerProcess, shop: Path, ads: dict[int, RawAd]
 ) -> None:
     first, second, *_ = ads
-    said = admin(server, "weight", f"{sku(first)}=0.25", f"{sku(second)}=-1e3", "--data", shop)
-    assert said.startswith("live weights: 2 set, 0 ended; before 0 (update ")
+    said = admin(server, "weight", sku(first), sku(second), "--to", "-0.25", "--data", shop)
+    assert said.startswith("weighted -0.25; stopped ads of the served snapshot: 0, before 0 (")
     assert status(server).updates.weights == 2
-    said = admin(server, "weight", f"{first}=", f"{second}=2")
-    assert said.startswith("live weights: 1 set, 1 ended; before 2 (update ")
+    assert admin(server, "weight", str(first)).startswith("ended the live weights; ")
     assert status(server).updates.weights == 1
-    admin(server, "weight", f"{sku(second)}=", "--data", shop)
+    admin(server, "weight", sku(second), "--data", shop)
     assert status(server).updates.weights == 0
 
 
@@ -115,16 +114,14 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
     ("arguments", "fault"),
     [
         (("stop", "ad", "CJ-1"), "ad 'CJ-1': ids are 0 to 2^63 - 1; give --data FOLDER if its id"),
-        (("stop", "ad", "CJ-1", "DATA"), "ids.parquet; name one of a table that was built"),
+        (("stop", "ad", "CJ-1", "DATA"), "not in its id map; name one of a table that was built"),
         (
             ("stop", "campaign", "x", "DATA"),
             "campaign 'x': not an integer from 0 to 2^63 - 1; name",
         ),
         (("stop", "ad"), "ad: write LEVEL ID..., such as advertiser 7 9"),
-        (("weight", "7"), "7: write AD=WEIGHT, such as 7=0.5"),
-        (("weight", "7=heavy"), "7=heavy: write AD=WEIGHT, such as 7=0.5"),
-        (("weight", "7=nan"), "weight"),
-        (("weight", "CJ-1=2"), "ad 'CJ-1': ids are 0 to 2^63 - 1; give --data FOLDER"),
+        (("weight", "7", "--to", "nan"), "weight"),
+        (("weight", "CJ-1", "--to", "2"), "ad 'CJ-1': ids are 0 to 2^63 - 1; give --data FOLDER"),
     ],
 )
 def test_an_id_that_has_no_number_changes_nothing(
