@@ -81,15 +81,15 @@ def request_of(
     given = {"strict": True, **fields}
     values = {name: _JSON.get(name, _plain)(value) for name, value in given.items()}
     if "exclude_ads" in values:
-        numbers = ids and partial(ids.number, "ad")
+        numbers = None if ids is None else partial(ids.number, "ad")
         values["exclude_ads"] = _replaced(values["exclude_ads"], "exclude_ads", numbers)
     for name, each in _items(values.get("exclude")):
-        numbers = ids and partial(ids.number, name)
+        numbers = None if ids is None else partial(ids.number, name)
         each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
     for name, events in _items(values.get("sequences")):
-        unknown = _replace_items(events, f"features.sequences.{name}", ids)
+        left_out = _replace_items(events, f"features.sequences.{name}", ids)
         if unknown_items is not None:
-            unknown_items += unknown
+            unknown_items += left_out
     features = {name: values.pop(name) for name in FEATURES if name in values}
     return request_of_json({**values, "features": features} if features else values)
 
@@ -137,7 +137,7 @@ def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> l
 def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
     """Replace items by their SIDs, in one flat list; return those of left-out events."""
     given = events["sids"]
-    sids = _replaced(given, f"{at}.sids", ids and ids.sid)
+    sids = _replaced(given, f"{at}.sids", None if ids is None else ids.sid)
     kept = [sid is not None for sid in sids]
     if not all(kept):
         sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]

@@ -84,35 +84,24 @@ class Ads(Sequence[Ad]):
     def __getitem__(self, place: slice) -> tuple[Ad, ...]: ...
     def __getitem__(self, place: int | slice) -> Ad | tuple[Ad, ...]:
         if isinstance(place, slice):
-            return tuple(self._made(self.ad_ids[place], self.scores[place], place))
-        ad_id = int(self.ad_ids[place])
-        (item_id,) = self._names([ad_id])
-        return Ad(ad_id, float(self.scores[place]), self._sid(place), item_id)
+            return tuple(self._made(place))
+        (ad,) = self._made([place])
+        return ad
 
     def __iter__(self) -> Iterator[Ad]:
-        return self._made(self.ad_ids, self.scores, slice(None))
+        return self._made(slice(None))
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
         return f"<{len(self)} ads: {shown}{', ...' if len(self) > 3 else ''}>"
 
-    def _made(
-        self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], place: slice
-    ) -> Iterator[Ad]:
+    def _made(self, places: slice | list[int]) -> Iterator[Ad]:
+        numbers = self.ad_ids[places].tolist()
         sids: Iterable[tuple[int, ...] | None] = repeat(None)
         if self._sids is not None:
-            sids = map(tuple, self._sids.tokens[self._sids.of_ads[place]].tolist())
-        numbers = ad_ids.tolist()
-        columns = (numbers, scores.tolist(), sids, self._names(numbers))
-        return map(_new_ad, zip(*columns, strict=False))
-
-    def _names(self, ad_ids: list[int]) -> Iterable[str | None]:
-        return [None] * len(ad_ids) if self._ids is None else self._ids.names("ad", ad_ids)
-
-    def _sid(self, place: int) -> tuple[int, ...] | None:
-        if self._sids is None:
-            return None
-        return tuple(self._sids.tokens[self._sids.of_ads[place]].tolist())
+            sids = map(tuple, self._sids.tokens[self._sids.of_ads[places]].tolist())
+        items = repeat(None) if self._ids is None else self._ids.names("ad", numbers)
+        return map(_new_ad, zip(numbers, self.scores[places].tolist(), sids, items, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

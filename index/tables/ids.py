@@ -66,7 +66,7 @@ class _Lookup(Generic[_Key, _Found]):
     ) -> None:
         self._files = [*map(Path, files)]
         self._read = read
-        self._stamps: list[tuple[int, ...]] | None = None
+        self._stamps: list[tuple[int, int, int]] | None = None
         self._find: Callable[[_Key], _Found | None] = lambda _: None
 
     def __call__(self, key: _Key) -> _Found | None:
