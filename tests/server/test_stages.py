@@ -226,36 +226,6 @@ def test_names_that_nobody_knows_are_ignored_and_listed_once(
     assert list(got["odd"].ad_ids) == list(got["plain"].ad_ids)
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "name", "known"),
-    [
-        ("user", {"shoe_size": {"values": ["42"]}}, "shoe_size", "country, "),
-        ("features", {"bags": {"hats": {"ids": ["1"]}}}, "bags.hats", "hour, "),
-        ("exclude", {"advertizer": {"ids": ["3"]}}, "advertizer", "campaign, "),
-        ("at_most", {"shop": 3}, "shop", "advertiser, "),
-    ],
-)
-def test_a_strict_request_with_an_unknown_name_fails_alone(
-    pair: ServingPair,
-    serving_files: ServingFiles,
-    field: str,
-    value: Any,
-    name: str,
-    known: str,
-) -> None:
-    odd = changed(serving_files.requests[0], request_id="odd", **{field: value})
-    strict = changed(odd, request_id="strict", strict=True)
-    good = changed(serving_files.requests[1], request_id="good", strict=True)
-    answered = answer(request_batch(pair, [strict, good, odd], 4))
-    assert sorted(replies_of(answered)) == ["good", "odd"]
-    (failure,) = answered.input.failures
-    assert failure.request.retrieval.request_id == "strict"
-    assert (failure.error.reason, failure.error.field) == ("invalid_field", "strict")
-    start = f"{name}: no such name, and the request is strict; known: "
-    assert failure.error.text.startswith(start)
-    assert known in failure.error.text
-
-
 def test_what_decoding_let_through_is_still_matched_exactly(
     pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
 ) -> None:
