@@ -1,10 +1,10 @@
 """The ids of a data folder: tables and people have texts, snapshots and the API numbers."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -18,8 +18,8 @@ from grace.index.tables.table_file import open_table
 
 _BATCH_ROWS = 1 << 18
 _SIDS = pa.list_(pa.int64())
-_Key = TypeVar("_Key")
-_Found = TypeVar("_Found")
+_Find: TypeAlias = Callable[[Any], Any]
+"""Returns what belongs to a key, None for an unknown one."""
 
 
 class DataIds:
@@ -33,43 +33,45 @@ class DataIds:
     def __init__(self, folder: str | Path) -> None:
         data = read_data_folder(Path(folder))
         maps = {**({} if data.id_map is None else {"ad": data.id_map}), **data.entity_ids}
-        self.mapped = frozenset(maps)
-        self._numbers = {each: _Lookup([path], partial(_find, path)) for each, path in maps.items()}
-        self._names = {each: _Lookup([path], partial(_name, path)) for each, path in maps.items()}
+        self._maps = {each: _Lookup([path], partial(_map, path)) for each, path in maps.items()}
         sids = data.ads.files if data.sids is None else [_table_of(data.sids)]
         self._sids = _Lookup(sids, partial(_sids, data))
 
+    @property
+    def mapped(self) -> Set[str]:
+        """The levels that have an id map."""
+        return self._maps.keys()
+
     def number(self, level: str, text: str) -> int:
         """Return the number of an id; raise an InputError for one that has none."""
-        number = self._numbers.get(level, IntegerIds().find)(text)
+        number: int | None = self._maps.get(level, IntegerIds().find)(text)
         if number is None:
             fault = "not in its id map; name one of a table that was built"
-            if level not in self.mapped:
+            if level not in self._maps:
                 fault = "not an integer from 0 to 2^63 - 1; name its id map in tables.yaml"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
         return number
 
     def names(self, level: str, numbers: Iterable[int]) -> list[str | None]:
         """Return the ids of numbers, None for one that the level's id map does not have."""
-        return [*map(self._names.get(level, str), numbers)]
+        return [*map(self._maps.get(level, str), numbers)]
 
     def sid(self, item_id: str) -> tuple[int, ...] | None:
         """Return the SID of an item, None for an item without one."""
-        return self._sids(item_id)
+        found: list[int] | None = self._sids(item_id)
+        return None if found is None else tuple(found)
 
 
-class _Lookup(Generic[_Key, _Found]):
-    """A function that finds keys in files. It reads them again if a key is not there."""
+class _Lookup:
+    """Finds keys in files. It reads the files again if a key is not there."""
 
-    def __init__(
-        self, files: Sequence[str | Path], read: Callable[[], Callable[[_Key], _Found | None]]
-    ) -> None:
+    def __init__(self, files: Sequence[str | Path], read: Callable[[], _Find]) -> None:
         self._files = [*map(Path, files)]
         self._read = read
         self._stamps: list[tuple[int, int, int]] | None = None
-        self._find: Callable[[_Key], _Found | None] = lambda _: None
+        self._find: _Find = lambda _: None
 
-    def __call__(self, key: _Key) -> _Found | None:
+    def __call__(self, key: Any) -> Any:
         find = self._find
         found = find(key)
         if found is None:
@@ -82,22 +84,23 @@ class _Lookup(Generic[_Key, _Found]):
         return found
 
 
-def _find(path: Path) -> Callable[[str], int | None]:
-    return IdMap.read(path).find
-
-
-def _name(path: Path) -> Callable[[int], str | None]:
-    return {number: text for text, number in IdMap.read(path).items()}.get
+def _map(path: Path) -> _Find:
+    """Read an id map: texts find numbers, and numbers texts."""
+    numbers = IdMap.read(path).items()
+    both: dict[int | str, int | str] = {number: text for text, number in numbers}
+    both.update(numbers)
+    return both.get
 
 
 def _table_of(sids: str) -> str:
     return sids if ending_format(sids) else within(sids, SIDS_FILE)
 
 
-def _sids(data: DataFolder) -> Callable[[str], tuple[int, ...] | None]:
+def _sids(data: DataFolder) -> _Find:
     """Read `sids` of tables.yaml, or else the ads' column of SIDs."""
-    tables, item, sid = data.ads.tables(), data.ads.theirs("ad_id"), data.ads.theirs("sid")
-    if data.sids is not None:
+    if data.sids is None:
+        tables, item, sid = data.ads.tables(), data.ads.theirs("ad_id"), data.ads.theirs("sid")
+    else:
         tables, item, sid = [open_table(_table_of(data.sids))], "item_id", "sid"
     row_of: dict[str | None, int] = {}
     parts: list[pa.Array] = []
@@ -110,10 +113,4 @@ def _sids(data: DataFolder) -> Callable[[str], tuple[int, ...] | None]:
             row_of.update(zip(texts(batch.column(item)), rows, strict=False))
             parts.append(batch.column(sid).cast(_SIDS))
     sids = pa.chunked_array(parts, _SIDS)
-
-    def find(item_id: str) -> tuple[int, ...] | None:
-        row = row_of.get(item_id)
-        found = None if row is None else sids[row].as_py()
-        return None if found is None else tuple(found)
-
-    return find
+    return lambda item_id: sids[row_of[item_id]].as_py() if item_id in row_of else None
