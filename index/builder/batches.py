@@ -1,8 +1,8 @@
 """Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class AdsReading:
 
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
-    names: IdMap | None = None  # None: ids are integers
+    names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps of columns
     sids: ItemSids | None = None  # None: the table has a column sid
     batch_rows: int = BATCH_ROWS
 

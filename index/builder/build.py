@@ -12,7 +12,7 @@ from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
 from grace.index.builder.item_sids import read_item_sids, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.numbering import number_ads
+from grace.index.builder.numbering import number_ids
 from grace.index.builder.report import (
     Advance,
     BuildReport,
@@ -38,6 +38,7 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
+from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
@@ -57,6 +58,7 @@ class BuildSpec:
     ignore: tuple[str, ...] = ()  # columns of lists that are no rules
     sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
     id_map: Path | None = None  # numbers ads; None: their ids are integers
+    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same of entities
     mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
@@ -71,6 +73,12 @@ class BuildSpec:
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
+    @property
+    def id_maps(self) -> Mapping[str, Path]:
+        """The id map of each column that has one, by our names."""
+        maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
+        return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
+
 
 def spec_of(data: DataFolder, root: Path) -> BuildSpec:
     """Return the build of a data folder."""
@@ -83,6 +91,7 @@ def spec_of(data: DataFolder, root: Path) -> BuildSpec:
         ignore=data.ads.ignore,
         sids=data.sids,
         id_map=data.id_map,
+        entity_ids=data.entity_ids,
     )
 
 
@@ -126,14 +135,15 @@ class BuildPlan:
     sids: TableFile | None  # to join
 
     def reading(self) -> AdsReading:
-        """Number the ads and read their SIDs, if the table does not have these itself."""
-        names, sids = None, None
-        if self.spec.id_map is not None:
-            with self.steps.run("number ads", self.source.rows) as advance:
-                names = number_ads(self.source.files, self.spec.id_map, advance)
+        """Number ads and entities and read SIDs, if the table does not have these itself."""
+        names: Mapping[str, IdMap] = {}
+        sids = None
+        if maps := self.spec.id_maps:
+            with self.steps.run("number ids", self.source.rows) as advance:
+                names = number_ids(self.source.files, maps, advance)
         if self.sids is not None:
             with self.steps.run("read SIDs", self.sids.count_rows()) as advance:
-                sids = read_item_sids(self.sids, names, self.vocab_sizes, advance)
+                sids = read_item_sids(self.sids, names.get("ad_id"), self.vocab_sizes, advance)
         return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
 
     def require_stated(self, stated: Set[str]) -> None:
@@ -232,7 +242,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
     sids = None if spec.sids is None else sids_table(spec.sids)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, spec.id_map is not None)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
     files = tuple(map(str, spec.ads))
     source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
     if sids is not None:

@@ -71,7 +71,7 @@ def collect_ads(
             advance(at)
         rules = table.take()
     assert tokens is not None, "open_ads refuses a table without rows"
-    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names)
+    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names.get("ad_id"))
     if len(log):
         keep = rule_of != REFUSED
         ad_ids, tokens, weights = ad_ids[keep], tokens[keep], weights[keep]

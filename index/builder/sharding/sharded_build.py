@@ -88,8 +88,8 @@ def build_in_shards(
             with scratch_faults("writing the SIDs", scratch):
                 reading.sids.save(scratch)
         del reading
-        if spec.id_map is not None:
-            spec = replace(spec, id_map=spec.id_map.absolute())
+        maps = {name: path.absolute() for name, path in spec.id_maps.items()}
+        spec = replace(spec, id_map=maps.pop("ad_id", None), entity_ids=maps)
         inputs = TaskInputs(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
         return _ShardedBuild(plan, sharding, inputs).run()
 
