@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.index.builder.report import Advance
 from grace.index.builder.source import AdsFile
+from grace.index.progress import Advance
 from grace.index.tables.cells import texts
 from grace.index.tables.item_numbers import IdMap, map_lock
 
