@@ -237,7 +237,7 @@ def _joined_tokens(
 ) -> npt.NDArray[np.uint16]:
     places = sids.places(ad_ids)
     for row in np.flatnonzero((places < 0) & ~faults.refused).tolist():
-        faults.add(row, "sid", brief(str(given_ids[row])), f"the ad has no SID in {sids.address}")
+        faults.add(row, "sid", brief(str(given_ids[row])), sids.absent)
     if len(sids.tokens) == 0:
         return np.zeros((len(ad_ids), sids.tokens.shape[1]), np.uint16)
     tokens: npt.NDArray[np.uint16] = sids.tokens[np.maximum(places, 0)]

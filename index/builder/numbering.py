@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from grace.index.builder.report import Advance
 from grace.index.builder.source import AdsFile
+from grace.index.progress import Advance
 from grace.index.tables.cells import texts
 from grace.index.tables.item_numbers import IdMap, map_lock
 

@@ -18,12 +18,9 @@ from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_rule, is_text, is_text_list
-from grace.index.tables.data_folder import TableSource
+from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY, TableSource
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
-
-SID_SPACE_KEY = b"grace.sid_space"
-VOCAB_SIZES_KEY = b"grace.vocab_sizes"
 
 ENTITY_MAP = "name a file under entity_ids in tables.yaml, which numbers such ids"
 

@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Progress
-from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
+from grace.index.progress import Progress
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, read_facts
 from grace.index.proposal.log import OpenLog, OurColumn, TableProposal, propose_embeddings
 from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_name, stem
 from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide
 from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integer_lists, is_text, list_parts, split_cells
+from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.tables.table_file import TableFile, table_files
 from grace.index.targeting.schema import EXCLUDE_SUFFIX
 

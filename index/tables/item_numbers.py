@@ -139,7 +139,7 @@ def map_lock(path: Path) -> Iterator[None]:
         lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o666)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be locked: {error.strerror}; name another --id-map"
+            f"{path}: cannot be locked: {error.strerror}; make its folder writable"
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

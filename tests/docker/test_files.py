@@ -140,7 +140,7 @@ def test_the_volumes_and_files_that_services_mount_exist(
 
 
 def test_the_builder_and_the_server_share_the_snapshots(services: Mapping[str, Any]) -> None:
-    root = services["builder"]["command"][2]
+    root = services["builder"]["command"][1]
     assert services["builder"]["volumes"] == [f"snapshots:{root}"]
     assert f"snapshots:{root}:ro" in services["server"]["volumes"]
     command = services["server"]["command"]

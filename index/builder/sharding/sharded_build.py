@@ -19,7 +19,7 @@ from grace.configs.errors import InputError
 from grace.index.builder.build import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.collect import repeated_reject
 from grace.index.builder.kway import require_static_ids
-from grace.index.builder.report import BuildReport, Notify, Progress, silent
+from grace.index.builder.report import BuildReport, Notify, silent
 from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.runs import (
     CollectTask,
@@ -32,6 +32,7 @@ from grace.index.builder.sharding.runs import (
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.matchers.modes import MatcherMode
+from grace.index.progress import Progress
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
