@@ -19,9 +19,9 @@ def run_grace(
 
 
 def run_python(
-    code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
+    code: str, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-c", code], cwd, env)
+    return _run([sys.executable, "-c", code, *arguments], cwd, env)
 
 
 def outcome_of(script: str, folder: Path) -> Any:
