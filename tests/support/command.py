@@ -20,9 +20,9 @@ def run_grace(
 
 
 def run_python(
-    code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
+    code: str, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-c", code], cwd, env)
+    return _run([sys.executable, "-c", code, *arguments], cwd, env)
 
 
 def without_torch(commands: Sequence[Sequence[str | Path]]) -> list[str]:
