@@ -33,7 +33,7 @@ TokenFile: TypeAlias = Annotated[
 ]
 Data: TypeAlias = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Data folder whose id maps number the ids that you give."),
+    typer.Option(metavar="FOLDER", help="Data folder with the id maps of the ids that you give."),
 ]
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
@@ -172,7 +172,7 @@ def number_of(level: str, text: str, ids: "DataIds | None") -> int:
     if number is None:
         raise InputError(
             f"{level} {text!r}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers "
-            "other ones"
+            "this one"
         )
     return number
 

@@ -59,7 +59,7 @@ class _Connected(ABC):
         tls      None: plaintext
         token    for servers that require one; without TLS, the client sends it in plaintext
         retry    None: each call is one attempt
-        ids      the data folder of the ads: requests may then have its ids as texts, and each
+        ids      the data folder of the ads: texts in requests are then ids of its tables, and each
                  returned ad has its `item_id`. Several clients may share a DataIds
         """
         target = target_of(address, over_tls=tls is not None)

@@ -179,7 +179,7 @@ def connection_fault(address: str, text: str, access: Access) -> str | None:
     if "Failed parsing HTTP/2" in text:
         return (
             f"what answers at {address} is no gRPC server; it may be the metrics port: use the "
-            "port of the section listen (50051 by default), or of admin (50052)"
+            "port of the section listen (50051 by default) or admin (50052)"
         )
     return tls_fault(address, text) or _closed(address, text, access)
 

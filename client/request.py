@@ -2,8 +2,8 @@
 
     request_of({"user": {"country": "US"}, "sequences": {"clicks": [(12, 40, 7, 31)]}})
 
-Texts of ads, entities and items become the numbers and SIDs of a data folder. The values become
-the API's JSON, and `request_of_json` checks them: each fault comes with its path.
+With a data folder, the ids of its tables become numbers and SIDs. The values become the API's JSON,
+and `request_of_json` checks them: each fault comes with its path.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,7 +29,7 @@ Sid: TypeAlias = Iterable[int]
 class Events:
     """A user's events of one kind, oldest first.
 
-    sids           of each event the SID, or the item's id as a text; or all tokens in one list
+    sids           the SID or the item's id (a text) of each event; or all tokens in one list
     timestamps_ms  a time for each event, or none at all
     side           other facts about the events: one id for each event
     """
@@ -45,9 +45,9 @@ class RequestFields(TypedDict, total=False):
     user         value or values of each attribute and set: {"country": "US", "location": [...]}
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
     exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
-    strict       refuse unknown names; True unless you say otherwise
+    strict       refuse a request with an unknown name; True by default
 
-    Ids are numbers, or texts if the client has the data folder that numbers them.
+    Ids are numbers, or texts if the client has the data folder of the ads.
     """
 
     request_id: str
@@ -73,7 +73,7 @@ def request_of(
 ) -> RetrieveRequest:
     """Return the request with these fields. Raise a RequestError that names a faulty one.
 
-    `ids` are those of the data folder. `unknown_items` gets the items of left-out events.
+    `ids` are those of the data folder. `unknown_items` receives the items of left-out events.
     """
     if unknown := fields.keys() - RequestFields.__annotations__.keys():
         known = ", ".join(RequestFields.__annotations__)
@@ -120,7 +120,7 @@ def _items(values: Any) -> list[tuple[str, Any]]:
 
 
 def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> list[Any]:
-    """Return the list with what `find` returns in the place of each text."""
+    """Replace each text of the list by what `find` returns for it."""
     found = list(given)
     for place, text in enumerate(given):
         if not isinstance(text, str) or (find is None and text.isdecimal()):
@@ -143,8 +143,8 @@ def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> li
         sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]
         for path, facts, key in (("timestamps_ms", events, "timestamps_ms"), *sides):
             if len(facts[key]) not in (0, len(sids)):
-                fault = f"{len(facts[key])} values, {len(sids)} events; send one for each event"
-                raise RequestError(f"{at}.{path}", fault)
+                fault = f"number of values: {len(facts[key])}, of events: {len(sids)}"
+                raise RequestError(f"{at}.{path}", f"{fault}; send one for each event")
             facts[key] = list(compress(facts[key], kept))
     known = [_list(sid) for sid in compress(sids, kept)]
     if len(lengths := {len(sid) for sid in known}) > 1:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Ad(NamedTuple):
     """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for.
 
-    `item_id` is its id in the client's data folder; None without one, or if its map lacks the ad.
+    `item_id` is its id in the client's data folder; None without one, or if the id map lacks it.
     """
 
     ad_id: int

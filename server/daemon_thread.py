@@ -63,7 +63,7 @@ class DaemonThread:
         result, used, idle = self.run(work), -1.0, 0
         assert self._thread is not None
         assert self._thread.ident is not None
-        if sys.platform == "darwin":  # no thread has a clock there, so nothing ever seems to hang
+        if sys.platform == "darwin":  # has no clock per thread; the process's seldom stands still
             clock = time.CLOCK_PROCESS_CPUTIME_ID
         else:
             clock = time.pthread_getcpuclockid(self._thread.ident)

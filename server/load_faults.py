@@ -1,4 +1,4 @@
-"""What a load refuses before it reads arrays and weights, and the line that words its faults.
+"""Checks of a load before it reads arrays and weights, and the line that reports a fault.
 
 Nothing here loads torch, so `grace serve` reports these faults at once.
 """
@@ -18,10 +18,10 @@ from grace.server.reload.pin_file import NAME
 
 
 def require_loadable(config: ServingConfig) -> None:
-    """Refuse what the current snapshot's manifest and the checkpoint's model.yaml show.
+    """Refuse a load if the current snapshot's manifest or the checkpoint's folder shows a fault.
 
-    A server with a pin may serve another snapshot, or start without a current one, so the load
-    reports any fault there.
+    A server with a pin may serve another snapshot, or start without a current one. Then, only the
+    load itself checks the snapshot.
     """
     manifest = None
     if config.state_dir is None or not (config.state_dir / NAME).exists():
@@ -39,7 +39,7 @@ def require_loadable(config: ServingConfig) -> None:
 def start_fault(error: GraceError | OSError, config: ServingConfig, source: str = "") -> str:
     """Return one line that names the configuration's key, the file and the remedy.
 
-    source  where the settings come from, which begins a fault of them
+    source  where the settings come from: a fault in the settings begins with it
     """
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""

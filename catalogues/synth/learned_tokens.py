@@ -4,7 +4,7 @@ The vector of an item is the sum of its family, topic, product, brand and produc
 noise. So similar items share their first tokens, even across the brands and topics that the plain
 hierarchy keeps apart. One more token counts items that share all learned tokens.
 
-Only `residual_codes` needs torch, and imports it: a light installation makes the other catalogues.
+Only `residual_codes` imports torch, so a light installation can make the other catalogues.
 """
 
 from dataclasses import replace

@@ -49,8 +49,8 @@ def init(
 ) -> None:
     """Propose `tables.yaml` and `targeting.yaml` for an ads table, each line with its reason.
 
-    It reads all rows, asks nothing and replaces no file. Read the two files before the first build:
-    a column that is left out limits nobody, and a column of values that describe the ad is no rule.
+    It reads all rows, asks nothing and replaces no file. Read both files before the first build:
+    a column that is left out limits nobody, and a column that only describes the ad is no rule.
 
     Example: `grace init --ads raw/ads.csv --embeddings raw/items.parquet --log raw/clicks.csv --out
     shop`
@@ -118,7 +118,7 @@ def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None
                 _add_row(table, "", f"{column.name} is missing", column.reason)
             console.print(table)
     if proposal.left_out:
-        title = f"LEFT OUT, so everybody may see their ads: {len(proposal.left_out)}"
+        title = f"LEFT OUT, so these columns limit nobody: {len(proposal.left_out)}"
         table = plain_table(title, "column", "why", left=2)
         for each in proposal.left_out:
             _add_row(table, each.column, each.reason)

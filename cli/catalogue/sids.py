@@ -25,7 +25,7 @@ _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 def sids(
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Data folder that names its table of embeddings."),
+        typer.Option(metavar="FOLDER", help="Data folder whose tables.yaml has `embeddings`."),
     ] = None,
     embeddings: Annotated[
         str | None,
@@ -60,7 +60,7 @@ def sids(
         str | None, typer.Option(help="Name of the SID space. Default: made from the codebook.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Learns: cpu or cuda:0. Default: a GPU if there is one.")
+        str | None, typer.Option(help="Learns on cpu or cuda:0. Default: a GPU if there is one.")
     ] = None,
     plot: Annotated[bool, typer.Option(help="Draw the report, codebook.png.")] = True,
     force: Force = False,
@@ -78,7 +78,7 @@ def sids(
     from grace.index.codebook.items import open_items
 
     if (data is None) == (embeddings is None):
-        raise InputError("no vectors, or two tables: give --data FOLDER or --embeddings TABLE")
+        raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
     if data is not None:
         items, place = _of_folder(data)
     else:
@@ -112,15 +112,15 @@ def sids(
 
 
 def _of_folder(data: Path) -> tuple[Any, Path | None]:
-    """Return the items of a data folder, and its codebook's folder."""
+    """Return the items of a data folder, and the folder of its codebook."""
     from grace.index.codebook.items import TableItems
     from grace.index.tables.data_folder import TABLES_FILE, local_folder, read_data_folder
 
     folder = read_data_folder(data)
     if folder.embeddings is None:
         raise InputError(
-            f"{data / TABLES_FILE}: no section `embeddings`, the table of the ads' vectors; add "
-            "it, or give --embeddings TABLE and --out FOLDER"
+            f"{data / TABLES_FILE}: no section `embeddings`, which names the table of vectors; "
+            "add it, or give --embeddings TABLE and --out FOLDER"
         )
     return TableItems.of(folder.embeddings), local_folder(folder.sids)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds, UpdateAdsRequest
 
 ATTEMPTS = 10
-"""How often a command sends an update while other senders take its sequence number."""
+"""The most times that a command sends an update while other senders take its sequence number."""
 
 Ids: TypeAlias = Annotated[
     list[str],
@@ -184,7 +184,7 @@ def weight(
     ] = None,
     data: Data = None,
 ) -> None:
-    """Give ads a live weight, which replaces that of every snapshot, or end it.
+    """Give ads a live weight, which takes the place of that in any snapshot, or end it.
 
     Example: `grace admin weight 4711 --to 0.5`, and `grace admin weight 4711` to end it
     """
@@ -257,7 +257,7 @@ def _update(call: Call, update: "UpdateAdsRequest", done: str, names: "DataIds |
 
 
 def _shown(names: "DataIds | None", level: str, ids: Iterable[int]) -> list[int | str]:
-    """Return ids as the tables have them; a number that the id map does not have stays one."""
+    """Return ids as the tables have them. A number that the id map does not have stays a number."""
     numbers = list(ids)
     found = numbers if names is None else names.names(level, numbers)
     return [name or number for name, number in zip(found, numbers, strict=True)]

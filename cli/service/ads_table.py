@@ -26,7 +26,7 @@ _BATCH_ROWS = 1 << 14
 class KnownAd:
     """An ad of the table, and its rules for the user. All pass if the snapshot has this table."""
 
-    item_id: str | None  # the table's id, if the folder's ids are known
+    item_id: str | None  # the table's id; None without a data folder
     title: str
     reasons: "tuple[Reason, ...]"
 

@@ -25,7 +25,7 @@ NEEDED = (
     *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
     *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash"),
 )
-LIGHT = "not installed: `grace serve` and the commands of models need it"
+LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
 
@@ -34,7 +34,7 @@ Status: TypeAlias = Literal["ok", "note", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row. A fault breaks a command; a note says what an extra or a GPU would add."""
+    """One row. A fault breaks a command; a note says what lacks without an extra or a GPU."""
 
     name: str
     status: Status

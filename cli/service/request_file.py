@@ -53,7 +53,7 @@ class GivenRequest:
     ] = None
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
-        """Return the file's request, with the values of the options. `ids` number --exclude's."""
+        """Return the file's request, with the values of the options. `ids` reads --exclude."""
         message = _request_message(self.request, self.line)
         try:
             for name, given in _user_values(self.user or ()).items():

@@ -50,7 +50,7 @@ class AdsReading:
 
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
-    names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps of columns
+    names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps by column
     sids: ItemSids | None = None  # None: the table has a column sid
     batch_rows: int = BATCH_ROWS
 

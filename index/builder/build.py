@@ -51,7 +51,7 @@ class BuildSpec:
     sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
     embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
     id_map: Path | None = None  # numbers ads; None: their ids are integers
-    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same of entities
+    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
     mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
@@ -68,7 +68,7 @@ class BuildSpec:
 
     @property
     def id_maps(self) -> Mapping[str, Path]:
-        """The id map of each column that has one, by our names."""
+        """The id map of each column that has one, by our name."""
         maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
         return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
 

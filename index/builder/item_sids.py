@@ -1,4 +1,4 @@
-"""Join SIDs to the ads from a table of items, to which a codebook may add those of new ads.
+"""Join SIDs to the ads from a table of items. A codebook may first add the SIDs of new ads to it.
 
 Memory holds 8 + 2 L bytes per item, in order of the ads' numbers, and twice that while they are put
 in order. An item that the ads' id map does not know belongs to no ad.
@@ -90,14 +90,14 @@ def sids_table(address: str) -> TableFile:
 
 @dataclass(frozen=True, slots=True)
 class SidTables:
-    """`sids` is a codebook's folder or a table of SIDs. `embeddings` has vectors of ads."""
+    """`sids` is a codebook's folder or a table of SIDs. `embeddings` has the ads' vectors."""
 
     sids: str
     embeddings: TableSource | None
     ads: AdsSource
 
     def read(self, names: IdMap | None, vocab_sizes: tuple[int, ...], steps: Steps) -> ItemSids:
-        """Return the SIDs of all items. Ads without one get theirs first, if the codebook can."""
+        """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none."""
 
         def read() -> ItemSids:
             table = sids_table(self.sids)

@@ -1,4 +1,4 @@
-"""Numbers for ads and entities of any name: each keeps its number in every build."""
+"""Numbers for ads and entities with ids of any kind: each keeps its number in every build."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -15,7 +15,7 @@ _BATCH_ROWS = 1 << 17
 def number_ids(
     files: Sequence[AdsFile], maps: Mapping[str, Path], advance: Advance
 ) -> Mapping[str, IdMap]:
-    """Give every id of these columns a number in its map, which other builds wait for meanwhile."""
+    """Give every id of these columns a number in its map. Other builds wait for the maps."""
     paths = {column: path.resolve() for column, path in maps.items()}
     done = 0
     with ExitStack() as locks:

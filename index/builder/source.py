@@ -22,7 +22,7 @@ from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY, Table
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
-ENTITY_MAP = "name a file under entity_ids in tables.yaml, which numbers such ids"
+ENTITY_MAP = "name a file under entity_ids in tables.yaml, which then numbers such ids"
 
 OTHER_COLUMNS = ("title",)
 """Columns that a build does not read, but other commands do, so tables.yaml may rename them."""
@@ -72,7 +72,7 @@ class ExpectedColumns:
         for name in sorted(self.mapped - {"ad_id", *self.schema.entities}):
             has = ", ".join(self.schema.entities) or "none"
             raise InputError(
-                f"entity_ids: {name}: no entity of the targeting schema, which has: {has}"
+                f"entity_ids: {name}: not an entity of the targeting schema, which has: {has}"
             )
 
     @property

@@ -5,7 +5,7 @@ token from level 1, and so on. So items that share a prefix lie close to one ano
 
 The code of a vector x is the c with the least |x - centre_c|^2 + price_c; ties go to the lower c.
 It depends on x alone, not on the batch, the threads or the machine: float32 products find the codes
-that can be best within their rounding errors, and float64 decides where these are several.
+that can be best within their rounding errors, and float64 decides if there are several.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ Level: TypeAlias = LevelOf[Vectors]
 
 @dataclass(frozen=True, slots=True)
 class Codebook:
-    """`codes` is the size of each level's vocabulary, of which some may have no centre."""
+    """`codes` has the size of each level's vocabulary. A level may have fewer centres."""
 
     levels: tuple[Level, ...]
     codes: tuple[int, ...]

@@ -29,7 +29,7 @@ Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
 Rows = npt.NDArray[np.int64]
-"""The rows of items in their file, from 0"""
+"""The row of each item in its file, from 0"""
 
 MOST_DIMS = 1 << 14
 LARGEST = 1e15  # the square of a larger number has no exact place in float32
@@ -129,7 +129,7 @@ class NpyItems:
 class TableItems:
     """The files of a table with the columns of ids and of vectors.
 
-    wanted  ids as text: the items are those of these that have a vector
+    wanted  ids as texts: only the items with these ids and a vector are read; None: all items
     """
 
     files: tuple[TableFile, ...]
@@ -255,7 +255,7 @@ def _dims(files: tuple[TableFile, ...], column: str) -> int:
             lengths = pc.list_value_length(batch.column(0)).drop_null()
             if len(lengths):
                 return _checked_dims(file, column, int(lengths[0].as_py()))
-    raise InputError(f"{files[0].address}: no row has a vector; there are no items to give SIDs")
+    raise InputError(f"{files[0].address}: no row has a vector; there are no items to give SIDs to")
 
 
 def _checked_dims(file: TableFile, column: str, dims: int) -> int:

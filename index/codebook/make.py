@@ -31,7 +31,7 @@ from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
-"""Learns a codebook of a sample, codes, balance and seed, and is given what to call per level."""
+"""Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
 
 POINTS_PER_CODE = 128
 LEAST_SAMPLE = 1 << 15
@@ -114,7 +114,7 @@ def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Prog
 def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Extended:
     """Give items SIDs by the codebook of `kept`, in a separate table or added to its table.
 
-    The caller holds the lock of a table that changes.
+    If its table changes, the caller holds the lock of the table.
     """
     codebook, facts = read_codebook(kept)
     if items.dims != facts.dims:
@@ -179,7 +179,7 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
         done += len(batch.ids)
         progress("read items", done, max(done, items.rows or 0))
     if not done:
-        raise InputError(f"{items.name}: no rows; there are no items to give SIDs")
+        raise InputError(f"{items.name}: no rows; there are no items to give SIDs to")
     require_ids(done, "items")
     ids = pa.concat_arrays(parts)
     require_distinct(items.name, ids)

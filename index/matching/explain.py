@@ -128,7 +128,7 @@ def _attribute(
 
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
-    """Say what every value of the user must be: a snapshot does not know which list said it."""
+    """Return what every value of the user must be. A snapshot does not know from which list."""
     left_out = [value for value in attribute.values if value not in listed]
     if other:
         return f"none of {_some(left_out)}"

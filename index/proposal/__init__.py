@@ -1,6 +1,6 @@
 """Propose the roles of a table's columns, as two YAML files (`grace init`).
 
-lexicon.yaml   words by which names are understood
+lexicon.yaml   the words that names are searched for
 names.py       the roles that the names of columns suggest
 separators.py  how the cells of a CSV list values
 facts.py       facts about a column, from all rows

@@ -1,4 +1,4 @@
-"""Find the columns of a log of interactions, and of a table of embeddings."""
+"""Find the columns of a log of interactions, and those of a table of embeddings."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -60,8 +60,8 @@ class TableProposal:
 class UserColumn:
     """A column of the log that may say who its users are.
 
-    several   whether a row has several values
-    of_user   whether a user has the same in all rows; a column that describes ads differs
+    several   whether some row has several values
+    of_user   whether a user has the same value in all rows; columns that describe ads have not
     """
 
     column: str
@@ -70,7 +70,7 @@ class UserColumn:
     of_user: bool
 
     def rank(self, facts: ColumnFacts) -> int | None:
-        """Return how well this fits an ads column, 0 is best; None if it is another thing."""
+        """Return how well this fits an ads column: 0 is best, None is no fit."""
         if self.column == facts.name:
             return 0
         both = (names.rule_name(plain_name(each)) for each in (self.column, facts.name))
@@ -93,7 +93,7 @@ def best_user(users: Iterable[UserColumn], facts: ColumnFacts) -> UserColumn | N
 
 
 class OpenLog:
-    """A log of which the first rows are read: the columns of user, ad and time are found."""
+    """A log with its first rows, in which the columns of user, ad and time are found."""
 
     def __init__(self, addresses: Sequence[str], ids: IdValues, id_column: str) -> None:
         self._addresses, self._files = tuple(addresses), table_files(addresses)
@@ -155,7 +155,7 @@ class OpenLog:
         chosen = dict(self._chosen)
         for column, name in rules.items():
             note = padded_note(self._first.column(column), self._is_csv)
-            chosen[column] = name, f"what the user had then: for evaluation with targeting{note}"
+            chosen[column] = name, f"what the user had then, for evaluation with targeting{note}"
         columns = (
             OurColumn(name, *(chosen.get(name) or _other(self._first, name) or _UNREAD))
             for name in self._first.schema.names
@@ -211,7 +211,7 @@ def _named(usual: Sequence[str], columns: Iterable[str]) -> str | None:
 def _ids_in(rows: pa.RecordBatch, ids: IdValues, id_column: str) -> OurColumn | None:
     """Return the column whose values are ids of the ads table.
 
-    A column named like an id comes first: small numbers, such as quantities, may be ids, too.
+    A column named like an id comes first: small numbers, such as quantities, may equal ids.
     """
     found: list[tuple[bool, float, str]] = []
     for each in rows.schema:

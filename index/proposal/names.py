@@ -83,7 +83,7 @@ def is_title(plain: str) -> bool:
 def weight_rank(plain: str) -> float:
     """Return how good a name is for a weight, 0 is best; infinity if it names none.
 
-    `max_cpc`, `bid_usd` and `cpc_bid` are bids: the larger number wins.
+    `max_cpc`, `bid_usd` and `cpc_bid` are bids: the largest comes first.
     """
     named = "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["money"])
     if named.endswith("_bid") and not words(plain) & {*_LEXICON["no_bids"]}:
@@ -123,7 +123,7 @@ def singular(name: str) -> str:
 class NewNames:
     """Gives each column a valid name that no other column of the table has.
 
-    A build reads a column that has our name, also one that the proposal ignores.
+    A build reads any column that has our name, even one that the proposal ignores.
     """
 
     def __init__(self, columns: Collection[str]) -> None:

@@ -1,8 +1,8 @@
 """Decide on the role of each column of an ads table, with a reason.
 
-The id, the SID, the weight and the title are found by name and by what their values are. Every
-other column is an entity, a rule (an attribute or a set), left out or ignored. A column that could
-be a rule is one if its name or the log says so; else it is left out.
+The id, the SID, the weight and the title are found by their names and values. Every other column
+is an entity, a rule (an attribute or a set), left out or ignored. A column that could be a rule is
+one if its name or the log says so. Otherwise it is left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,8 +34,8 @@ MOST_ATTRIBUTE_VALUES = 64
 _LONGEST_VALUE = 100  # characters; longer ones are prose
 _OWN_TEXTS = 0.8  # distinct values by rows with a value, from which on a column is no rule
 _FEW_ROWS = 20
-_LEAST_DIMS = 8  # of lists of floats that are embeddings whatever their name
-_DESCRIBES = "describes the ad; nothing says that it limits who may see it"
+_LEAST_DIMS = 8  # of lists of floats that are embeddings under any name
+_DESCRIBES = "nothing says that it limits who may see the ad"
 
 
 class Role(StrEnum):
@@ -121,7 +121,7 @@ class _Choice:
         facts = self._facts[column]
         if role in LIMITING:
             blanks = column != column.strip()
-            reason += facts.padded + f"; {column!r}, with blanks, is its name" * blanks
+            reason += facts.padded + f"; its name has blanks around it: {column!r}" * blanks
         self.decisions[column] = Decision(column, role, name, reason, facts, rule_role)
 
     def _named(self, usual: tuple[str, ...]) -> list[str]:
@@ -299,7 +299,7 @@ class _Choice:
         if weight_rank(plain) < np.inf and facts.typed_text and facts.kind is not Kind.TEXT:
             return f"{facts.kind.value} as text: cast the column to numbers to use it"
         if facts.kind is Kind.NUMBER:
-            return "numbers: no rule compares numbers; list the values that may see the ad"
+            return "numbers: no rule compares numbers; list the users' values that may see the ad"
         if not facts.may_be_rule:
             return f"{facts.kind.value}: a rule lists values, as texts or integers"
         if named & names.PROSE_WORDS:
@@ -312,7 +312,7 @@ class _Choice:
             named & names.BOUND_WORDS or not named & names.CODE_WORDS
         ):
             number = "integers" + ("" if is_entity(plain) else f", {facts.shown_values}")
-            return f"{number}: no rule compares numbers; list the values that may see the ad"
+            return f"{number}: no rule compares numbers; list the users' values that may see the ad"
         if facts.longest > _LONGEST_VALUE:
             return f"texts of up to {facts.longest:,} characters: prose"
         if "state" in named and names.AD_STATES & {*map(str.casefold, facts.values)}:

@@ -21,8 +21,8 @@ UNKNOWN = "unknown"
 """A value of this name is what a user without one has."""
 
 TURN_ON = (
-    "If one limits who may see an ad, remove the `# ` before its lines and their heading in "
-    "targeting.yaml and tables.yaml, and take it out of `ignore`."
+    "To make one a rule, remove the `# ` before its lines and their heading in targeting.yaml and "
+    "tables.yaml, and take it out of `ignore`."
 )
 _HEADINGS = {
     Role.ATTRIBUTE: "attributes:  # a user has one value; of several, all must be allowed",
@@ -58,11 +58,11 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
     if not proposal.ids_are_integers:
-        yield f"id_map: {ID_MAP}  # numbers the ids, which are texts; a build adds new ones"
+        yield f"id_map: {ID_MAP}  # numbers the ads' ids; a build adds new ones"
     texts = [each.name for each in proposal.decisions if each.is_text_entity]
     if texts:
         maps = ", ".join(f"{name}: {name}_{ID_MAP}" for name in texts)
-        yield f"entity_ids: {{{maps}}}  # number the entities, whose ids are texts"
+        yield f"entity_ids: {{{maps}}}  # number entities whose ids are texts"
     for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
         if found is not None:
             yield from _section(section, found, out)
@@ -102,10 +102,10 @@ def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
 def _targeting(proposal: Proposal) -> Iterator[str]:
     yield f"# Proposed by `grace init` from {proposal.rows:,} rows: who may see which ad."
     yield "# A value in an ad's column is a rule: only users who have it may see the ad."
-    yield "# Take a name out if its values describe the ad instead."
+    yield "# If a column only describes the ad, delete its lines here and in tables.yaml."
     if proposal.left_out:
         shown = ", ".join(_comment(each.column) for each in proposal.left_out)
-        yield f"# LEFT OUT, so everybody may see their ads ({len(proposal.left_out)}): {shown}."
+        yield f"# LEFT OUT, so these columns limit nobody ({len(proposal.left_out)}): {shown}."
         yield f"# {TURN_ON}"
     for role, heading in _HEADINGS.items():
         rules = [each for each in proposal.decisions if each.rule_role is role]

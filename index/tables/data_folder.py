@@ -6,8 +6,8 @@
       columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
       ignore: [embedding]          # columns of lists that are no rules
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
-    id_map: ids.parquet            # numbers ad ids that are not integers
-    entity_ids: {brand: brands.parquet}  # numbers entities' ids that are not integers
+    id_map: ids.parquet            # numbers ads whose ids are not integers
+    entity_ids: {brand: brands.parquet}  # numbers entities whose ids are not integers
     embeddings:                    # vectors, by which new ads get their SIDs
       files: [../raw/items.parquet]
       columns: {item_id: sku, vector: embedding}
@@ -77,7 +77,7 @@ class TableSource:
 
 
 def local_folder(sids: str | None) -> Path | None:
-    """Return the codebook's folder that `sids` names; None for a table of SIDs or a URL."""
+    """Return the folder of the codebook that `sids` names; None for a table of SIDs or a URL."""
     return None if sids is None or is_url(sids) or ending_format(sids) else Path(sids)
 
 

@@ -1,4 +1,4 @@
-"""The ids of a data folder: tables and people have texts, snapshots and the API numbers."""
+"""The ids of a data folder: tables and people use texts, snapshots and the API numbers."""
 
 from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
@@ -19,15 +19,15 @@ from grace.index.tables.table_file import open_table
 _BATCH_ROWS = 1 << 18
 _SIDS = pa.list_(pa.int64())
 _Find: TypeAlias = Callable[[Any], Any]
-"""Returns what belongs to a key, None for an unknown one."""
+"""Returns what belongs to a key; None for an unknown key."""
 
 
 class DataIds:
     """The ids of ads and entities in both directions, and the SIDs of items, for any thread.
 
-    A level is "ad" or an entity. Without an id map, its ids are integers: their own numbers. Maps
-    and SIDs are kept in memory after their first use, and read again once their files have changed
-    and an id is missing.
+    A level is "ad" or an entity. Without an id map, its ids are integers, which are the numbers.
+    Maps and SIDs stay in memory after their first use. They are read again if an id is missing and
+    their files have changed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -46,7 +46,7 @@ class DataIds:
         """Return the number of an id; raise an InputError for one that has none."""
         number: int | None = self._maps.get(level, IntegerIds().find)(text)
         if number is None:
-            fault = "not in its id map; name one of a table that was built"
+            fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
                 fault = "not an integer from 0 to 2^63 - 1; name its id map in tables.yaml"
             raise InputError(f"{level} {brief(text)!r}: {fault}")
@@ -107,7 +107,7 @@ def _sids(data: DataFolder) -> _Find:
     rows = count()
     for table in tables:
         if not {item, sid} <= {*table.schema.names} or not is_list(table.schema.field(sid).type):
-            fault = f"needs {item!r}, and lists {sid!r}, to give items their SIDs"
+            fault = f"has no columns {item!r} and {sid!r} (lists) that give the SIDs of items"
             raise InputError(f"{table.address}: {fault}; name `sids` in tables.yaml")
         for batch in table.batches([item, sid], _BATCH_ROWS):
             row_of.update(zip(texts(batch.column(item)), rows, strict=False))

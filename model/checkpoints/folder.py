@@ -1,4 +1,4 @@
-"""What a checkpoint's folder shows without its weights. Nothing here loads torch."""
+"""The checks of a checkpoint's folder that need no weights. Nothing here loads torch."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def require_files(folder: Path) -> None:
 
 
 def require_sids(spec: ModelSpec, file: str, sid_space: str, vocab_sizes: tuple[int, ...]) -> None:
-    """Check that a model's SIDs mean the same as those of a catalogue. Errors start with `file`."""
+    """Check that a model's SIDs mean the same as a catalogue's. Errors start with `file`."""
     pairs = {
         "sid_space": (repr(spec.sid_space), repr(sid_space)),
         "SID length": (spec.sid_length, len(vocab_sizes)),
@@ -45,4 +45,4 @@ def require_sids(spec: ModelSpec, file: str, sid_space: str, vocab_sizes: tuple[
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
             fault = f"the model's {name} is {ours}, but the catalogue has {theirs}"
-            raise CheckpointError(file, f"{fault}; load a checkpoint of its SIDs, or other ads")
+            raise CheckpointError(file, f"{fault}; load a checkpoint and ads of one SID space")

@@ -1,4 +1,4 @@
-"""The codes of vectors by torch, for a GPU. `index/codebook/codebook.py` defines them."""
+"""The codes of vectors, computed by torch on a GPU. `index/codebook/codebook.py` defines them."""
 
 from typing import TypeAlias
 

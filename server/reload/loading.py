@@ -198,8 +198,8 @@ class Loads:
     """
 
     def __init__(self, loader: Loader, hang_seconds: float) -> None:
-        """A load that makes no progress for `hang_seconds` hangs. If a load's fault may pass, the
-        load is worth another try after this time."""
+        """A load that makes no progress for `hang_seconds` hangs. If the fault of a load may pass,
+        the load may be tried again after this time."""
         self.thread = DaemonThread("grace-load")
         self._loader = loader
         self._hang_seconds = hang_seconds
@@ -214,7 +214,7 @@ class Loads:
         return made
 
     def retry_is_due(self, seen: Published | None) -> bool:
-        """Return, once, whether what CURRENT names may load by now although its load failed."""
+        """Return whether to try the failed load of what CURRENT names again; True only once."""
         if seen is None or self._retry is None or self.thread.hanging:
             return False
         version, after = self._retry

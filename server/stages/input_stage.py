@@ -83,7 +83,7 @@ def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
 def _unknown_name(
     retrieval: Retrieval, ignored: tuple[str, ...], pair: ServingPair
 ) -> ServiceError | None:
-    """Return the refusal of a strict request with a name that would be ignored."""
+    """Return the refusal of a strict request that has a name which would be ignored."""
     if not (retrieval.strict and ignored):
         return None
     schema = pair.snapshot.schema

@@ -95,7 +95,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     table = shown_table(None, None, shop)
     assert table is not None
     assert number_of("ad", "007", table.ids) == 2
-    with pytest.raises(InputError, match="ad '7': not in its id map; name one"):
+    with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)
     known = known_ads(table, [2, 0, 77], {"country": ["CA"]})
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {

@@ -1,4 +1,4 @@
-"""`grace build --data` does an hour: new ads get SIDs by the codebook, or the build names them."""
+"""`grace build --data` every hour: the codebook gives new ads SIDs, or the build names them."""
 
 import json
 import os
@@ -175,7 +175,7 @@ def test_integer_ids_and_vectors_in_the_ads_table_do_as_well(
     assert load_snapshot(shop / "snapshots").ads.num_ads == ADS + 5
 
 
-def test_builds_at_once_give_a_new_ad_one_sid(shop: Path) -> None:
+def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
     write_ads(shop, named(len(VECTORS)))
     write_items(shop, named(len(VECTORS)), [*VECTORS])
     inputs = ("build", "--data", shop, "--root", shop / "snapshots", "--json")
@@ -190,7 +190,7 @@ def test_builds_at_once_give_a_new_ad_one_sid(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ((), "no vectors, or two tables: give --data FOLDER or --embeddings TABLE"),
+        ((), "no table of vectors, or two: give --data FOLDER or --embeddings TABLE"),
         (("--data", "{shop}", "--codes", "8"), "SIDs of new items come from --codebook"),
         (
             ("--data", "{shop}", "--out", "{shop}/new", "--codes", "8,200000,8,8"),
@@ -199,7 +199,7 @@ def test_builds_at_once_give_a_new_ad_one_sid(shop: Path) -> None:
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
     ],
 )
-def test_what_grace_sids_cannot_do_is_said(
+def test_grace_sids_says_what_it_cannot_do(
     shop: Path, options: tuple[str, ...], fault: str
 ) -> None:
     shutil.copytree(shop, shop / "bare", ignore=shutil.ignore_patterns("codebook"))

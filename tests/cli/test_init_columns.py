@@ -123,7 +123,7 @@ def test_a_column_that_is_left_out_becomes_a_rule_as_the_files_say(tmp_path: Pat
     assert found["Colour"] == ("left out", "colour")
     assert found["tags"] == ("left out", "tags")
     printed = invoke_grace("init", "--ads", ads, "--out", tmp_path / "again").stdout
-    assert "LEFT OUT, so everybody may see their ads: 2" in printed
+    assert "LEFT OUT, so these columns limit nobody: 2" in printed
     assert "remove the `# ` before its lines and their heading in targeting.yaml" in printed
     write_codebook(out / "codebook", list(range(9)))
     assert build_data(out)["coverage"]["for_everybody"] == 1.0
@@ -147,7 +147,7 @@ def test_blanks_around_values_and_names_are_reported(tmp_path: Path, form: str, 
     report = initialize(ads, tmp_path / "shop")
     reasons = {each["column"]: each["reason"] for each in report["ads"]}
     assert note in reasons["country"]
-    assert reasons["os "].endswith("; 'os ', with blanks, is its name")
+    assert reasons["os "].endswith("; its name has blanks around it: 'os '")
     write_codebook(tmp_path / "shop" / "codebook", list(range(9)))
     assert build_data(tmp_path / "shop")["coverage"]["with_rule"] == {"os": 1.0, "country": 1.0}
 

@@ -1,4 +1,4 @@
-"""What each command does in a light installation, which has no torch, uvloop or matplotlib."""
+"""Each command in a light installation, which has no torch, uvloop or matplotlib."""
 
 import json
 import os

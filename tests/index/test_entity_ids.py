@@ -1,4 +1,4 @@
-"""Entities of any name: a build numbers them as it numbers ads, and their numbers stay."""
+"""Entities with ids of any kind: a build numbers them as it numbers ads, and the numbers stay."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ BRANDS = ("acme", "a,b=c d", "é", "7", "007", None, "")
 
 
 def rows(first: int, count: int) -> list[dict[str, Any]]:
-    """Ads of which some belong to no brand; the seller's ids are integers, and so is a campaign."""
+    """Return ads, some of which belong to no brand. Sellers and campaigns have integers as ids."""
     return [
         {
             "sku": f"sku-{at}",
@@ -68,7 +68,7 @@ def numbers(path: Path) -> dict[str, int]:
 
 
 def entities_of(report: BuildReport) -> dict[int, tuple[int | None, ...]]:
-    """The ids of each ad's brand, campaign and seller, by the ad's number."""
+    """Return the numbers of each ad's brand, campaign and seller, by the ad's number."""
     snapshot = load_snapshot(report.path)
     columns = [
         [int(kind.ids[place]) if place >= 0 else None for place in kind.of_ad.tolist()]
@@ -78,7 +78,7 @@ def entities_of(report: BuildReport) -> dict[int, tuple[int | None, ...]]:
 
 
 def plain(given: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], ...]:
-    """The numbers of ads, brands and sellers, by order of arrival."""
+    """Return the numbers of ads, brands and sellers, in their order of arrival."""
     maps: tuple[dict[str, int], ...] = ({}, {}, {})
     for row in given:
         for known, name in zip(maps, ("sku", "Brand Name", "seller"), strict=True):
@@ -88,7 +88,7 @@ def plain(given: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], ...]:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_entities_of_any_name_get_numbers_which_stay(tmp_path: Path, form: str) -> None:
+def test_entities_with_ids_of_any_kind_get_numbers_that_stay(tmp_path: Path, form: str) -> None:
     first, later = rows(0, 31), rows(31, 23)
     shop = write_shop(tmp_path / "shop", {f"a.{form}": first[:20], f"b.{form}": first[20:]})
     reports = [built(shop), built(shop, shards=3, root="shards")]
@@ -110,7 +110,7 @@ def test_entities_of_any_name_get_numbers_which_stay(tmp_path: Path, form: str) 
     assert tuple(numbers(shop / file) for file in files) == (ads, brands, sellers)
 
 
-def test_brands_have_numbers_though_the_ads_are_integers(tmp_path: Path) -> None:
+def test_brands_get_numbers_even_if_the_ids_of_ads_are_integers(tmp_path: Path) -> None:
     given = [{**row, "sku": at} for at, row in enumerate(rows(0, 12))]
     shop = write_shop(tmp_path, {"ads.csv": given})
     (shop / "tables.yaml").write_text(TABLES.format(files="ads.csv", id_map=""), "utf-8")
@@ -130,7 +130,7 @@ def test_brands_have_numbers_though_the_ads_are_integers(tmp_path: Path) -> None
         ("campaign", "summer", "is not an integer; name a file under entity_ids in tables.yaml"),
     ],
 )
-def test_a_cell_that_names_no_entity_refuses_its_ad(
+def test_an_ad_with_a_cell_that_names_no_entity_is_refused(
     tmp_path: Path, column: str, value: str, reason: str
 ) -> None:
     shop = write_shop(tmp_path, {"ads.csv": [*rows(0, 9), {**rows(9, 1)[0], column: value}]})
@@ -144,7 +144,11 @@ def test_a_cell_that_names_no_entity_refuses_its_ad(
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("brand: brands", "bran: brands", "entity_ids: bran: no entity of the targeting schema"),
+        (
+            "brand: brands",
+            "bran: brands",
+            "entity_ids: bran: not an entity of the targeting schema",
+        ),
         ("brand: brands.parquet, ", "", "got string; name a file under entity_ids in tables.yaml"),
     ],
 )
@@ -158,7 +162,7 @@ def test_maps_that_do_not_suit_the_schema_are_refused(
         built(shop)
 
 
-def test_builds_whose_maps_are_in_another_order_do_not_wait_for_each_other(tmp_path: Path) -> None:
+def test_builds_with_maps_in_different_orders_do_not_deadlock(tmp_path: Path) -> None:
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
     spec = spec_of(read_data_folder(shop), shop / "one")
     turned = dict(reversed([*spec.entity_ids.items()]))

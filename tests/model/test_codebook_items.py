@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "no rows": (
         lambda at: write_lists(at, []),
-        "no row has a vector; there are no items to give SIDs",
+        "no row has a vector; there are no items to give SIDs to",
     ),
     "CSV": (
         lambda at: text(at / "i.csv", "item_id,vector\n1,0.5\n"),

@@ -1,4 +1,4 @@
-"""A user installs a wheel or an sdist: light, or next to others that own `proto` and `kernels`."""
+"""A wheel or an sdist is installed: light, or next to projects that own `proto` and `kernels`."""
 
 import os
 import subprocess
@@ -116,7 +116,7 @@ def test_the_demo_runs_from_any_folder_next_to_proto_plus_and_kernels(
 
 @pytest.fixture(scope="module")
 def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the wheel and no extra."""
+    """Return the programs of an environment with the wheel and no extra."""
     folder = tmp_path_factory.mktemp("light")
     run(sys.executable, "-m", "venv", "environment", cwd=folder)
     programs = folder / "environment" / "bin"

@@ -73,7 +73,7 @@ def test_a_server_that_closes_connections_may_speak_only_tls(closing: int, host:
     assert f"the server at {address} closed the connection: it may speak only TLS" in fault
 
 
-def test_the_metrics_port_is_not_reported_as_missing() -> None:
+def test_the_metrics_port_is_not_reported_as_a_missing_server() -> None:
     page = MetricsPage("127.0.0.1", 0, CollectorRegistry(), ServerState())
     address = f"127.0.0.1:{page.port}"
     with AdminClient(address) as client, pytest.raises(CallError) as refused:

@@ -32,7 +32,7 @@ def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) 
     return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
 
 
-def test_ads_entities_and_histories_are_the_ids_of_the_tables(
+def test_ads_entities_and_histories_take_the_ids_of_the_tables(
     healthy_server: ServerProcess, serving_files: ServingFiles, shop: Path
 ) -> None:
     rows = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet").to_pylist()
@@ -102,7 +102,7 @@ def test_ads_entities_and_histories_are_the_ids_of_the_tables(
             False,
             r"features\.sequences\.clicks\.sids\[0\]: 'x': texts need .*ids=FOLDER\)",
         ),
-        ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name one"),
+        ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
             {"exclude": {"campaign": ["x"]}},
             True,
@@ -111,7 +111,7 @@ def test_ads_entities_and_histories_are_the_ids_of_the_tables(
         (
             {"sequences": {"clicks": Events(["x", "y"], [1])}},
             True,
-            r"features\.sequences\.clicks\.timestamps_ms: 1 values, 2 events; send one",
+            r"features\.sequences\.clicks\.timestamps_ms: number of values: 1, of events: 2; send",
         ),
     ],
 )
@@ -157,7 +157,7 @@ def test_a_map_that_a_build_changed_is_read_again(
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
-def test_a_folder_of_integers_has_texts_of_digits(tmp_path: Path, form: str) -> None:
+def test_in_a_folder_of_integers_the_ids_are_texts_of_digits(tmp_path: Path, form: str) -> None:
     rows = [{"ad_id": 12, "sid": [3, 4]}, {"ad_id": 7, "sid": [5, 6]}]
     write_table(tmp_path / f"ads.{form}", rows)
     (tmp_path / "tables.yaml").write_text(f"ads: {{files: [ads.{form}]}}")

@@ -1,4 +1,4 @@
-"""Entities of requests, and names that are none: through the stages, and on a real server."""
+"""Entities of requests, and unknown names: through the stages, and on a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The replies that docs/api.md shows, as a server gives them to a reader who follows the page.
+"""The replies that docs/api.md shows, as a reader who follows the page gets them from a server.
 
     PYTHONPATH=tests python tests/support/api_examples.py
 
@@ -34,7 +34,7 @@ def shown_blocks() -> list[str]:
 
 
 def real_replies(files: ServingFiles, folder: Path) -> list[Any]:
-    """Return the same of a fresh server, which takes the page's calls in their order."""
+    """Return the same from a fresh server, which takes the page's calls in their order."""
     generation = asdict(GenerationConfig.fitting(model_spec().vocab_sizes)) | {"max_batch": 1}
     config = files.write_config("api.yaml", generation=generation, state_dir=str(folder / "state"))
     (folder / "request.json").write_text(the_file(PAGE, "request.json"))

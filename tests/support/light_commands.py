@@ -1,4 +1,4 @@
-"""Every command, as it runs in an installation without torch: one after another, in one folder."""
+"""The commands that run without torch, one after another in one folder, and those that do not."""
 
 import json
 import re

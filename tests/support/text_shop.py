@@ -1,4 +1,4 @@
-"""A data folder whose ads and advertisers have texts as ids, of the catalogue of integers.
+"""A data folder of the served catalogue in which ads and advertisers have texts as ids.
 
 Its id maps give each text the number that the catalogue's snapshot has.
 """
@@ -20,7 +20,7 @@ def advertiser(number: int) -> str:
 
 
 def write_text_shop(folder: Path, files: ServingFiles, ads: int | None = None) -> Path:
-    """Write the folder with maps of the first `ads` ads; None: of all."""
+    """Write the folder. Its id map has the first `ads` ads; None: all."""
     catalogue = files.folder / "catalogue"
     folder.mkdir(exist_ok=True)
     (folder / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())

@@ -142,7 +142,7 @@ def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
     run(serving_files, tmp_path, use)
 
 
-def test_a_server_tries_again_once_the_load_of_what_current_names_hangs_no_more(
+def test_a_server_tries_the_load_of_current_again_once_it_hangs_no_more(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     async def use(service: Service, live: LiveRoot) -> None:
@@ -194,7 +194,7 @@ def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
         await until(lambda: service.version == 2)
         watch.cancel()
 
-    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # asks the holder to let go
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # it asks the holder to release the lease
     try:
         run(serving_files, tmp_path, use)
     finally:
