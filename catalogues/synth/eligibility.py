@@ -17,6 +17,7 @@ from grace.index.targeting.schema import Attribute, TargetSet
 
 UNNAMED = -1  # a value that no rule names; also fills rows up
 OTHER = -2  # an attribute's value that the schema does not know, or no value at all
+_RULES: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
 
 Values = dict[str, Int64Array]
 """For each attribute and set [people, most values]: a value's number in its rule column."""
@@ -44,12 +45,15 @@ class _Test:
         keys = lists * len(self.column.lists.values) + values
         place = np.minimum(np.searchsorted(self.named, keys), len(self.named) - 1)
         named = (values >= 0) & (self.named[place] == keys)
+        passes: BoolArray
         if not self.include:
             fails = (values == OTHER) & (not self.rule.missing_passes_exclude)
-            return ~(named | fails).any(axis=1)
-        if isinstance(self.rule, TargetSet):
-            return named.any(axis=1)
-        return (named | (values == UNNAMED)).all(axis=1)
+            passes = ~(named | fails).any(axis=1)
+        elif isinstance(self.rule, TargetSet):
+            passes = named.any(axis=1)
+        else:
+            passes = (named | (values == UNNAMED)).all(axis=1)
+        return passes
 
 
 class Eligibility:
@@ -58,7 +62,7 @@ class Eligibility:
         columns = {column.name: column for column in catalogue.campaigns.columns}
         self._tests = [
             _Test.of(rule, columns[name])
-            for rule in (*SCHEMA.attributes, *SCHEMA.sets)
+            for rule in _RULES
             for name in (rule.name, f"{rule.name}_exclude")
         ]
         self._numbers = {
@@ -69,12 +73,12 @@ class Eligibility:
     def values_of(self, users: Sequence[Mapping[str, Sequence[str]]]) -> Values:
         """Return the values of users, whose attributes and sets are strings."""
         values = {}
-        for rule in (*SCHEMA.attributes, *SCHEMA.sets):
-            numbers, unknown, missing = self._numbers[rule.name], UNNAMED, ()
+        for rule in _RULES:
+            numbers, unknown, missing = self._numbers[rule.name], UNNAMED, OTHER
             if isinstance(rule, Attribute):
-                unknown, missing = OTHER, (rule.missing,) if rule.missing else ()
+                unknown, missing = OTHER, numbers.get(rule.missing or "", OTHER)
             rows = [
-                [numbers.get(value, unknown) for value in user.get(rule.name) or missing] or [OTHER]
+                [numbers.get(value, unknown) for value in user.get(rule.name, ())] or [missing]
                 for user in users
             ]
             values[rule.name] = np.array(list(zip_longest(*rows, fillvalue=UNNAMED))).T
