@@ -35,9 +35,10 @@ help:  ## print this list
 
 setup: $(TOOLS) $(PROTO_TOOLS)/.installed  ## make .venv with the project in it, editable, and the tools for check and test
 
-# Each target installs only what it needs: the project, or an extra of pyproject.toml on top of it.
+# Each target installs only what it needs: the project with its extra `serve`, or one more extra of
+# pyproject.toml on top of it.
 list_names = import re, sys, tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-  extra = sys.argv[1:]; lines = p["optional-dependencies"][extra[0]] if extra else p["dependencies"]; \
+  extra = sys.argv[1]; lines = p["optional-dependencies"][extra] + (p["dependencies"] if extra == "serve" else []); \
   print("installing into .venv:", ", ".join(sorted({re.split("[<>=;]", line)[0] for line in lines})), flush=True)
 # On a terminal, pip shows each download; in a log, only faults. Compiling 14,000 files takes pip a
 # minute; Python compiles the few that it imports.
@@ -48,11 +49,11 @@ $(INSTALLED): pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo \
 	  "error: $(PYTHON) is missing or older than Python 3.11: run make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -c '$(list_names)'
+	@$(BIN)/python -c '$(list_names)' serve
 	@echo "The first time, this downloads 2.8 GB on Linux, where PyPI's torch brings CUDA."
 	@echo "Without a GPU, 0.3 GB are enough: stop here, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds," \
 	  "and run make again."
-	@$(pip_install) --editable .
+	@$(pip_install) --editable '.[serve]'
 	@touch $@
 
 $(INSTALLED)-%: $(INSTALLED)
@@ -96,6 +97,7 @@ check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the 
 	$(BIN)/ruff format --check .
 	$(if $(CPP_FILES),$(BIN)/clang-format --dry-run --Werror $(CPP_FILES))
 	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin --no-warn-unreachable --cache-dir .mypy_cache/darwin src/grace
 	$(BIN)/buf lint
 	$(BIN)/buf breaking --against proto/baseline.json
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call generate_stubs,"$$fresh") && \
@@ -128,7 +130,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
-test-package: $(TOOLS)  ## build wheel and sdist, install them next to other projects' `proto` and `kernels`
+test-package: $(TOOLS)  ## build wheel and sdist; install them without torch, and next to other projects
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 $(UV)/.installed: | $(INSTALLED)
@@ -141,7 +143,7 @@ $(UV)/.installed: | $(INSTALLED)
 lock: $(UV)/.installed  ## pin the packages of the images again, each with its hashes: docker/locked
 	$(BIN)/python docker/requirements.py $(UV)/bin/uv pyproject.toml docker/locked
 
-image:  ## build the container image grace:cpu, or with IMAGE=cuda the one for a GPU
+image:  ## build the container image grace:cpu; IMAGE=cuda: for a GPU; builder: no torch
 	$(IMAGE_BUILD) $(IMAGE_ARGS) --target $(IMAGE) --tag grace:$(IMAGE) --file docker/Dockerfile .
 
 test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root

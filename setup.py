@@ -9,6 +9,9 @@ from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
+if sys.platform == "win32":
+    raise SystemExit("error: GRACE does not run on Windows; install it in WSL 2 (Linux)")
+
 ROOT = Path(__file__).resolve().parent
 
 

@@ -18,6 +18,7 @@ from typer.models import ParameterInfo
 
 from grace.cli.help import Command, Group, name_values
 from grace.configs.errors import GraceError, SnapshotError
+from grace.configs.extras import install_command
 
 COMMANDS = {
     "demo": "service",
@@ -41,6 +42,7 @@ COMMANDS = {
     "doctor": "service",
 }
 
+NOT_LIGHT = ("torch", "uvloop")  # packages of the extra `serve`
 INTERRUPTED = 130  # what a shell reports for a program ended by SIGINT
 
 
@@ -93,6 +95,13 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
         except GraceError as error:
             print(f"error: {error}", file=sys.stderr)
             raise typer.Exit(error.exit_code) from None
+        except ModuleNotFoundError as error:
+            if error.name not in NOT_LIGHT:
+                raise
+            name = command.__name__.replace("_", "-")
+            remedy = install_command("serve")
+            print(f"error: grace {name} needs {error.name}: {remedy}", file=sys.stderr)
+            raise typer.Exit(1) from None
         except BrokenPipeError:
             raise
         except OSError as error:

@@ -13,6 +13,7 @@ import typer
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
     from grace.model.train.catalogue import Stated
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
@@ -29,6 +30,10 @@ TlsKey: TypeAlias = Annotated[
 ]
 TokenFile: TypeAlias = Annotated[
     Path | None, typer.Option(help="File with a token that the server accepts.")
+]
+Data: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Data folder whose id maps number the ids that you give."),
 ]
 Timeout: TypeAlias = Annotated[
     float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
@@ -142,23 +147,34 @@ def require_known(name: str, known: tuple[str, ...], option: str) -> None:
         raise typer.BadParameter(f"{name!r}; choose from {', '.join(known)}", param_hint=option)
 
 
-def ids_by_name(
-    assignments: Sequence[str], option: str = "", least: int = -(2**63)
-) -> dict[str, list[int]]:
+def ids_by_name(assignments: Sequence[str], option: str = "") -> dict[str, list[str]]:
     """Collect the ids of each name from texts such as campaign=9,12.
 
-    `option` begins the text of an error, and `least` is the least id.
+    `option` begins the text of an error.
     """
-    expected = "NAME=ID,ID, such as campaign=9,12"
-    found: dict[str, list[int]] = {}
+    found: dict[str, list[str]] = {}
     for assignment in assignments:
-        name, listed = split(assignment, option, expected)
-        ids = [integer(each, least, 2**63 - 1) for each in listed.split(",")]
-        if None in ids:
-            bound = "" if least < 0 else f" from {least}"
-            raise InputError(f"{option}{assignment}: write {expected}; ids are int64{bound}")
-        found.setdefault(name, []).extend(each for each in ids if each is not None)
+        name, listed = split(assignment, option, "NAME=ID,ID, such as campaign=9,12")
+        found.setdefault(name, []).extend(listed.split(","))
     return found
+
+
+def data_ids(data: Path | None) -> "DataIds | None":
+    """Return the ids of --data."""
+    from grace.index.tables.ids import DataIds
+
+    return None if data is None else DataIds(data)
+
+
+def number_of(level: str, text: str, ids: "DataIds | None") -> int:
+    """Return the number of an ad or of an entity."""
+    number = integer(text, 0, 2**63 - 1) if ids is None else ids.number(level, text)
+    if number is None:
+        raise InputError(
+            f"{level} {text!r}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers "
+            "other ones"
+        )
+    return number
 
 
 def split(assignment: str, option: str, expected: str) -> tuple[str, str]:

@@ -5,7 +5,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Self, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -28,6 +29,9 @@ from grace.client.target import Addresses, target_of
 from grace.configs.errors import CallError, InputError
 from grace.proto import retrieval_pb2 as wire
 
+if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
+
 SERVICE = "grace.v1.AdsRetrieval"
 METHOD = f"/{SERVICE}/Retrieve"
 CHECK = "/grpc.health.v1.Health/Check"
@@ -46,6 +50,7 @@ class _Connected(ABC):
         tls: Tls | None = None,
         token: str | None = None,
         retry: Retry | None = DEFAULT_RETRY,
+        ids: "str | Path | DataIds | None" = None,
     ) -> None:
         """Connect at the first call, and again after a lost connection.
 
@@ -54,12 +59,15 @@ class _Connected(ABC):
         tls      None: plaintext
         token    for servers that require one; without TLS, the client sends it in plaintext
         retry    None: each call is one attempt
+        ids      the data folder of the ads: requests may then have its ids as texts, and each
+                 returned ad has its `item_id`. Several clients may share a DataIds
         """
         target = target_of(address, over_tls=tls is not None)
         self.address = target.shown
         self._access = Access(tls, token)
         self._metadata = self._access.metadata
         self._retry = retry
+        self._ids = None if ids is None else _data_ids(ids)
         self._budget = RetryBudget(retry or DEFAULT_RETRY)
         self._closed = threading.Event()
         self._channel = self._open(target.uri, (*OPTIONS, *target.options))
@@ -76,6 +84,19 @@ class _Connected(ABC):
 
     @abstractmethod
     def _open(self, target: str, options: Options) -> Any: ...
+
+    def _message(
+        self,
+        request: wire.RetrieveRequest | Mapping[str, Any] | None,
+        fields: RequestFields,
+        unknown_items: list[str],
+    ) -> wire.RetrieveRequest:
+        if request is None:
+            return request_of(fields, self._ids, unknown_items)
+        if fields:
+            given = ", ".join(fields)
+            raise InputError(f"a request and fields ({given}); put these into the request")
+        return request if isinstance(request, wire.RetrieveRequest) else request_of_json(request)
 
     def _attempts(self, timeout: float) -> Attempts:
         self._require_open()
@@ -136,7 +157,8 @@ class Client(_Connected):
 
         client.retrieve(user={"country": "US"}, sequences={"clicks": [ad.sid]}, timeout=1.0)
         """
-        message = _message(request, fields)
+        unknown: list[str] = []
+        message = self._message(request, fields, unknown)
         attempts = self._attempts(timeout)
         while True:
             try:
@@ -150,7 +172,7 @@ class Client(_Connected):
                 raise
             else:
                 attempts.answered()
-                return RetrieveResult.of(reply, attempts.number)
+                return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             wait = attempts.wait_after(failed)
             if wait is None or self._closed.wait(wait):
                 raise self._error(failed, attempts)
@@ -215,7 +237,8 @@ class AsyncClient(_Connected):
         **fields: Unpack[RequestFields],
     ) -> RetrieveResult:
         """Return the ads for a user, as `Client.retrieve` does."""
-        message = _message(request, fields)
+        unknown: list[str] = []
+        message = self._message(request, fields, unknown)
         attempts = self._attempts(timeout)
         while True:
             try:
@@ -229,7 +252,7 @@ class AsyncClient(_Connected):
                 raise
             else:
                 attempts.answered()
-                return RetrieveResult.of(reply, attempts.number)
+                return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             if (wait := attempts.wait_after(failed)) is not None:
                 await asyncio.sleep(wait)
             if wait is None or self._closed.is_set():
@@ -270,12 +293,7 @@ class AsyncClient(_Connected):
         return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
 
 
-def _message(
-    request: wire.RetrieveRequest | Mapping[str, Any] | None, fields: RequestFields
-) -> wire.RetrieveRequest:
-    if request is None:
-        return request_of(fields)
-    if fields:
-        given = ", ".join(fields)
-        raise InputError(f"a request and fields ({given}); put these into the request")
-    return request if isinstance(request, wire.RetrieveRequest) else request_of_json(request)
+def _data_ids(ids: "str | Path | DataIds") -> "DataIds":
+    from grace.index.tables.ids import DataIds  # noqa: PLC0415  # its pyarrow takes 0.1 s to load
+
+    return DataIds(ids) if isinstance(ids, str | Path) else ids

@@ -176,6 +176,11 @@ def connection_fault(address: str, text: str, access: Access) -> str | None:
         return f"the server at {address} is starting, or drains; see its log and /healthz"
     if "no healthy upstream" in text:
         return f"the proxy at {address} has no healthy server behind it; see the servers' logs"
+    if "Failed parsing HTTP/2" in text:
+        return (
+            f"what answers at {address} is no gRPC server; it may be the metrics port: use the "
+            "port of the section listen (50051 by default), or of admin (50052)"
+        )
     return tls_fault(address, text) or _closed(address, text, access)
 
 

@@ -2,17 +2,25 @@
 
     request_of({"user": {"country": "US"}, "sequences": {"clicks": [(12, 40, 7, 31)]}})
 
-The values become the API's JSON, and `request_of_json` checks them: each fault comes with its path.
+Texts of ads, entities and items become the numbers and SIDs of a data folder. The values become
+the API's JSON, and `request_of_json` checks them: each fault comes with its path.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypedDict
+from functools import partial
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
 from grace.client.request_json import request_of_json
-from grace.configs.errors import RequestError
+from grace.configs.errors import InputError, RequestError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
+if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
+
+Id: TypeAlias = int | str
+"""A number, or a text, which is an id of the data folder's tables."""
 Sid: TypeAlias = Iterable[int]
 """The tokens of one SID, such as the `sid` of a returned ad."""
 
@@ -21,12 +29,12 @@ Sid: TypeAlias = Iterable[int]
 class Events:
     """A user's events of one kind, oldest first.
 
-    sids           the SID of each event, or the tokens of all events in one list
+    sids           of each event the SID, or the item's id as a text; or all tokens in one list
     timestamps_ms  a time for each event, or none at all
     side           other facts about the events: one id for each event
     """
 
-    sids: Iterable[Sid]
+    sids: Iterable[Sid | str]
     timestamps_ms: Iterable[int] = ()
     side: Mapping[str, Iterable[int]] = field(default_factory=dict)
 
@@ -37,6 +45,9 @@ class RequestFields(TypedDict, total=False):
     user         value or values of each attribute and set: {"country": "US", "location": [...]}
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
     exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
+    strict       refuse unknown names; True unless you say otherwise
+
+    Ids are numbers, or texts if the client has the data folder that numbers them.
     """
 
     request_id: str
@@ -46,22 +57,39 @@ class RequestFields(TypedDict, total=False):
     dense: Mapping[str, float | Iterable[float]]
     categorical: Mapping[str, int]
     bags: Mapping[str, Iterable[int]]
-    sequences: Mapping[str, Events | Iterable[Sid]]
+    sequences: Mapping[str, Events | Iterable[Sid | str]]
     max_ads: int
     profile: str
     priority: Literal["NORMAL", "LOW"]
-    exclude_ads: Iterable[int]
-    exclude: Mapping[str, int | Iterable[int]]
+    exclude_ads: Iterable[Id]
+    exclude: Mapping[str, Id | Iterable[Id]]
     at_most: Mapping[str, int]
     include_sids: bool
+    strict: bool
 
 
-def request_of(fields: RequestFields) -> RetrieveRequest:
-    """Return the request with these fields. Raise a RequestError that names a faulty one."""
+def request_of(
+    fields: RequestFields, ids: "DataIds | None" = None, unknown_items: list[str] | None = None
+) -> RetrieveRequest:
+    """Return the request with these fields. Raise a RequestError that names a faulty one.
+
+    `ids` are those of the data folder. `unknown_items` gets the items of left-out events.
+    """
     if unknown := fields.keys() - RequestFields.__annotations__.keys():
         known = ", ".join(RequestFields.__annotations__)
         raise RequestError("request", f"unknown field {min(unknown)!r}; known: {known}")
-    values = {name: _JSON.get(name, _plain)(value) for name, value in fields.items()}
+    given = {"strict": True, **fields}
+    values = {name: _JSON.get(name, _plain)(value) for name, value in given.items()}
+    if "exclude_ads" in values:
+        numbers = None if ids is None else partial(ids.number, "ad")
+        values["exclude_ads"] = _replaced(values["exclude_ads"], "exclude_ads", numbers)
+    for name, each in _items(values.get("exclude")):
+        numbers = None if ids is None else partial(ids.number, name)
+        each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
+    for name, events in _items(values.get("sequences")):
+        left_out = _replace_items(events, f"features.sequences.{name}", ids)
+        if unknown_items is not None:
+            unknown_items += left_out
     features = {name: values.pop(name) for name in FEATURES if name in values}
     return request_of_json({**values, "features": features} if features else values)
 
@@ -79,15 +107,51 @@ def _entries(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _events(given: Any) -> dict[str, Any]:
     events = given if isinstance(given, Events) else Events(given)
-    sids = list(map(_list, _list(events.sids)))
-    if len({len(sid) for sid in sids}) > 1:
-        lengths = ", ".join(map(str, sorted({len(sid) for sid in sids})))
-        raise RequestError("sequences", f"SIDs of {lengths} tokens; all have one length")
     return {
-        "sids": [token for sid in sids for token in sid],
+        "sids": _list(events.sids),
         "timestamps_ms": _list(events.timestamps_ms),
         "side": _entries(lambda ids: {"ids": _list(ids)})(events.side),
     }
+
+
+def _items(values: Any) -> list[tuple[str, Any]]:
+    """Return the entries of a mapping. `request_of_json` refuses anything else."""
+    return list(values.items()) if isinstance(values, Mapping) else []
+
+
+def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> list[Any]:
+    """Return the list with what `find` returns in the place of each text."""
+    found = list(given)
+    for place, text in enumerate(given):
+        if not isinstance(text, str) or (find is None and text.isdecimal()):
+            continue
+        try:
+            if find is None:
+                raise InputError(f"{text!r}: texts need the data folder: Client(..., ids=FOLDER)")
+            found[place] = find(text)
+        except InputError as error:
+            raise RequestError(f"{at}[{place}]", str(error)) from None
+    return found
+
+
+def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
+    """Replace items by their SIDs, in one flat list; return those of left-out events."""
+    given = events["sids"]
+    sids = _replaced(given, f"{at}.sids", None if ids is None else ids.sid)
+    kept = [sid is not None for sid in sids]
+    if not all(kept):
+        sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]
+        for path, facts, key in (("timestamps_ms", events, "timestamps_ms"), *sides):
+            if len(facts[key]) not in (0, len(sids)):
+                fault = f"{len(facts[key])} values, {len(sids)} events; send one for each event"
+                raise RequestError(f"{at}.{path}", fault)
+            facts[key] = list(compress(facts[key], kept))
+    known = [_list(sid) for sid in compress(sids, kept)]
+    if len(lengths := {len(sid) for sid in known}) > 1:
+        listed = ", ".join(map(str, sorted(lengths)))
+        raise RequestError("sequences", f"SIDs of {listed} tokens; all have one length")
+    events["sids"] = [token for sid in known for token in sid]
+    return [item for item, is_known in zip(given, kept, strict=True) if not is_known]
 
 
 def _list(value: Any) -> list[Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import Any, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +13,27 @@ import numpy.typing as npt
 from grace.configs.errors import CallError
 from grace.proto import retrieval_pb2 as wire
 
+if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
+
 
 class Ad(NamedTuple):
-    """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for."""
+    """A returned ad. `score` is the log-probability of its SID; `sid` is None unless asked for.
+
+    `item_id` is its id in the client's data folder; None without one, or if its map lacks the ad.
+    """
 
     ad_id: int
     score: float
     sid: tuple[int, ...] | None = None
+    item_id: str | None = None
 
     @property
     def probability(self) -> float:
         return math.exp(self.score)
 
 
-_new_ad = cast(Callable[[tuple[int, float, Any]], Ad], partial(tuple.__new__, Ad))
+_new_ad = cast(Callable[[tuple[int, float, Any, Any]], Ad], partial(tuple.__new__, Ad))
 """Makes an `Ad` without running Python code, which matters for 10,000 ads."""
 
 
@@ -54,14 +61,19 @@ class Ads(Sequence[Ad]):
     scores     float32 [ads]
     """
 
-    __slots__ = ("_sids", "ad_ids", "scores")
+    __slots__ = ("_ids", "_sids", "ad_ids", "scores")
 
     def __init__(
-        self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], sids: Sids | None
+        self,
+        ad_ids: npt.NDArray[np.int64],
+        scores: npt.NDArray[np.float32],
+        sids: Sids | None,
+        ids: "DataIds | None" = None,
     ) -> None:
         self.ad_ids = ad_ids
         self.scores = scores
         self._sids = sids
+        self._ids = ids
 
     def __len__(self) -> int:
         return len(self.ad_ids)
@@ -72,28 +84,24 @@ class Ads(Sequence[Ad]):
     def __getitem__(self, place: slice) -> tuple[Ad, ...]: ...
     def __getitem__(self, place: int | slice) -> Ad | tuple[Ad, ...]:
         if isinstance(place, slice):
-            return tuple(self._made(self.ad_ids[place], self.scores[place], place))
-        return Ad(int(self.ad_ids[place]), float(self.scores[place]), self._sid(place))
+            return tuple(self._made(place))
+        (ad,) = self._made([place])
+        return ad
 
     def __iter__(self) -> Iterator[Ad]:
-        return self._made(self.ad_ids, self.scores, slice(None))
+        return self._made(slice(None))
 
     def __repr__(self) -> str:
         shown = ", ".join(map(repr, self[:3]))
         return f"<{len(self)} ads: {shown}{', ...' if len(self) > 3 else ''}>"
 
-    def _made(
-        self, ad_ids: npt.NDArray[np.int64], scores: npt.NDArray[np.float32], place: slice
-    ) -> Iterator[Ad]:
+    def _made(self, places: slice | list[int]) -> Iterator[Ad]:
+        numbers = self.ad_ids[places].tolist()
         sids: Iterable[tuple[int, ...] | None] = repeat(None)
         if self._sids is not None:
-            sids = map(tuple, self._sids.tokens[self._sids.of_ads[place]].tolist())
-        return map(_new_ad, zip(ad_ids.tolist(), scores.tolist(), sids, strict=False))
-
-    def _sid(self, place: int) -> tuple[int, ...] | None:
-        if self._sids is None:
-            return None
-        return tuple(self._sids.tokens[self._sids.of_ads[place]].tolist())
+            sids = map(tuple, self._sids.tokens[self._sids.of_ads[places]].tolist())
+        items = repeat(None) if self._ids is None else self._ids.names("ad", numbers)
+        return map(_new_ad, zip(numbers, self.scores[places].tolist(), sids, items, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +138,7 @@ class RetrieveResult:
     ads               best first
     sids              None, unless the request had include_sids
     ignored_names     names in the request that neither catalogue nor model knows, such as misspelt
+    unknown_items     items of the request's sequences that have no SID; their events were left out
     truncated         max_ads cut the list
     degraded          the server was overloaded and used a smaller beam profile: `profile`
     attempts          the number of attempts
@@ -148,10 +157,17 @@ class RetrieveResult:
     truncated: bool
     degraded: bool
     attempts: int
+    unknown_items: tuple[str, ...]
     message: wire.RetrieveResponse = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, reply: wire.RetrieveResponse, attempts: int = 1) -> "RetrieveResult":
+    def of(
+        cls,
+        reply: wire.RetrieveResponse,
+        attempts: int = 1,
+        ids: "DataIds | None" = None,
+        unknown_items: Iterable[str] = (),
+    ) -> "RetrieveResult":
         """Raise a CallError if the reply contradicts itself."""
         sids = _sids(reply) if reply.HasField("sids") else None
         ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
@@ -159,7 +175,7 @@ class RetrieveResult:
             raise _contradiction(f"{len(ad_ids)} ads, but {len(scores)} scores")
         counts, timings = reply.counts, reply.timings
         return cls(
-            ads=Ads(_frozen(ad_ids), _frozen(scores), sids),
+            ads=Ads(_frozen(ad_ids), _frozen(scores), sids, ids),
             sids=sids,
             counts=Counts(**{name: getattr(counts, name) for name in Counts.__slots__}),
             snapshot_version=reply.snapshot_version,
@@ -171,6 +187,7 @@ class RetrieveResult:
             truncated=reply.truncated,
             degraded=reply.degraded,
             attempts=attempts,
+            unknown_items=tuple(dict.fromkeys(unknown_items)),
             message=reply,
         )
 

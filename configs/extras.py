@@ -15,7 +15,7 @@ _PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
 
 
 def install_command(*extras: str) -> str:
-    packages = [package for extra in extras for package in _packages(extra)]
+    packages = dict.fromkeys(package for extra in extras for package in _packages(extra))
     return f"{shlex.quote(sys.executable)} -m pip install {shlex.join(packages)}"
 
 
@@ -23,7 +23,10 @@ def _packages(extra: str) -> Iterator[str]:
     for line in _requirements(extra):
         package, _, marker = line.partition(";")
         if f'extra == "{extra}"' in marker:
-            yield package.strip()
+            if package.startswith(f"{_DISTRIBUTION}["):  # the packages of another extra
+                yield from _packages(package.strip().partition("[")[2].rstrip("]"))
+            else:
+                yield package.strip()
 
 
 def _requirements(extra: str) -> list[str]:

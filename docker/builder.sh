@@ -1,5 +1,5 @@
 #!/bin/sh
-# builder.sh ADS TARGETING ROOT [OPTION of grace build]...: run hourly.sh now, then once an hour.
+# builder.sh DATA ROOT [OPTION of grace build]...: run hourly.sh now, then once an hour.
 # A build that fails changes nothing that is served. The container's log has its output.
 set -u
 while true; do

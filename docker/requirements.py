@@ -2,7 +2,8 @@
 
     python requirements.py UV pyproject.toml OUT
 
-project.txt  what the project and its build need, traces included, without torch
+project.txt  what a light installation and its build need, traces included
+serve.txt    what the extra `serve` adds, without torch
 torch.txt    torch for CUDA, as PyPI has it, with its libraries, and Triton
 nvcc.txt     the compiler of the GPU kernels, of the CUDA version of that torch
 """
@@ -28,16 +29,24 @@ def locked(uv: str, wanted: Sequence[str]) -> list[str]:
     return re.split(r"\n(?! )", done.stdout.strip())
 
 
+def name_of(requirement: str) -> str:
+    return requirement.partition("==")[0]
+
+
 def main(uv: str, described: Path, out: Path) -> None:
     content = tomllib.loads(described.read_text(encoding="utf-8"))
     project = content["project"]
     extras = project["optional-dependencies"]
-    wanted = [*content["build-system"]["requires"], *project["dependencies"]]
-    found = locked(uv, [*wanted, *extras["traces"], *extras["gpu"]])
+    light = [*content["build-system"]["requires"], *project["dependencies"], *extras["traces"]]
+    serving = [*extras["serve"], *(line for line in extras["gpu"] if "[" not in line)]
+    found = locked(uv, [*light, *serving])
+    names = set(map(name_of, locked(uv, light)))
+    rest = [each for each in found if name_of(each) not in names]
     (cuda,) = re.findall(r"^cuda-toolkit==(\d+\.\d+)", "\n".join(found), re.MULTILINE)
     files = {
-        "project": [each for each in found if not OF_TORCH.match(each)],
-        "torch": [each for each in found if OF_TORCH.match(each)],
+        "project": [each for each in found if name_of(each) in names],
+        "serve": [each for each in rest if not OF_TORCH.match(each)],
+        "torch": [each for each in rest if OF_TORCH.match(each)],
         "nvcc": locked(uv, [line.replace(">=13", f"=={cuda}.*") for line in extras["nvcc"]]),
     }
     for name, lines in files.items():

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids", "exclude", "at_most")
+    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids", "exclude", "at_most", "strict")
     class UserEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,7 @@ class RetrieveRequest(_message.Message):
     INCLUDE_SIDS_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_FIELD_NUMBER: _ClassVar[int]
+    STRICT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     sid_space: str
@@ -54,7 +55,8 @@ class RetrieveRequest(_message.Message):
     include_sids: bool
     exclude: _containers.MessageMap[str, Ids]
     at_most: _containers.ScalarMap[str, int]
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ..., exclude: _Optional[_Mapping[str, Ids]] = ..., at_most: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    strict: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ..., exclude: _Optional[_Mapping[str, Ids]] = ..., at_most: _Optional[_Mapping[str, int]] = ..., strict: bool = ...) -> None: ...
 
 class Values(_message.Message):
     __slots__ = ("values",)

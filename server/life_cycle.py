@@ -28,12 +28,13 @@ import prometheus_client
 import torch
 import uvloop
 
-from grace.configs.errors import ConfigError, DeviceError, GraceError
+from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
 from grace.kernels import device_named, load_ops
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.engine.warm_up import warm_up_requests
+from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
@@ -53,7 +54,6 @@ from grace.server.start_up import (
     require_distinct_addresses,
     require_folder_of,
     require_guarded_admin,
-    start_fault,
     too_little_memory,
 )
 from grace.server.transport.admin import Admin
@@ -120,9 +120,7 @@ def serve(
 
                 runner.run(run())
         except (GraceError, OSError) as error:
-            fault = start_fault(error, config)
-            if source and isinstance(error, (ConfigError, DeviceError)):
-                fault = f"{source}: {fault}"
+            fault = start_fault(error, config, source)
         except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
             shortage = too_little_memory(error, config)
             if shortage is None:

@@ -51,6 +51,7 @@ class Retrieval:
     exclude: Mapping[str, npt.NDArray[np.int64]]  # by names of entities, known or not
     at_most: Mapping[str, int]
     include_sids: bool
+    strict: bool = False
 
     def unknown_entities(self, known: Collection[str]) -> set[str]:
         """Return the names of `exclude` and `at_most` that a schema does not have."""

@@ -1,4 +1,4 @@
-"""The checks and the loading before the server is ready, and the line that words their faults."""
+"""The checks and the loading before the server is ready."""
 
 import resource
 from contextlib import nullcontext
@@ -6,13 +6,7 @@ from pathlib import Path
 
 import torch
 
-from grace.configs.errors import (
-    CheckpointError,
-    ConfigError,
-    GraceError,
-    InputError,
-    SnapshotError,
-)
+from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import ServingConfig
 from grace.server.engine.serving_pair import (
     ServingPair,
@@ -132,27 +126,3 @@ def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | 
         f"or narrower generation.profiles (now {', '.join(generation.profiles)}), a smaller "
         "snapshot or checkpoint, or take a larger machine"
     )
-
-
-def start_fault(error: GraceError | OSError, config: ServingConfig) -> str:
-    """Return one line that names the configuration's key, the file and the remedy."""
-    if isinstance(error, OSError):
-        place = f"{error.filename}: " if error.filename else ""
-        return f"{place}{error.strerror or error}"
-    text = str(error)
-    if isinstance(error, SnapshotError):
-        remedy = "" if ";" in text else "; build or publish another version"
-        return f"snapshots: {text}{remedy}"
-    if isinstance(error, CheckpointError):
-        remedy = "" if ";" in text else "; name the folder of another checkpoint"
-        return f"checkpoint: {text}{remedy}"
-    if isinstance(error, ConfigError):
-        return text
-    for key, path, remedy in (
-        ("snapshots", config.snapshots, "name the folder that `grace build` wrote to"),
-        ("checkpoint", config.checkpoint, "name a folder that `grace train` or an import made"),
-        ("warm_up", config.warm_up, "correct it, or name another file"),
-    ):
-        if path is not None and text.startswith((str(path), str(path.absolute()))):
-            return f"{key}: {text}" if ";" in text else f"{key}: {text}; {remedy}"
-    return text

@@ -32,10 +32,10 @@ from grace.catalogues.folder import sid_column, sid_metadata
 from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.learned_tokens import item_vectors, number_duplicates
 from grace.catalogues.synth.spec import Stream
+from grace.index.codebook.codebook import Tokens
+from grace.index.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
+from grace.index.codebook.report import Counts
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
-from grace.model.codebook.folder import Tokens
-from grace.model.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
-from grace.model.codebook.report import Counts
 
 GRACE = Path(sys.executable).with_name("grace")
 

@@ -3,12 +3,13 @@
 The vector of an item is the sum of its family, topic, product, brand and product line, and a little
 noise. So similar items share their first tokens, even across the brands and topics that the plain
 hierarchy keeps apart. One more token counts items that share all learned tokens.
+
+Only `residual_codes` needs torch, and imports it: a light installation makes the other catalogues.
 """
 
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from grace.catalogues.arrays import (
     FloatArray,
@@ -21,7 +22,6 @@ from grace.catalogues.synth.sid_tree import SidTree
 from grace.catalogues.synth.spec import CatalogueSpec, Stream
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 from grace.configs.errors import InputError
-from grace.model.codebook.codebook import learn_codebook
 
 _BALANCE = 2.0
 
@@ -30,10 +30,12 @@ def residual_codes(
     vectors: FloatArray, sizes: tuple[int, ...], rng: np.random.Generator
 ) -> Int64Array:
     """Return a token per level, level t below sizes[t].   [items, dim] -> [items, levels]"""
-    points = torch.from_numpy(vectors.astype(np.float32))
-    shuffled = points[torch.from_numpy(rng.permutation(len(points)))]
+    from grace.model.codebook.kmeans import learn_codebook  # noqa: PLC0415
+
+    points = vectors.astype(np.float32)
+    shuffled = points[rng.permutation(len(points))]
     codebook = learn_codebook(shuffled, sizes, _BALANCE, int(rng.integers(1 << 62)))
-    tokens: Int64Array = codebook.encode(points).tokens.numpy()
+    tokens: Int64Array = codebook.encode(points)[0].astype(np.int64)
     return tokens
 
 

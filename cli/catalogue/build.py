@@ -171,6 +171,9 @@ def _print_report(report: "BuildReport", shards: int | None) -> None:
     state = "published" if report.published else "not published"
     print(f"version {report.version} ({state}): {report.path}")
     print(f"from {report.rows:,} rows in {report.files} file{'s' if report.files > 1 else ''}")
+    if report.new_sids:
+        new = f"{report.new_sids:,} new ad{'s' if report.new_sids > 1 else ''}"
+        print(f"the codebook gave SIDs to {new}")
     change = report.coverage
     before = f" ({change.before.distinct_rules:,} before)" if change.before else ""
     print(

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,12 @@ def init(
         list[str] | None,
         typer.Option("--log", metavar="TABLE", help="Log of interactions; repeatable."),
     ] = None,
+    embeddings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--embeddings", metavar="TABLE", help="Parquet or JSON lines of ids and vectors."
+        ),
+    ] = None,
     id_column: Annotated[
         str | None,
         typer.Option("--id", metavar="COLUMN", help="The ads' ids. Default: found by its name."),
@@ -43,9 +50,10 @@ def init(
     """Propose `tables.yaml` and `targeting.yaml` for an ads table, each line with its reason.
 
     It reads all rows, asks nothing and replaces no file. Read the two files before the first build:
-    a column of values that describe the ad is no rule.
+    a column that is left out limits nobody, and a column of values that describe the ad is no rule.
 
-    Example: `grace init --ads raw/ads.csv --log raw/clicks.csv --out shop`
+    Example: `grace init --ads raw/ads.csv --embeddings raw/items.parquet --log raw/clicks.csv --out
+    shop`
     """
     from grace.index.proposal.propose import propose
     from grace.index.proposal.yaml_text import tables_yaml, targeting_yaml
@@ -56,7 +64,7 @@ def init(
         if path.exists() or path.is_symlink():
             raise InputError(f"{path}: is already there; name another --out, or move it away")
     with progress_bars() as progress:
-        proposal = propose(ads, log or (), id_column, progress)
+        proposal = propose(ads, log or (), id_column, progress, embeddings or ())
     texts = {tables: tables_yaml(proposal, out), targeting: targeting_yaml(proposal)}
     out.mkdir(parents=True, exist_ok=True)
     for path, text in texts.items():
@@ -70,7 +78,7 @@ def init(
 
 
 def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) -> dict[str, Any]:
-    log = proposal.log.columns if proposal.log else ()
+    others = {"log": proposal.log, "embeddings": proposal.embeddings}
     return {
         "files": [str(path) for path in texts],
         "rows": proposal.rows,
@@ -79,10 +87,11 @@ def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) 
             | {"reason": each.reason}
             for each in proposal.decisions
         ],
-        "log": [
-            {"column": each.column, "name": each.name or None, "reason": each.reason}
-            for each in log
-        ],
+        **{
+            name: [asdict(each) | {"name": each.name or None} for each in table.columns]
+            for name, table in others.items()
+            if table is not None
+        },
         "log_lacks": [each.name for each in proposal.log.missing] if proposal.log else [],
         "next": commands,
     }
@@ -90,20 +99,31 @@ def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) 
 
 def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None:
     from grace.cli.tables import plain_table, table_console
+    from grace.index.proposal.roles import Role
+    from grace.index.proposal.yaml_text import TURN_ON
 
     console = table_console()
     headings = ("column", "becomes", "why")
     table = plain_table(f"The ads table, {proposal.rows:,} rows", *headings, left=3)
     for each in proposal.decisions:
-        _add_row(table, each.column, _becomes(each.role.value, each.name), each.reason)
+        if each.role is not Role.LEFT_OUT:
+            _add_row(table, each.column, _becomes(each.role.value, each.name), each.reason)
     console.print(table)
-    if proposal.log is not None:
-        table = plain_table("The log", *headings, left=3)
-        for column in proposal.log.columns:
-            _add_row(table, column.column, column.name or "ignored", column.reason)
-        for column in proposal.log.missing:
-            _add_row(table, "", f"{column.name} is missing", column.reason)
+    for title, found in (("The embeddings", proposal.embeddings), ("The log", proposal.log)):
+        if found is not None:
+            table = plain_table(title, *headings, left=3)
+            for column in found.columns:
+                _add_row(table, column.column, column.name or "ignored", column.reason)
+            for column in found.missing:
+                _add_row(table, "", f"{column.name} is missing", column.reason)
+            console.print(table)
+    if proposal.left_out:
+        title = f"LEFT OUT, so everybody may see their ads: {len(proposal.left_out)}"
+        table = plain_table(title, "column", "why", left=2)
+        for each in proposal.left_out:
+            _add_row(table, each.column, each.reason)
         console.print(table)
+        print(f"{TURN_ON}\n")
     for path in files:
         print(f"wrote {path}: read it, and change what is wrong")
     if proposal.log is not None and proposal.log.missing:
@@ -132,9 +152,9 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
     commands, build = [], f"grace build --data {folder} --root {folder}/snapshots"
     if proposal.column_of(Role.SID) is None:
         codes = next(codes for most, codes in _CODES if proposal.rows <= most)
-        commands.append(
-            f"grace sids --embeddings EMBEDDINGS.parquet --codes {codes} --out {folder}/{CODEBOOK}"
-        )
+        known = proposal.embeddings is not None
+        source = f"--data {folder}" if known else "--embeddings EMBEDDINGS.parquet"
+        commands.append(f"grace sids {source} --codes {codes} --out {folder}/{CODEBOOK}")
     elif proposal.vocab_sizes is not None:
         sizes = ",".join(map(str, proposal.vocab_sizes))
         build += f" --sid-space {shlex.quote(out.name or 'ads')} --vocab-sizes {sizes}"
@@ -142,4 +162,6 @@ def _next_commands(proposal: "Proposal", out: Path) -> list[str]:
     commands.append(build)
     if proposal.log is not None and not proposal.log.missing:
         commands.append(f"grace train --data {folder} --out {folder}/model")
+        of = f"--snapshots {folder}/snapshots --checkpoint {folder}/model"
+        commands.append(f"grace serve {of} --state-dir {folder}/state")
     return commands

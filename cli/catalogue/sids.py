@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,20 +15,22 @@ from grace.configs.errors import InputError
 from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
-    import torch
-
-    from grace.model.codebook.make import Made
-    from grace.model.codebook.report import SidReport
+    from grace.index.codebook.make import Made
+    from grace.index.codebook.report import SidReport
 
 
 _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
 
 def sids(
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Data folder that names its table of embeddings."),
+    ] = None,
     embeddings: Annotated[
-        str,
+        str | None,
         typer.Option(metavar="TABLE", help="Parquet, JSON lines or .npy; a file, folder or URL."),
-    ],
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder of the codebook; with --codebook, a separate table of SIDs."),
@@ -56,7 +60,7 @@ def sids(
         str | None, typer.Option(help="Name of the SID space. Default: made from the codebook.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda:0. Default: a GPU if there is one.")
+        str | None, typer.Option(help="Learns: cpu or cuda:0. Default: a GPU if there is one.")
     ] = None,
     plot: Annotated[bool, typer.Option(help="Draw the report, codebook.png.")] = True,
     force: Force = False,
@@ -67,45 +71,74 @@ def sids(
     The command writes a codebook, and the SID of each item in `sids.parquet`. A codebook always
     gives the same vector the same SID, so `--codebook` adds new items.
 
-    Example: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
-    """
-    from grace.kernels import device_named
-    from grace.model.codebook.items import open_items
+    Example: `grace sids --data shop --codes 64`
 
-    items = open_items(embeddings, ids, id_column, vector_column)
-    on = device_named(device, "--device")
+    Or: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
+    """
+    from grace.index.codebook.items import open_items
+
+    if (data is None) == (embeddings is None):
+        raise InputError("no vectors, or two tables: give --data FOLDER or --embeddings TABLE")
+    if data is not None:
+        items, place = _of_folder(data)
+    else:
+        items, place = open_items(str(embeddings), ids, id_column, vector_column), None
     if codebook is not None:
-        _extend(items, codebook, out, on, force, as_json)
+        _extend(items, codebook, out, force, as_json)
         return
+    out = out or place
     if out is None:
         raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
-    from grace.model.codebook.make import CodebookSpec, make_codebook
+    from grace.index.codebook.make import CodebookSpec, make_codebook
+    from grace.kernels import device_named
+    from grace.model.codebook.kmeans import learn_codebook
 
+    learn = partial(learn_codebook, device=device_named(device, "--device"))
     spec = CodebookSpec(out, _sizes(levels, codes), seed, balance, sid_space, force)
     draw = _drawing(as_json) if plot else None
     with progress_bars() as progress:
-        made = make_codebook(items, spec, on, progress)
+        made = make_codebook(items, spec, learn, progress)
     if draw is not None:
         draw(made, out)
     if as_json:
         print(json.dumps({"out": str(out), **made.report.to_json()}, indent=1))
         return
     _print(made.report, str(out))
+    if made.report.items > _FEW_ITEMS and made.report.sids > _NEARLY_ALL * made.report.items:
+        print(
+            "Nearly every item has a SID to itself, so its last token only numbers it: fewer "
+            "--codes or --levels give a model that trains faster"
+        )
 
 
-def _extend(
-    items: Any, codebook: Path, out: Path | None, device: "torch.device", force: bool, as_json: bool
-) -> None:
-    from grace.model.codebook.folder import SIDS
-    from grace.model.codebook.make import extend
+def _of_folder(data: Path) -> tuple[Any, Path | None]:
+    """Return the items of a data folder, and its codebook's folder."""
+    from grace.index.codebook.items import TableItems
+    from grace.index.tables.data_folder import TABLES_FILE, local_folder, read_data_folder
+
+    folder = read_data_folder(data)
+    if folder.embeddings is None:
+        raise InputError(
+            f"{data / TABLES_FILE}: no section `embeddings`, the table of the ads' vectors; add "
+            "it, or give --embeddings TABLE and --out FOLDER"
+        )
+    return TableItems.of(folder.embeddings), local_folder(folder.sids)
+
+
+def _extend(items: Any, codebook: Path, out: Path | None, force: bool, as_json: bool) -> None:
+    from grace.index.codebook.make import extend
+    from grace.index.tables.data_folder import SIDS_FILE
+    from grace.index.tables.item_numbers import map_lock
 
     if out is not None and out.exists() and not force:
         raise InputError(f"--out {out} is already there; --force replaces it")
     if out is not None and out.is_dir():
         raise InputError(f"--out {out} is a folder; name a file, such as new.parquet")
-    with progress_bars() as progress:
-        found = extend(items, codebook, out, device, progress)
-    written = out or codebook / SIDS
+    adds = out is None and codebook.is_dir()
+    lock = map_lock(codebook / SIDS_FILE) if adds else nullcontext()
+    with lock, progress_bars() as progress:
+        found = extend(items, codebook, out, progress)
+    written = out or codebook / SIDS_FILE
     if as_json:
         rest = {"new": found.new, "changed": found.changed, **found.report.to_json()}
         print(json.dumps({"out": str(written), **rest}, indent=1))
@@ -118,7 +151,11 @@ def _extend(
 
 
 def _sizes(levels: int, codes: str) -> tuple[int, ...]:
+    from grace.index.snapshot import MAX_VOCAB_SIZE
+
     sizes = numbers(codes, "--codes", "512 or 512,256,256")
+    if not all(1 <= size <= MAX_VOCAB_SIZE for size in sizes):
+        raise InputError(f"--codes {codes}: give 1 to {MAX_VOCAB_SIZE:,} codes per level")
     if len(sizes) == 1:
         return sizes * levels
     if len(sizes) != levels:
@@ -131,7 +168,7 @@ def _sizes(levels: int, codes: str) -> tuple[int, ...]:
 
 def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
     """Return a function that draws the report, or None without matplotlib."""
-    from grace.model.codebook.folder import PICTURE
+    from grace.index.codebook.folder import PICTURE
 
     try:
         from grace.model.codebook.picture import draw_report
@@ -168,10 +205,5 @@ def _print(report: "SidReport", out: str) -> None:
         for percent, count in report.items_per_sid.items()
     )
     print(f"\n{report.items:,} items have {report.sids:,} SIDs; items per SID: {per}")
-    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
-        print(
-            "Nearly every item has a SID to itself, so its last token only numbers it: fewer "
-            "--codes or --levels give a model that trains faster"
-        )
     print(f"SID space {report.sid_space}, vocabulary {sizes}")
     print(f"{out} is written")

@@ -42,6 +42,9 @@ def import_t5(
 
     Example: `grace import-t5 tiger --out model --sid-space amazon-1 --vocab-sizes 256,256,256,256`
     """
+    from grace.model.checkpoints.folder import require_new
+
+    require_new(out)  # before torch is imported, which takes seconds
     from grace.model.checkpoints.checkpoint import save_checkpoint
     from grace.model.checkpoints.import_t5 import T5Layout, consecutive_offsets
     from grace.model.checkpoints.import_t5 import import_t5 as import_folder

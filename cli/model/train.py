@@ -50,12 +50,15 @@ def train(
     """
     if steps is not None and epochs is not None:
         raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
-    draw = _loss_plotter() if plot else None
+    from grace.model.checkpoints.folder import require_new
+
+    require_new(out)  # before torch is imported, which takes seconds
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result
     from grace.kernels import device_named
     from grace.model.train.run import TrainingRun, train_model
 
+    draw = _loss_plotter() if plot else None
     run = TrainingRun(
         data=log.data,
         out=out,

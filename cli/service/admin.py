@@ -1,19 +1,23 @@
-"""`grace admin`: status, loads, rollbacks and stops of a running server."""
+"""`grace admin`: status, loads, rollbacks, stops and weights of a running server."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from grace.cli.options import (
     AsJson,
+    Data,
     Timeout,
     TlsCa,
     TlsCertificate,
     TlsKey,
+    data_ids,
     ids_by_name,
+    number_of,
     require_seconds,
     spread,
 )
@@ -23,10 +27,11 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from grace.client import AdminClient
-    from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds
+    from grace.index.tables.ids import DataIds
+    from grace.proto.retrieval_pb2 import GetStatusResponse, UnknownIds, UpdateAdsRequest
 
 ATTEMPTS = 10
-"""How often `stop` and `resume` send an update while other senders take its sequence number."""
+"""How often a command sends an update while other senders take its sequence number."""
 
 Ids: TypeAlias = Annotated[
     list[str],
@@ -152,64 +157,95 @@ def unpin(call: Call) -> None:
 
 
 @_command()
-def stop(call: Call, ids: Ids) -> None:
+def stop(call: Call, ids: Ids, data: Data = None) -> None:
     """Stop ads. Once this returns, the server returns none of them.
 
-    Example: `grace admin stop advertiser 7 9`, or `grace admin stop advertiser=7,9 ad=4711`
+    Example: `grace admin stop advertiser 7 9`, `grace admin stop advertiser=7,9 ad=4711`, or
+    `grace admin stop advertiser 'Acme, Inc.' --data shop`
     """
-    _update(call, "stop", _ids_by_level(ids), "stopped")
+    _change_stops(call, "stop", ids, data)
 
 
 @_command()
-def resume(call: Call, ids: Ids) -> None:
+def resume(call: Call, ids: Ids, data: Data = None) -> None:
     """Resume ads that were stopped at this level. An ad stays stopped while any level stops it.
 
     Example: `grace admin resume advertiser 7`
     """
-    _update(call, "resume", _ids_by_level(ids), "resumed")
+    _change_stops(call, "resume", ids, data)
 
 
 @_command()
-def stops(call: Call) -> None:
+def weight(
+    call: Call,
+    ads: Annotated[list[str], typer.Argument(metavar="AD...", help="Ids of ads.")],
+    to: Annotated[
+        float | None, typer.Option(help="Live weight. Default: end the ads' live weights.")
+    ] = None,
+    data: Data = None,
+) -> None:
+    """Give ads a live weight, which replaces that of every snapshot, or end it.
+
+    Example: `grace admin weight 4711 --to 0.5`, and `grace admin weight 4711` to end it
+    """
+    from grace.proto import retrieval_pb2 as wire
+
+    update, names = wire.UpdateAdsRequest(), data_ids(data)
+    numbers = [number_of("ad", ad, names) for ad in ads]
+    if to is None:
+        update.unweight[:] = numbers
+    else:
+        update.weights.extend(wire.AdWeight(ad_id=number, weight=to) for number in numbers)
+    _update(call, update, "ended the live weights" if to is None else f"weighted {to:g}", names)
+
+
+@_command()
+def stops(call: Call, data: Data = None) -> None:
     """List the ids that are stopped at each level, also those that the snapshot does not know.
 
     Example: `grace admin stops`
     """
+    names = data_ids(data)
     with call.client() as client:
         levels = sorted(client.status(call.timeout).updates.stopped)
-        found = {level: list(client.stops(level, call.timeout)) for level in levels}
+        found = {each: _shown(names, each, client.stops(each, call.timeout)) for each in levels}
     if call.as_json:
         print(json.dumps(found))
         return
+    if not any(found.values()):
+        print("nothing is stopped")
     for level, ids in found.items():
         for stopped in ids:
             print(level, stopped)
 
 
-def _ids_by_level(given: list[str]) -> dict[str, list[int]]:
-    """Read `advertiser 7 9` as `advertiser=7,9`."""
-    level, *ids = given
-    return ids_by_name(given if "=" in level else [f"{level}={','.join(ids)}"], least=0)
+def _change_stops(call: Call, change: str, given: list[str], data: Path | None) -> None:
+    """Take the ids after a level as they are, or read `advertiser=7,9` for several levels."""
+    from grace.proto.retrieval_pb2 import UpdateAdsRequest
+
+    level, *texts = given
+    if not texts and "=" not in level:
+        raise InputError(f"{level}: write LEVEL ID..., such as advertiser 7 9")
+    update, names = UpdateAdsRequest(), data_ids(data)
+    for name, ids in (ids_by_name(given) if "=" in level else {level: texts}).items():
+        getattr(update, change)[name].ids[:] = [number_of(name, text, names) for text in ids]
+    _update(call, update, "stopped" if change == "stop" else "resumed", names)
 
 
-def _update(call: Call, change: str, ids: dict[str, list[int]], done: str) -> None:
+def _update(call: Call, update: "UpdateAdsRequest", done: str, names: "DataIds | None") -> None:
     """Send the next update. If another sender takes its number, send it with the next number."""
-    from grace.proto import retrieval_pb2 as wire
-
+    update.kind = update.KIND_DELTA
     with call.client() as client:
         for _ in range(ATTEMPTS):
             found = client.status(call.timeout)
-            if change == "stop" and found.HasField("snapshot"):
-                _require_levels(ids, found.snapshot.entities)
-            sequence = found.updates.sequence + 1
-            update = wire.UpdateAdsRequest(sequence=sequence, kind=wire.UpdateAdsRequest.KIND_DELTA)
-            for level, of_level in ids.items():
-                getattr(update, change)[level].ids[:] = of_level
+            if found.HasField("snapshot"):
+                _require_levels(update.stop, found.snapshot.entities)
+            update.sequence = found.updates.sequence + 1
             reply = client.update_ads(update, call.timeout)
             if reply.applied:
                 now = f"{reply.ads_stopped:,}, before {found.updates.ads_stopped:,}"
                 text = f"{done}; stopped ads of the served snapshot: {now}"
-                unknown = [_unknown_ids(*each) for each in sorted(reply.unknown.items())]
+                unknown = [_unknown_ids(*each, names) for each in sorted(reply.unknown.items())]
                 call.print(reply, "\n".join([f"{text} (update {reply.sequence})", *unknown]))
                 return
     raise CallError(
@@ -220,9 +256,17 @@ def _update(call: Call, change: str, ids: dict[str, list[int]], done: str) -> No
     )
 
 
-def _unknown_ids(level: str, unknown: "UnknownIds") -> str:
+def _shown(names: "DataIds | None", level: str, ids: Iterable[int]) -> list[int | str]:
+    """Return ids as the tables have them; a number that the id map does not have stays one."""
+    numbers = list(ids)
+    found = numbers if names is None else names.names(level, numbers)
+    return [name or number for name, number in zip(found, numbers, strict=True)]
+
+
+def _unknown_ids(level: str, unknown: "UnknownIds", names: "DataIds | None") -> str:
     left = unknown.count - len(unknown.ids)
-    listed = ", ".join(map(str, unknown.ids)) + (f" and {left:,} more" if left else "")
+    listed = ", ".join(map(str, _shown(names, level, unknown.ids)))
+    listed += f" and {left:,} more" if left else ""
     return f"not in the served snapshot, so only a later one may have them: {level} {listed}"
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grace.cli.options import integer
+from grace.cli.options import data_ids
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from grace.index.matching.explain import Reason
     from grace.index.tables.data_folder import TableSource
-    from grace.index.tables.item_numbers import IdMap
+    from grace.index.tables.ids import DataIds
     from grace.index.tables.table_file import TableFile
     from grace.index.targeting.schema import TargetingSchema
     from grace.index.users.user_rows import UserAttributes
@@ -26,7 +26,7 @@ _BATCH_ROWS = 1 << 14
 class KnownAd:
     """An ad of the table, and its rules for the user. All pass if the snapshot has this table."""
 
-    item_id: str | None  # the table's id, if an id map numbers it
+    item_id: str | None  # the table's id, if the folder's ids are known
     title: str
     reasons: "tuple[Reason, ...]"
 
@@ -37,7 +37,7 @@ class AdsTable:
 
     source: "TableSource"
     schema: "TargetingSchema"
-    names: "IdMap | None" = None  # None: ids are integers
+    ids: "DataIds | None" = None  # None: ids are integers
 
 
 def shown_table(ads: str | None, targeting: Path | None, data: Path | None) -> AdsTable | None:
@@ -46,15 +46,13 @@ def shown_table(ads: str | None, targeting: Path | None, data: Path | None) -> A
     Without the file of the targeting schema, it is `targeting.yaml` next to the table.
     """
     from grace.index.tables.data_folder import TableSource, read_data_folder
-    from grace.index.tables.item_numbers import IdMap
     from grace.index.targeting.schema import load_schema
 
     if ads is not None and data is not None:
         raise InputError("two tables to show: give --data FOLDER, or --ads TABLE, and not both")
     if data is not None:
         folder = read_data_folder(data)
-        names = None if folder.id_map is None else IdMap.read(folder.id_map)
-        return AdsTable(folder.ads, load_schema(targeting or folder.targeting), names)
+        return AdsTable(folder.ads, load_schema(targeting or folder.targeting), data_ids(data))
     if ads is None:
         return None
     return AdsTable(TableSource((ads,)), load_schema(targeting or _schema_file(ads)))
@@ -72,21 +70,6 @@ def _schema_file(ads: str) -> Path:
             "schema that the snapshot was built with"
         )
     return path
-
-
-def number_of(ad: str, table: AdsTable | None) -> int:
-    """Return the number of an ad that is given by its id in the table."""
-    if table is not None and table.names is not None:
-        number = table.names.find(ad)
-        if number is None:
-            raise InputError(f"--ad {ad}: not in the id map; name an ad that was built")
-        return number
-    number = integer(ad, 0, 2**63 - 1)
-    if number is None:
-        raise InputError(
-            f"--ad {ad}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers the ads"
-        )
-    return number
 
 
 def known_ads(
@@ -157,8 +140,8 @@ def _ads_in(
     rules = _rule_columns(file.schema, table)
     title = _title_column(file.schema, table.source.theirs(TITLE), {key, *rules.values()})
     columns = dict.fromkeys([key, *([title] if title else []), *rules.values()])
-    names = None if table.names is None else table.names.known(ad_ids)
-    ad_of = {str(ad) if names is None else names.get(ad, ""): ad for ad in ad_ids}
+    names = [*map(str, ad_ids)] if table.ids is None else table.ids.names("ad", ad_ids)
+    ad_of = {name: ad for name, ad in zip(names, ad_ids, strict=True) if name is not None}
     wanted = pa.array(list(ad_of), pa.string())
     for batch in file.batches(list(columns), _BATCH_ROWS):
         keys = _keys(batch.column(key), file, table)
@@ -168,7 +151,7 @@ def _ads_in(
         titles = rows.column(title).to_pylist() if title else [None] * rows.num_rows
         for row, text in enumerate(keys.filter(here).to_pylist()):
             values = {ours: listed[row] for ours, listed in lists.items()}
-            item_id = None if names is None else text
+            item_id = None if table.ids is None else text
             reasons = explain_lists(table.schema, values, user)
             yield ad_of[text], KnownAd(item_id, str(titles[row] or ""), reasons)
 
@@ -180,7 +163,8 @@ def _keys(column: "pa.Array", file: "TableFile", table: AdsTable) -> "pa.Array":
     from grace.index.tables.addresses import Format
     from grace.index.tables.cells import integers
 
-    if table.names is None and file.format is Format.CSV:
+    is_mapped = table.ids is not None and "ad" in table.ids.mapped
+    if not is_mapped and file.format is Format.CSV:
         column, _ = integers(column)
     return column.cast(pa.string())
 

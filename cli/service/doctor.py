@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 NEEDED = (
     *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
-    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "uvloop", "xxhash"),
+    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash"),
 )
+LIGHT = "not installed: `grace serve` and the commands of models need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
 
@@ -33,7 +34,7 @@ Status: TypeAlias = Literal["ok", "note", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row. A fault breaks a command of this version; a note does not."""
+    """One row. A fault breaks a command; a note says what an extra or a GPU would add."""
 
     name: str
     status: Status
@@ -78,6 +79,7 @@ def examine() -> Iterator[Finding]:
     yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
     without = "not installed: `grace train` needs --no-plot"
     yield _package("matplotlib", "note", without, install_command("plots"))
+    yield _package("uvloop", "note", LIGHT, install_command("serve"))
     yield _torch()
     yield from _native()
     yield _gpu()
@@ -92,8 +94,8 @@ def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
 
 
 def _torch() -> Finding:
-    package = _package("torch", "fault", "not installed", REINSTALL)
-    if package.status == "fault":
+    package = _package("torch", "note", LIGHT, install_command("serve"))
+    if package.status == "note":
         return package
     try:
         import torch

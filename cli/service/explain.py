@@ -13,16 +13,18 @@ from grace.cli.options import (
     TlsCa,
     TlsCertificate,
     TlsKey,
+    number_of,
     require_seconds,
     spread,
 )
-from grace.cli.service.ads_table import known_ads, number_of, shown_table
+from grace.cli.service.ads_table import known_ads, shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import ExplainResponse
 
 
@@ -37,7 +39,7 @@ def explain(
     data: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Data folder with the ads table and id map: show the title."
+            metavar="FOLDER", help="Data folder with the ads table and id maps: show the title."
         ),
     ] = None,
     tls_ca: TlsCa = None,
@@ -57,8 +59,9 @@ def explain(
 
     require_seconds("--timeout", timeout)
     table = shown_table(None, None, data)
-    number = number_of(ad, table)
-    asked = ExplainRequest(ad_id=number, request=given.message())
+    ids = None if table is None else table.ids
+    number = number_of("ad", ad, ids)
+    asked = ExplainRequest(ad_id=number, request=given.message(ids))
     access = access_of(tls_ca, tls_certificate, tls_key, None)
     with AdminClient(address, access.tls) as client:
         reply = client.explain(asked, timeout)
@@ -68,16 +71,19 @@ def explain(
         shown = reply_json(reply) | ({} if table is None else {"title": title})
         print(json.dumps(shown, indent=2))
     else:
-        _print(reply, ad, title)
+        _print(reply, ad, title, ids)
 
 
-def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
+def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds | None") -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
     lines = [title] if title else []
     number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")
+    for entity in (*reply.stops, *reply.excluded_by, reply.limited_by):
+        if ids is not None and entity.level in ids.mapped - {"ad"}:
+            lines += [f"{entity.level} {entity.id} is {ids.names(entity.level, [entity.id])[0]}"]
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)
@@ -94,11 +100,13 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None) -> None:
 
 
 def _rules(reply: "ExplainResponse") -> Iterator[str]:
+    from grace.index.matching.explain import Reason
+
     for rule in reply.rules:
-        user = ", ".join(rule.deciding or rule.user) or "no value"
-        if rule.deciding and not rule.user:  # the schema's `missing` value
-            user = f"no value, which counts as {user}"
-        yield f"{'passes' if rule.passes else 'FAILS '}  {rule.name}: {rule.allows} (user: {user})"
+        user, deciding = tuple(rule.user), tuple(rule.deciding)
+        reason = Reason(rule.name, rule.passes, rule.allows, user, deciding)
+        passes = "passes" if rule.passes else "FAILS "
+        yield f"{passes}  {rule.name}: {rule.allows} (user: {reason.values})"
 
 
 def _steps(reply: "ExplainResponse") -> "Table":

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import ids_by_name, integer, split
+from grace.cli.options import ids_by_name, integer, number_of, split
 from grace.configs.errors import InputError, RequestError
 
 if TYPE_CHECKING:
+    from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
@@ -51,14 +52,14 @@ class GivenRequest:
         str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
     ] = None
 
-    def message(self) -> "RetrieveRequest":
-        """Return the file's request, with the values of the options."""
+    def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
+        """Return the file's request, with the values of the options. `ids` number --exclude's."""
         message = _request_message(self.request, self.line)
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
-            for name, ids in ids_by_name(self.exclude or (), "--exclude ").items():
-                message.exclude[name].ids[:] = ids
+            for name, texts in ids_by_name(self.exclude or (), "--exclude ").items():
+                message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, most in _limits(self.at_most or ()).items():
                 message.at_most[name] = most
             message.profile = message.profile if self.profile is None else self.profile

@@ -50,7 +50,9 @@ def retrieve(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Data folder with the ads table; instead of --ads."),
+        typer.Option(
+            metavar="FOLDER", help="Data folder with the ads table and id maps; instead of --ads."
+        ),
     ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
     timeout: Timeout = 10.0,
@@ -78,7 +80,7 @@ def retrieve(
     require_seconds("--timeout", timeout)
     require_seconds("--wait", wait)
     table = shown_table(ads, targeting, data)
-    message = given.message()
+    message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
     access = access_of(tls_ca, tls_certificate, tls_key, token_file)

@@ -2,12 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-
-if TYPE_CHECKING:
-    from grace.configs.serving import ServingConfig
 
 
 def _port_of(section: str) -> Any:
@@ -51,6 +48,7 @@ def serve(
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the start reads what it asks for anyway
 
+    from grace.configs.errors import ConfigError, GraceError
     from grace.configs.serving import load_serving_config
     from grace.server.address_space import require_address_space
 
@@ -65,32 +63,18 @@ def serve(
     if device is not None:
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
+    source = "the defaults" if config is None else str(config)
+    source = f"{source} with {' '.join(given)}" if given else source
     require_address_space(settings)
-    _require_published(settings)
+    from grace.server.load_faults import require_loadable, start_fault
+
+    try:
+        require_loadable(settings)  # before torch is imported, which takes seconds
+    except (GraceError, OSError) as error:
+        raise ConfigError(start_fault(error, settings, source)) from None
     # Set before gRPC is loaded, here and in relays: any caller can cause its log lines, which are
     # not in our format.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.server.life_cycle import serve as run_server
 
-    source = "the defaults" if config is None else str(config)
-    source = f"{source} with {' '.join(given)}" if given else source
     raise typer.Exit(run_server(settings, timeline=timeline, source=source))
-
-
-def _require_published(settings: "ServingConfig") -> None:
-    """Refuse snapshots without a current version before torch is imported, which takes seconds.
-
-    A server with a pin may start without a current version, so the load reports any fault there.
-    """
-    from grace.configs.errors import ConfigError, InputError, SnapshotError
-    from grace.index.storage.versions import locate
-    from grace.server.reload.pin_file import NAME
-
-    if settings.state_dir is not None and (settings.state_dir / NAME).exists():
-        return
-    try:
-        locate(settings.snapshots, None)
-    except (InputError, SnapshotError) as error:
-        text = str(error)
-        remedy = "" if ";" in text else "; name the folder that `grace build` wrote to"
-        raise ConfigError(f"snapshots: {text}{remedy}") from None

@@ -1,8 +1,8 @@
 """Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -50,7 +50,7 @@ class AdsReading:
 
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
-    names: IdMap | None = None  # None: ids are integers
+    names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps of columns
     sids: ItemSids | None = None  # None: the table has a column sid
     batch_rows: int = BATCH_ROWS
 
@@ -237,7 +237,7 @@ def _joined_tokens(
 ) -> npt.NDArray[np.uint16]:
     places = sids.places(ad_ids)
     for row in np.flatnonzero((places < 0) & ~faults.refused).tolist():
-        faults.add(row, "sid", brief(str(given_ids[row])), f"the ad has no SID in {sids.address}")
+        faults.add(row, "sid", brief(str(given_ids[row])), sids.absent)
     if len(sids.tokens) == 0:
         return np.zeros((len(ad_ids), sids.tokens.shape[1]), np.uint16)
     tokens: npt.NDArray[np.uint16] = sids.tokens[np.maximum(places, 0)]

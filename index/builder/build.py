@@ -10,18 +10,10 @@ from grace.configs.machine import available_cores
 from grace.index.builder.arrange import Arranged, arrange
 from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
-from grace.index.builder.item_sids import read_item_sids, sids_table
+from grace.index.builder.item_sids import SidTables, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.numbering import number_ads
-from grace.index.builder.report import (
-    Advance,
-    BuildReport,
-    Notify,
-    Progress,
-    Steps,
-    peak_memory,
-    silent,
-)
+from grace.index.builder.numbering import number_ids
+from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
     AdsSource,
     ExpectedColumns,
@@ -34,11 +26,12 @@ from grace.index.builder.unions import union_matchers
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.matchers.modes import MATCHERLESS_MODES, KWay, MatcherMode
 from grace.index.matchers.node_matchers import Matchers
+from grace.index.progress import Advance, Progress
 from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.table_file import TableFile
+from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -56,7 +49,9 @@ class BuildSpec:
     list_separator: str | None = None  # of texts that list values
     ignore: tuple[str, ...] = ()  # columns of lists that are no rules
     sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
+    embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
     id_map: Path | None = None  # numbers ads; None: their ids are integers
+    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same of entities
     mode: MatcherMode = MatcherMode.EXACT
     k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     sid_space: str | None = None  # None: what the files' metadata says
@@ -71,6 +66,12 @@ class BuildSpec:
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
+    @property
+    def id_maps(self) -> Mapping[str, Path]:
+        """The id map of each column that has one, by our names."""
+        maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
+        return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
+
 
 def spec_of(data: DataFolder, root: Path) -> BuildSpec:
     """Return the build of a data folder."""
@@ -82,7 +83,9 @@ def spec_of(data: DataFolder, root: Path) -> BuildSpec:
         list_separator=data.ads.list_separator,
         ignore=data.ads.ignore,
         sids=data.sids,
+        embeddings=data.embeddings,
         id_map=data.id_map,
+        entity_ids=data.entity_ids,
     )
 
 
@@ -123,17 +126,17 @@ class BuildPlan:
     log: RejectLog
     steps: Steps
     notify: Notify
-    sids: TableFile | None  # to join
 
     def reading(self) -> AdsReading:
-        """Number the ads and read their SIDs, if the table does not have these itself."""
-        names, sids = None, None
-        if self.spec.id_map is not None:
-            with self.steps.run("number ads", self.source.rows) as advance:
-                names = number_ads(self.source.files, self.spec.id_map, advance)
-        if self.sids is not None:
-            with self.steps.run("read SIDs", self.sids.count_rows()) as advance:
-                sids = read_item_sids(self.sids, names, self.vocab_sizes, advance)
+        """Number ads and entities and read SIDs, if the table does not have these itself."""
+        names: Mapping[str, IdMap] = {}
+        sids = None
+        if maps := self.spec.id_maps:
+            with self.steps.run("number ids", self.source.rows) as advance:
+                names = number_ids(self.source.files, maps, advance)
+        if self.spec.sids is not None:
+            tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
+            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
         return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
 
     def require_stated(self, stated: Set[str]) -> None:
@@ -181,6 +184,7 @@ class BuildPlan:
             sid_space=snapshot.facts.sid_space,
             ads=snapshot.ads.num_ads,
             sids=snapshot.trie.num_leaves,
+            new_sids=self.steps.new_sids,
             rules=snapshot.rules.num_rules,
             rejects=snapshot.facts.rejects,
             reject_file=reject_file,
@@ -232,7 +236,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
     sids = None if spec.sids is None else sids_table(spec.sids)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, spec.id_map is not None)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
     files = tuple(map(str, spec.ads))
     source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
     if sids is not None:
@@ -241,8 +245,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    steps = Steps(progress)
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, steps, notify, sids)
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify)
 
 
 def matchers_of(

@@ -4,7 +4,7 @@ Canonical are our names, int64 ids, and rules as lists of texts. A cell that has
 fault of its row, with the cell as it was.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.builder.source import AdsFile, rule_columns
+from grace.index.builder.source import ENTITY_MAP, AdsFile, rule_columns
 from grace.index.rejects import Fault, brief
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
@@ -35,20 +35,21 @@ class CanonicalBatch:
 
 
 def canonical(
-    given: pa.RecordBatch, file: AdsFile, schema: TargetingSchema, names: IdMap | None
+    given: pa.RecordBatch, file: AdsFile, schema: TargetingSchema, names: Mapping[str, IdMap]
 ) -> CanonicalBatch:
-    """`names` numbers the ads; without it their ids are integers."""
+    """`names` has the id maps of the columns whose ids are not integers."""
     columns = {ours: given.column(theirs) for ours, theirs in file.theirs.items()}
     given_ids = columns["ad_id"]
     faults: list[RowFault] = []
     rules = [name for name in rule_columns(schema) if name in columns]
-    if names is not None:
-        columns["ad_id"] = _numbers(given_ids, names, faults, file)
+    for name in names.keys() & columns.keys():
+        texts = columns[name]
+        columns[name] = _numbers(name, texts, names[name], faults, file)
+        if file.table.format is Format.CSV:
+            faults.extend(_line_breaks(name, texts))
+            faults.extend(_blanks_around(name, texts))
     if file.table.format is Format.CSV:
-        if names is not None:
-            faults.extend(_line_breaks("ad_id", given_ids))
-            faults.extend(_blanks_around("ad_id", given_ids))
-        _read_texts(columns, schema, rules, file.table.list_separator, faults, names is not None)
+        _read_texts(columns, schema, rules, file.table.list_separator, faults, names.keys())
     else:
         for name in rules:
             separator = file.table.list_separator
@@ -57,17 +58,19 @@ def canonical(
     return CanonicalBatch(batch, given_ids, tuple(faults))
 
 
-def _numbers(given_ids: pa.Array, names: IdMap, faults: list[RowFault], file: AdsFile) -> pa.Array:
-    texts = cells.texts(given_ids)
-    numbers = [None if text is None else names.find(text) for text in texts]
-    nulls = given_ids.is_null().to_numpy(zero_copy_only=False)
+def _numbers(
+    name: str, ids: pa.Array, known: IdMap, faults: list[RowFault], file: AdsFile
+) -> pa.Array:
+    texts = cells.texts(ids)
+    numbers = [None if text is None else known.find(text) for text in texts]
+    nulls = ids.is_null().to_numpy(zero_copy_only=False)
     for row, (text, number, is_null) in enumerate(zip(texts, numbers, nulls, strict=True)):
-        if number is not None or is_null:
+        if number is not None or is_null or (text == "" and name != "ad_id"):
             continue
         reason = "is not UTF-8" if text is None else no_name(text)
         if reason is None:
-            raise InputError(f"{file.address}: ad {brief(text)} was added while it was read")
-        faults.append((row, Fault("ad_id", None if text is None else brief(text), reason)))
+            raise InputError(f"{file.address}: {name} {brief(text)} was added while it was read")
+        faults.append((row, Fault(name, None if text is None else brief(text), reason)))
     return pa.array(numbers, pa.int64())
 
 
@@ -77,17 +80,17 @@ def _read_texts(
     rules: list[str],
     separator: str | None,
     faults: list[RowFault],
-    ids_are_mapped: bool,
+    mapped: Set[str],
 ) -> None:
     """Read the texts of a CSV in place, by what each column means."""
     for name in rules:
         faults.extend(_line_breaks(name, columns[name]))
         columns[name] = cells.split_cells(columns[name], separator)
-    integers = [name for name in schema.entities if name in columns]
-    remedy = "write a number from 0 to 2^63 - 1"
-    for name in integers if ids_are_mapped else ["ad_id", *integers]:
-        if name == "ad_id":
-            remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
+    for name in ("ad_id", *schema.entities):
+        if name in mapped or name not in columns:
+            continue
+        ads_remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
+        remedy = ads_remedy if name == "ad_id" else ENTITY_MAP
         parsed, bad = cells.integers(columns[name])
         faults.extend(_bad_cells(name, columns[name], bad, f"is not an integer; {remedy}"))
         columns[name] = parsed

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader, given_id, raw_values
-from grace.index.builder.report import Advance
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource, rule_columns
+from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.rules import TargetingRules
@@ -71,7 +71,7 @@ def collect_ads(
             advance(at)
         rules = table.take()
     assert tokens is not None, "open_ads refuses a table without rows"
-    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names)
+    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names.get("ad_id"))
     if len(log):
         keep = rule_of != REFUSED
         ad_ids, tokens, weights = ad_ids[keep], tokens[keep], weights[keep]

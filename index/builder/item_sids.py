@@ -1,10 +1,10 @@
-"""Join SIDs to the ads from a table of items, such as a codebook's.
+"""Join SIDs to the ads from a table of items, to which a codebook may add those of new ads.
 
 Memory holds 8 + 2 L bytes per item, in order of the ads' numbers, and twice that while they are put
 in order. An item that the ads' id map does not know belongs to no ad.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +12,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Advance
+from grace.index.builder.report import Steps
+from grace.index.builder.source import AdsSource
+from grace.index.codebook.folder import CODEBOOK_YAML
+from grace.index.codebook.items import TableItems
+from grace.index.codebook.make import extend
+from grace.index.progress import Advance
 from grace.index.tables.addresses import Format, ending_format, within
 from grace.index.tables.cells import integers, is_list, is_text, list_parts, texts
-from grace.index.tables.data_folder import SIDS_FILE
-from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.data_folder import SIDS_FILE, TableSource, local_folder
+from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.tables.table_file import TableFile, open_table
 
 _BATCH_ROWS = 1 << 18
@@ -25,9 +30,12 @@ _COLUMNS = ("item_id", "sid")
 
 @dataclass(frozen=True, slots=True)
 class ItemSids:
-    """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]"""
+    """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]
 
-    address: str
+    absent  the reason to refuse an ad without a SID
+    """
+
+    absent: str
     numbers: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.uint16]
 
@@ -46,16 +54,18 @@ class ItemSids:
 
     def save(self, folder: Path) -> None:
         """Write what `open_item_sids` maps into the memory of many tasks."""
+        (folder / "item_absent.txt").write_text(self.absent, encoding="utf-8")
         np.save(folder / "item_numbers.npy", self.numbers)
         np.save(folder / "item_tokens.npy", self.tokens)
 
 
-def open_item_sids(folder: Path, address: str) -> ItemSids:
+def open_item_sids(folder: Path) -> ItemSids:
     numbers, tokens = (
         np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
         for name in ("item_numbers", "item_tokens")
     )
-    return ItemSids(address, numbers, tokens)
+    absent = (folder / "item_absent.txt").read_text(encoding="utf-8")
+    return ItemSids(absent, numbers, tokens)
 
 
 def sids_table(address: str) -> TableFile:
@@ -76,6 +86,60 @@ def sids_table(address: str) -> TableFile:
     if not is_list(sid) or not pa.types.is_integer(sid.value_type):
         raise InputError(f"{table.address}: column 'sid' must be list<uint16>, got {sid}")
     return table
+
+
+@dataclass(frozen=True, slots=True)
+class SidTables:
+    """`sids` is a codebook's folder or a table of SIDs. `embeddings` has vectors of ads."""
+
+    sids: str
+    embeddings: TableSource | None
+    ads: AdsSource
+
+    def read(self, names: IdMap | None, vocab_sizes: tuple[int, ...], steps: Steps) -> ItemSids:
+        """Return the SIDs of all items. Ads without one get theirs first, if the codebook can."""
+
+        def read() -> ItemSids:
+            table = sids_table(self.sids)
+            with steps.run("read SIDs", table.count_rows()) as advance:
+                sids = read_item_sids(table, names, vocab_sizes, advance)
+            return replace(sids, absent=sids.absent + remedy)
+
+        codebook, remedy = local_folder(self.sids), "; add it there"
+        if codebook is None or not (codebook / CODEBOOK_YAML).is_file():
+            return read()
+        if self.embeddings is None:
+            remedy = (
+                f"; give it one with `grace sids --codebook {codebook} --embeddings NEW`, or name "
+                "the table of vectors as `embeddings` in tables.yaml, and build again"
+            )
+            return read()
+        remedy = f", and no vector in {', '.join(self.embeddings.files)}; add its vector there"
+        with map_lock(codebook / SIDS_FILE):
+            sids = read()
+            with steps.run("give SIDs to new ads", self.ads.rows) as advance:
+                new = _ads_without_sid(self.ads, names, sids, advance)
+                items = replace(TableItems.of(self.embeddings), wanted=new) if len(new) else None
+                if items is not None and next(items.batches(), None) is not None:
+                    steps.new_sids = extend(items, codebook, None, lambda *_: None).new
+            return read() if steps.new_sids else sids
+
+
+def _ads_without_sid(
+    ads: AdsSource, names: IdMap | None, sids: ItemSids, advance: Advance
+) -> pa.Array:
+    """Return the ids of these ads as text."""
+    found, row = [], 0
+    for file in ads.files:
+        for batch in file.table.batches([file.theirs["ad_id"]], _BATCH_ROWS):
+            ids = batch.column(0).drop_null()
+            numbers = _numbers(file.table, ids, names, row)
+            absent = pa.array((numbers >= 0) & (sids.places(numbers) < 0))
+            shown = pa.array(numbers) if names is None else ids
+            found.append(shown.filter(absent).cast(pa.large_string()))
+            row += batch.num_rows
+            advance(row)
+    return pa.concat_arrays(found)
 
 
 def read_item_sids(
@@ -112,7 +176,7 @@ def _in_order(
                 f"{table.address}: the item of ad {numbers[again[0]]} has two SIDs; keep one row "
                 "per item_id"
             )
-    return ItemSids(table.address, numbers, tokens)
+    return ItemSids(f"the ad has no SID in {table.address}", numbers, tokens)
 
 
 def _numbers(

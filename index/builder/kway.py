@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.builder.arrange import Arranged
-from grace.index.builder.report import Advance
 from grace.index.builder.unions import join_matchers, union_level
 from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import Matchers, NodeMatchers
+from grace.index.progress import Advance
 from grace.index.snapshot import SEVERAL_SNAPSHOTS, require_ids
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie

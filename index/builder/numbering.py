@@ -1,29 +1,39 @@
-"""Numbers for ads whose ids are not numbers: the same ad keeps its number in every build."""
+"""Numbers for ads and entities of any name: each keeps its number in every build."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
-from grace.index.builder.report import Advance
 from grace.index.builder.source import AdsFile
+from grace.index.progress import Advance
 from grace.index.tables.cells import texts
 from grace.index.tables.item_numbers import IdMap, map_lock
 
 _BATCH_ROWS = 1 << 17
 
 
-def number_ads(files: Sequence[AdsFile], id_map: Path, advance: Advance) -> IdMap:
-    """Give every ad of the table a number in the map, which other builds wait for meanwhile."""
+def number_ids(
+    files: Sequence[AdsFile], maps: Mapping[str, Path], advance: Advance
+) -> Mapping[str, IdMap]:
+    """Give every id of these columns a number in its map, which other builds wait for meanwhile."""
+    paths = {column: path.resolve() for column, path in maps.items()}
     done = 0
-    with map_lock(id_map):
-        names = IdMap.read(id_map)
-        known = len(names)
+    with ExitStack() as locks:
+        for path in sorted({*paths.values()}):  # one order: two builds never wait in a circle
+            locks.enter_context(map_lock(path))
+        read = {path: IdMap.read(path) for path in paths.values()}
+        names = {column: read[path] for column, path in paths.items()}
+        known = {path: len(of_path) for path, of_path in read.items()}
         for file in files:
-            column = file.theirs["ad_id"]
-            for batch in file.table.batches([column], _BATCH_ROWS):
-                names.numbers([text for text in texts(batch.column(column)) if text is not None])
+            numbered = {column: file.theirs[column] for column in names if column in file.theirs}
+            for batch in file.table.batches(list(dict.fromkeys(numbered.values())), _BATCH_ROWS):
+                for column, their in numbered.items():
+                    given = texts(batch.column(their))
+                    names[column].numbers([text for text in given if text is not None])
                 done += batch.num_rows
                 advance(done)
-        # Before the snapshot: no number that a snapshot uses may ever be given to another ad.
-        if len(names) > known or not id_map.exists():
-            names.write(id_map)
+        # Before the snapshot: no number that a snapshot uses may ever be given to another id.
+        for path, of_path in read.items():
+            if len(of_path) > known[path] or not path.exists():
+                of_path.write(path)
     return names

@@ -11,9 +11,7 @@ from typing import Any
 
 from grace.index.coverage import CoverageChange
 from grace.index.matchers.modes import MatcherMode
-
-Progress = Callable[[str, int, int], None]
-"""Called with the step's name, how much of it is done, and how much there is."""
+from grace.index.progress import Advance, Progress
 
 Notify = Callable[[str], None]
 """A function that a build calls with a sentence about something unexpected."""
@@ -21,10 +19,6 @@ Notify = Callable[[str], None]
 
 def silent(_sentence: str) -> None:
     """Notify nobody."""
-
-
-Advance = Callable[[int], None]
-"""Called with how much of a step is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +30,7 @@ class BuildReport:
     sid_space: str
     ads: int
     sids: int
+    new_sids: int
     rules: int
     rejects: int
     reject_file: Path | None
@@ -68,6 +63,7 @@ class Steps:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self.seconds: dict[str, float] = {}
+        self.new_sids = 0  # of ads that had none before the build
 
     @contextmanager
     def run(self, name: str, total: int) -> Iterator[Advance]:

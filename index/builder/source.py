@@ -18,12 +18,11 @@ from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_rule, is_text, is_text_list
-from grace.index.tables.data_folder import TableSource
+from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY, TableSource
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
-SID_SPACE_KEY = b"grace.sid_space"
-VOCAB_SIZES_KEY = b"grace.vocab_sizes"
+ENTITY_MAP = "name a file under entity_ids in tables.yaml, which numbers such ids"
 
 OTHER_COLUMNS = ("title",)
 """Columns that a build does not read, but other commands do, so tables.yaml may rename them."""
@@ -60,7 +59,7 @@ class ExpectedColumns:
     schema: TargetingSchema
     without: tuple[str, ...] = ()  # attributes, sets and entities that it may lack
     sids_are_joined: bool = False
-    ids_are_mapped: bool = False
+    mapped: frozenset[str] = frozenset()  # columns of ids that an id map numbers
 
     def __post_init__(self) -> None:
         known = (*self.schema.names, *self.schema.entities)
@@ -70,6 +69,11 @@ class ExpectedColumns:
                     f"--without {name}: not an attribute, set or entity of the targeting schema, "
                     f"which has: {', '.join(known) or 'none'}"
                 )
+        for name in sorted(self.mapped - {"ad_id", *self.schema.entities}):
+            has = ", ".join(self.schema.entities) or "none"
+            raise InputError(
+                f"entity_ids: {name}: no entity of the targeting schema, which has: {has}"
+            )
 
     @property
     def entities(self) -> tuple[str, ...]:
@@ -273,7 +277,7 @@ def _type_fault(
     integer = bool(pa.types.is_integer(kind))
     is_null = bool(pa.types.is_null(kind))
     if name == "ad_id":
-        if is_text(kind) and not expected.ids_are_mapped:
+        if is_text(kind) and name not in expected.mapped:
             return (
                 f"must be int64, got {kind}; --id-map FILE, or id_map in tables.yaml, numbers ads "
                 "of any name"
@@ -284,8 +288,10 @@ def _type_fault(
     elif name == "ad_weight":
         good, wanted = bool(pa.types.is_floating(kind)) or integer or is_null, "float"
     elif name in expected.entities:
-        remedy = f"cast the column to int64, or build with --without {name}"
-        return None if integer or is_null else f"must be int64, got {kind}; {remedy}"
+        if integer or is_null or (is_text(kind) and name in expected.mapped):
+            return None
+        remedy = ENTITY_MAP if is_text(kind) else "cast the column to int64"
+        return f"must be int64, got {kind}; {remedy}, or build with --without {name}"
     else:
         good, wanted = is_rule(kind), "list<string>, or one text, integer or boolean"
     cast = wanted.partition(",")[0]
@@ -293,7 +299,7 @@ def _type_fault(
 
 
 def _is_canonical(table: TableFile, theirs: Mapping[str, str], expected: ExpectedColumns) -> bool:
-    if table.format is Format.CSV or expected.ids_are_mapped:
+    if table.format is Format.CSV or expected.mapped:
         return False
     if any(ours != their for ours, their in theirs.items()):
         return False

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import Arranged
-from grace.index.builder.report import Advance
 from grace.index.matchers.bloom import star_hash, star_rows, value_hash
 from grace.index.matchers.modes import KWay
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
+from grace.index.progress import Advance
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import TargetingSchema, TargetSet
 from grace.index.trie import SidTrie

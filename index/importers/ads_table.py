@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Advance
-from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.importers.items import AcceptedItems
+from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject, RejectLog, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
+from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.tables.item_numbers import IdMap, replacing
 from grace.index.tables.parquet import without_views
 

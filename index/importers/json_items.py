@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Advance
 from grace.index.importers.items import RawItem
+from grace.index.progress import Advance
 from grace.index.rejects import Fault
 from grace.index.storage.strict_json import shown, without_repeats
 

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Advance
 from grace.index.importers.items import BATCH_ITEMS, ItemBatch
 from grace.index.importers.json_items import lines
+from grace.index.progress import Advance
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
 from grace.index.tables.item_numbers import Int64

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Advance, Progress
 from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
 from grace.index.importers.items import (
     AcceptedItems,
@@ -22,6 +21,7 @@ from grace.index.importers.items import (
 )
 from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
+from grace.index.progress import Advance, Progress
 from grace.index.rejects import RejectLog, item_rejects
 from grace.index.snapshot import MAX_SID_LENGTH, require_sids
 from grace.index.tables.item_numbers import IdMap, IntegerIds, map_lock

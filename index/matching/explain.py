@@ -128,13 +128,13 @@ def _attribute(
 
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
-    """Say what every value of the user must be."""
+    """Say what every value of the user must be: a snapshot does not know which list said it."""
     left_out = [value for value in attribute.values if value not in listed]
-    if not left_out:
-        return "only listed values"
-    if len(left_out) < len(listed):
-        return f"none of {_some(left_out)}" + ("" if other else ", nor an unknown or missing one")
-    return f"only {_some(listed)}" + (", or one not listed" if other else "")
+    if other:
+        return f"none of {_some(left_out)}"
+    if len(listed) <= max(MOST_SHOWN, len(left_out)):
+        return f"only {_some(listed)}" if listed else "no user"
+    return "only listed values" + (f", none of {_some(left_out)}" if left_out else "")
 
 
 def _set(

@@ -1,10 +1,11 @@
 """Propose the roles of a table's columns, as two YAML files (`grace init`).
 
+lexicon.yaml   words by which names are understood
 names.py       the roles that the names of columns suggest
 separators.py  how the cells of a CSV list values
 facts.py       facts about a column, from all rows
 roles.py       the role of each column, with a reason
-log.py         the same for a log of interactions
+log.py         the same for a log of interactions and a table of embeddings
 propose.py     the proposal for one table
 yaml_text.py   tables.yaml and targeting.yaml
 """

@@ -34,6 +34,7 @@ MOST_VALUES = 1 << 16
 BATCH_ROWS = 1 << 16
 TIME_PATTERN = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 _BOOLEAN = r"^(?i:true|false)$"
+_FLAGS = ({"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
 
 Int64 = npt.NDArray[np.int64]
 
@@ -68,6 +69,8 @@ class ColumnFacts:
     least: float = np.inf
     most: float = -np.inf
     kinds: set[Kind] = field(default_factory=set)
+    padded: str = ""  # a note, if a value has blanks around it
+    dims: set[int] = field(default_factory=set)  # lengths of lists of floats
     ids: "IdValues | None" = None  # of a column that may be the ids
 
     @property
@@ -89,6 +92,11 @@ class ColumnFacts:
     def holds_integers(self) -> bool:
         """Return whether the values, those of lists too, are all integers from 0."""
         return bool(self.values) and not self.faulty and all(map(str.isdecimal, self.values))
+
+    @property
+    def are_flags(self) -> bool:
+        """Return whether the values say yes or no."""
+        return self.kind is Kind.BOOLEAN or {*map(str.casefold, self.values)} in _FLAGS
 
     @property
     def many(self) -> bool:
@@ -174,7 +182,7 @@ class IdValues:
             return values if values.min() >= 0 else None
         if not is_text(column.type):
             return None
-        parsed, bad = integers(_plain_texts(column))
+        parsed, bad = integers(plain_texts(column))
         if bad.any() or pc.min(parsed).as_py() < 0:
             return None
         parsed_values: Int64 = parsed.to_numpy()
@@ -226,6 +234,8 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
     if not is_rule(kind):
         facts.given += len(column) - column.null_count
         facts.kinds.add(_kind_of(kind))
+        if is_list(kind) and pa.types.is_floating(kind.value_type):
+            facts.dims.update(pc.list_value_length(column).drop_null().unique().to_pylist())
         if _kind_of(kind) is Kind.NUMBER:
             column = column.cast(pa.float64(), safe=False)
             facts.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
@@ -236,10 +246,25 @@ def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | No
         facts.typed_text |= not is_csv
     else:
         facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
+    removed = is_csv or (separator is not None and is_text(kind))
+    facts.padded = facts.padded or padded_note(column, removed)
     lists = rule_lists(column, separator, is_csv=is_csv)
     if pa.types.is_integer(kind):
         _add_range(facts, column.cast(pa.float64(), safe=False))
     _add_values(facts, lists)
+
+
+def padded_note(column: pa.Array, removed: bool) -> str:
+    """Return a note on a value with blanks around it, which a build removes or not; or nothing."""
+    flat = plain_texts(list_parts(column).flat if is_list(column.type) else column)
+    if not is_text(flat.type):
+        return ""
+    flat = flat.drop_null()
+    padded = flat.filter(pc.not_equal(pc.ascii_trim_whitespace(flat), flat))
+    for text in filter(None, texts(padded.slice(0, 1))):
+        fix = "a build reads" if removed else "remove the blanks from the table, since it is not"
+        return f"; {text!r} has blanks around it: {fix} {text.strip()!r}"
+    return ""
 
 
 def _add_values(facts: ColumnFacts, lists: pa.Array) -> None:
@@ -300,5 +325,5 @@ def _add_range(facts: ColumnFacts, column: pa.Array) -> None:
     facts.most = max(facts.most, -np.inf if ends["max"] is None else ends["max"])
 
 
-def _plain_texts(column: pa.Array) -> pa.Array:
+def plain_texts(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

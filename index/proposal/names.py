@@ -6,76 +6,28 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
+from math import inf
+from pathlib import Path
 
+from grace.configs.yaml_loader import read_yaml
 from grace.index.targeting.schema import AD_LEVEL, EXCLUDE_SUFFIX
 
 _LONGEST = 50  # with `_exclude` and a number, below the 63 characters of a targeting name
-
-ID_NAMES = (
-    *("ad_id", "ad", "adid", "id", "item_id", "item", "itemid", "sku", "asin", "parent_asin"),
-    *("product_id", "product", "article_id", "article", "creative_id", "offer_id", "listing_id"),
-    *("gtin", "ean", "uuid", "key"),
+_LEXICON = {
+    key: tuple(str(text).split())
+    for key, text in read_yaml(Path(__file__).with_name("lexicon.yaml")).items()
+}
+ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
+USER_NAMES, TIME_NAMES, ACTION_NAMES = (_LEXICON[key] for key in ("users", "times", "actions"))
+SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, AD_STATES = (
+    frozenset(_LEXICON[key])
+    for key in ("several", "user_codes", "vectors", "prose", "bounds", "ad_states")
 )
-SID_NAMES = ("sid", "sids", "semantic_id", "semantic_ids", "sid_tokens", "token_ids", "codes")
-WEIGHT_NAMES = (
-    *("ad_weight", "weight", "bid", "ad_score", "score", "ecpm", "cpm", "cpc", "max_cpc"),
-    *("bid_price", "priority", "popularity"),
-)
-TITLE_NAMES = (
-    *("title", "headline", "name", "ad_title", "ad_name", "product_title", "product_name"),
-    *("item_title", "item_name", "display_name", "label", "ad_headline", "headline_1"),
-    *("offer_title", "listing_title", "article_title", "creative_title", "creative_name"),
-)
-USER_NAMES = (
-    *("user_id", "user", "uid", "userid", "customer_id", "customer", "visitor_id", "visitor"),
-    *("member_id", "member", "account_id", "account", "client_id", "client"),
-    *("shopper_id", "shopper", "viewer_id", "viewer", "buyer_id", "buyer", "person_id", "person"),
-    *("profile_id", "reviewer_id", "anonymous_id", "cookie_id", "cookie"),
-    *("device_id", "session_id", "session"),
-)
-TIME_NAMES = (
-    *("timestamp_ms", "timestamp", "ts", "time_ms", "time", "event_time", "event_timestamp"),
-    *("timestamp_s", "timestamp_us", "timestamp_ns", "ts_ms", "event_ts", "event_date", "datetime"),
-    *("date_time", "ms", "millis", "milliseconds", "epoch", "epoch_ms", "unix", "unix_time"),
-    *("unix_timestamp", "click_time", "clicked_at", "viewed_at", "occurred_at", "created_at"),
-    *("date", "when"),
-)
-ACTION_NAMES = ("action", "event", "event_type", "action_type", "type", "behavior", "behaviour")
-
-ENTITY_WORDS = frozenset(
-    "campaign advertiser brand seller merchant shop store vendor account agency publisher supplier "
-    "client partner company owner order adgroup adset creative".split()
-)
-SEVERAL_WORDS = frozenset(
-    "audience audiences segment segments interest interests tag tags keyword keywords topic topics "
-    "affinity affinities cohort cohorts".split()
-)
-"""Words for things that a user has several of. Such a column is a set, even with few values: one
-value in common is enough for a set, but an attribute must allow all values of a user."""
-
-USER_WORDS = frozenset(
-    "country countries city cities state province county district language lang locale gender sex "
-    "age device os platform browser carrier income".split()
-)
-"""Words for facts about users. Such a column is a rule even if nearly all values differ."""
-
-CODE_WORDS = frozenset(
-    "zip zipcode postcode postal plz dma region geo location segment audience interest hour "
-    "weekday daypart cohort".split()
-)
-"""Words for values of users that are often written as numbers."""
-
-BOUND_WORDS = frozenset("min max from to until since before after start end".split())
-DESCRIBING_WORDS = frozenset(
-    "description desc text body url link href image img picture photo thumbnail video color colour "
-    "size material price cost amount currency stock quantity rating reviews status created updated "
-    "modified category subcategory genre sku isbn".split()
-)
-
-_EXCLUDE_AFTER = re.compile(
-    r"(.+)_(exclude|excluded|excludes|exclusion|exclusions|not|except|without|negative|blocked)"
-)
-_EXCLUDE_BEFORE = re.compile(r"(exclude|excluded|not|except|without|negative|blocked)_(.+)")
+_USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
+_ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
+_NEGATIVE = "|".join(_LEXICON["negative"])
+_EXCLUDE_AFTER = re.compile(rf"(.+)_({_NEGATIVE})")
+_EXCLUDE_BEFORE = re.compile(rf"({_NEGATIVE})_(?!to_)(.+)")
 
 
 def plain_name(column: str) -> str:
@@ -87,16 +39,62 @@ def plain_name(column: str) -> str:
 
 
 def words(plain: str) -> frozenset[str]:
-    return frozenset(plain.split("_"))
+    """Return the words of a name, each as it is and as a singular."""
+    found = plain.split("_")
+    return frozenset((*found, *map(singular, found)))
 
 
-def is_bid(plain: str) -> bool:
-    """Return whether this is the name of a bid, such as `cpc_bid`: the larger number wins."""
-    return plain.endswith("_bid") and not words(plain) & {"min", "minimum", "floor"}
+def stem(plain: str) -> str:
+    """Return `item` for `item_id`, `item_no` and the like."""
+    return _ID_ENDING.sub("", plain)
+
+
+def rule_name(plain: str) -> str:
+    """Return `countries` for `countries_allowed`, `target_countries` and the like."""
+    return (
+        "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["targeting"])
+        or plain
+    )
+
+
+def names_users(plain: str) -> bool:
+    """Return whether the name says that a column limits who may see an ad."""
+    found = words(plain)
+    limits = found & {*_LEXICON["targeting"]}
+    of_users = found & _USER_WORDS and not is_about_ads(plain)
+    return bool(limits or of_users) and not found & PROSE_WORDS
+
+
+def is_about_ads(plain: str) -> bool:
+    return not words(plain).isdisjoint(_LEXICON["about"])
+
+
+def is_entity(plain: str) -> bool:
+    """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
+    last = stem(plain.removesuffix("_name")).split("_")[-2:]
+    return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
+
+
+def is_title(plain: str) -> bool:
+    named = plain in TITLE_NAMES or plain.endswith(("_title", "_headline", "_name"))
+    return named and not (is_entity(plain) or names_users(plain))
+
+
+def weight_rank(plain: str) -> float:
+    """Return how good a name is for a weight, 0 is best; infinity if it names none.
+
+    `max_cpc`, `bid_usd` and `cpc_bid` are bids: the larger number wins.
+    """
+    named = "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["money"])
+    if named.endswith("_bid") and not words(plain) & {*_LEXICON["no_bids"]}:
+        named = "bid"
+    usual = _LEXICON["weights"]
+    return usual.index(named) if named in usual else inf
 
 
 def excluded_by(plain: str) -> str | None:
     """Return `country` for `country_exclude`, `excluded_country` and the like; else None."""
+    plain = rule_name(plain)
     if found := _EXCLUDE_AFTER.fullmatch(plain):
         return found[1]
     found = _EXCLUDE_BEFORE.fullmatch(plain)
@@ -109,6 +107,7 @@ def base_column(base: str, plain: Mapping[str, str]) -> str | None:
     `countries` leads to `countries`, then to `country`, then to `country_code`.
     """
     one = singular(base)
+    plain = {column: rule_name(name) for column, name in plain.items()}
     same = [column for column, name in plain.items() if name == base]
     alike = [column for column, name in plain.items() if singular(name) == one]
     longer = [column for column, name in plain.items() if name.startswith(f"{one}_")]

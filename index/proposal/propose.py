@@ -7,14 +7,14 @@ import numpy as np
 import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Progress
-from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
+from grace.index.progress import Progress
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, read_facts
-from grace.index.proposal.log import LogProposal, propose_log
-from grace.index.proposal.names import ENTITY_WORDS, ID_NAMES, plain_name, words
-from grace.index.proposal.roles import RULES, Decision, Role, decide
+from grace.index.proposal.log import OpenLog, OurColumn, TableProposal, propose_embeddings
+from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_name, stem
+from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide
 from grace.index.proposal.separators import list_separator
 from grace.index.tables.cells import integer_lists, is_text, list_parts, split_cells
+from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.tables.table_file import TableFile, table_files
 from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
@@ -27,7 +27,8 @@ class Proposal:
     decisions: tuple[Decision, ...]  # in the table's order
     ids_are_integers: bool  # from 0: they need no id map
     vocab_sizes: tuple[int, ...] | None  # at least these, where a column of SIDs does not say
-    log: LogProposal | None
+    embeddings: TableProposal | None
+    log: TableProposal | None
 
     @property
     def without(self) -> tuple[str, ...]:
@@ -35,8 +36,12 @@ class Proposal:
         return tuple(
             each.name.removesuffix(EXCLUDE_SUFFIX)
             for each in self.decisions
-            if each.rule_role is not None and not self.values_of(each)
+            if each.role in LIMITING and not self.values_of(each)
         )
+
+    @property
+    def left_out(self) -> list[Decision]:
+        return [each for each in self.decisions if each.role is Role.LEFT_OUT]
 
     def values_of(self, rule: Decision) -> set[str]:
         """Return the values of a rule's column and of the one that it excludes by."""
@@ -50,7 +55,11 @@ class Proposal:
 
 
 def propose(
-    ads: Sequence[str], log: Sequence[str], id_column: str | None, progress: Progress
+    ads: Sequence[str],
+    log: Sequence[str],
+    id_column: str | None,
+    progress: Progress,
+    embeddings: Sequence[str] = (),
 ) -> Proposal:
     """`id_column` is the table's column of ids; None to find it by its name and values."""
     files = table_files(ads)
@@ -62,16 +71,19 @@ def propose(
     for done in read_facts(facts, files, separator, _may_be_ids(files, id_column)):
         progress("read ads", done, rows)
     column, ids = _ids(files, facts, id_column)
-    decisions = decide(facts, column, rows)
-    rules = {each.column: each.name for each in decisions if each.role in RULES}
-    proposed_log = None
-    if log:
-        proposed_log = propose_log(log, table_files(log), ids, rules)
+    opened = OpenLog(log, ids, column) if log else None
+    decisions = decide(facts, column, rows, opened.users if opened else ())
+    vectors = propose_embeddings(embeddings, ids, column) if embeddings else None
+    for each in [each for each in decisions if each.role is Role.EMBEDDING and vectors is None]:
+        columns = ((column, "item_id", "the ads"), (each.column, "vector", each.reason))
+        vectors = TableProposal(tuple(ads), tuple(OurColumn(*names) for names in columns))
+    rules = ((each.facts, each.name) for each in decisions if each.role in RULES)
     sid = next((each.column for each in decisions if each.role is Role.SID), None)
     sizes = None if sid is None or _says_vocabulary(files) else _vocab_sizes(files, sid, separator)
     return Proposal(
         *(tuple(ads), rows, separator, tuple(decisions)),
-        *(_are_integers(facts[column], ids), sizes, proposed_log),
+        *(_are_integers(facts[column], ids), sizes, vectors),
+        opened.proposal(rules) if opened else None,
     )
 
 
@@ -86,13 +98,14 @@ def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, 
         if id_column not in names:
             raise InputError(f"--id {id_column}: no such column; {_columns(names)}")
         return {id_column: False}
-    named = {name: False for name in names if plain_name(name) in ID_NAMES}
     plain = {name: plain_name(name) for name in names}
-    return named or {
+    named = {name: False for name in names if stem(plain[name]) in ID_NAMES}
+    others = {
         name: True
-        for name in names
-        if plain[name].endswith("_id") and not words(plain[name]) & ENTITY_WORDS
+        for name, each in plain.items()
+        if stem(each) != each and not (is_entity(each) or names_users(each))
     }
+    return others | named
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -105,7 +118,7 @@ def _ids(
     """Return the first column, in the order of names, with a different value in every row."""
     order = {name: at for at, name in enumerate(ID_NAMES)}
     found = [each for each in facts.values() if each.ids is not None]
-    found.sort(key=lambda each: order.get(plain_name(each.name), len(order)))
+    found.sort(key=lambda each: order.get(stem(plain_name(each.name)), len(order)))
     faults = []
     for each in found:
         assert each.ids is not None

@@ -1,13 +1,13 @@
 """The text between the values that texts list, if any do."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.index.proposal.facts import BATCH_ROWS
-from grace.index.proposal.names import DESCRIBING_WORDS, TITLE_NAMES, plain_name, words
+from grace.index.proposal.names import PROSE_WORDS, is_title, plain_name, words
 from grace.index.tables.cells import is_text, texts
 from grace.index.tables.table_file import TableFile
 
@@ -45,7 +45,8 @@ class _Cells:
         if len(values) < len(self.cells):
             return True
         codes = separator == "|" or not any(" " in cell for cell in self.cells)
-        return codes and len(values) <= _FEW_VALUES
+        repeats = sum(1 + cell.count(separator) for cell in self.cells) > len(values)
+        return codes and (repeats or len(values) <= _FEW_VALUES)
 
 
 def list_separator(files: Sequence[TableFile], columns: Sequence[str] | None = None) -> str | None:
@@ -53,22 +54,43 @@ def list_separator(files: Sequence[TableFile], columns: Sequence[str] | None = N
 
     This reads all rows of these columns, by default of all, since lists may begin late.
     """
-    found: dict[str, _Cells] = {}
-    for file in files:
-        names = [
+    texts_of = {
+        file: [
             each.name
             for each in file.schema
-            if is_text(each.type)
-            and (columns is None or each.name in columns)
-            and not _is_prose(plain_name(each.name))
+            if is_text(each.type) and (columns is None or each.name in columns)
         ]
-        for batch in file.batches(names, BATCH_ROWS) if names else ():
-            for name in names:
-                found.setdefault(name, _Cells()).add(batch.column(name))
+        for file in files
+    }
+    return separator_in(
+        batch
+        for file, names in texts_of.items()
+        if names
+        for batch in file.batches(names, BATCH_ROWS)
+    )
+
+
+def separator_in(batches: Iterable[pa.RecordBatch]) -> str | None:
+    found: dict[str, _Cells] = {}
+    for batch in batches:
+        for each, column in zip(batch.schema, batch.columns, strict=True):
+            if is_text(each.type) and not _is_prose(plain_name(each.name)):
+                found.setdefault(each.name, _Cells()).add(column)
     counts = {s: sum(each.lists(s) for each in found.values()) for s in SEPARATORS}
     best = max(SEPARATORS, key=lambda separator: counts[separator])
     return best if counts[best] else None
 
 
 def _is_prose(plain: str) -> bool:
-    return plain in TITLE_NAMES or bool(words(plain) & DESCRIBING_WORDS)
+    return is_title(plain) or bool(words(plain) & PROSE_WORDS)
+
+
+def are_paths(values: Collection[str]) -> bool:
+    """Return whether most values are places in a tree, such as `us/oh/columbus`."""
+    for separator in ("/", ">"):
+        paths = [value.split(separator) for value in values if separator in value]
+        tops = {value.partition(separator)[0] for value in values}
+        related = len(tops) < len(values) or len({*map(len, paths)}) > 1
+        if paths and 2 * len(paths) >= len(values) and related:
+            return True
+    return False

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from grace.index.proposal.log import LogProposal
+from grace.index.proposal.log import TableProposal
 from grace.index.proposal.propose import Proposal
-from grace.index.proposal.roles import NAMED_BY_ROLE, Decision, Role
+from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role
 from grace.index.tables.addresses import is_url
 from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
@@ -20,6 +20,14 @@ _LEAST_BITS, _MOST_BITS = 256, 4096
 UNKNOWN = "unknown"
 """A value of this name is what a user without one has."""
 
+TURN_ON = (
+    "If one limits who may see an ad, remove the `# ` before its lines and their heading in "
+    "targeting.yaml and tables.yaml, and take it out of `ignore`."
+)
+_HEADINGS = {
+    Role.ATTRIBUTE: "attributes:  # a user has one value; of several, all must be allowed",
+    Role.SET: "sets:  # a user has several values; one in common with the ad's is enough",
+}
 CODEBOOK = "codebook"
 ID_MAP = "ids.parquet"
 
@@ -41,17 +49,24 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     yield "  columns:  # our name: the table's"
     for each in proposal.decisions:
         if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
-            yield f"    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
-    ignored = [each for each in proposal.decisions if each.role is Role.IGNORED]
-    if nested := [each for each in ignored if each.looks_like_rule]:
+            mark = "# " if each.role is Role.LEFT_OUT else ""
+            yield f"{mark}    {each.name}: {quoted(each.column)}  # {_comment(each.reason)}"
+    unread = [each for each in proposal.decisions if each.role in UNREAD]
+    if nested := [each for each in unread if each.looks_like_rule]:
         listed = _list(each.column for each in nested)
         yield f"  ignore: {listed}  # not rules, though they hold several values"
     if proposal.column_of(Role.SID) is None:
         yield f"sids: {CODEBOOK}  # the folder that `grace sids` writes"
     if not proposal.ids_are_integers:
         yield f"id_map: {ID_MAP}  # numbers the ids, which are texts; a build adds new ones"
-    if proposal.log is not None:
-        yield from _log(proposal.log, out)
+    texts = [each.name for each in proposal.decisions if each.is_text_entity]
+    if texts:
+        maps = ", ".join(f"{name}: {name}_{ID_MAP}" for name in texts)
+        yield f"entity_ids: {{{maps}}}  # number the entities, whose ids are texts"
+    for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
+        if found is not None:
+            yield from _section(section, found, out)
+    ignored = (each for each in unread if not (each.name or each.role is Role.EMBEDDING))
     yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
     if proposal.log is not None:
         yield from _ignored(
@@ -59,22 +74,22 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
         )
 
 
-def _log(log: LogProposal, out: Path) -> Iterator[str]:
-    """Write the log's section, as a comment if it lacks a column."""
-    mark = "# " if log.missing else ""
-    if log.missing:
-        names = ", ".join(each.name for each in log.missing)
+def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:
+    """Write the section of a log or of embeddings, as a comment if it lacks a column."""
+    mark = "# " if table.missing else ""
+    if table.missing:
+        names = ", ".join(each.name for each in table.missing)
         yield f"# To train, fill in {names} and remove `# ` from these lines:"
-    yield f"{mark}log:"
-    yield f"{mark}  files: {_list(_from_folder(out, log.files))}"
-    if log.list_separator is not None:
-        yield f"{mark}  list_separator: {quoted(log.list_separator)}"
+    yield f"{mark}{section}:"
+    yield f"{mark}  files: {_list(_from_folder(out, table.files))}"
+    if table.list_separator is not None:
+        yield f"{mark}  list_separator: {quoted(table.list_separator)}"
     yield f"{mark}  columns:"
-    for each in (*log.missing, *log.renamed):
+    for each in (*table.missing, *(each for each in table.columns if each.name)):
         theirs = f" {quoted(each.column)}" if each.column else ""
         yield f"{mark}    {each.name}:{theirs}  # {_comment(each.reason)}"
-    if log.time_unit not in (None, "ms"):
-        yield f"{mark}  time_unit: {log.time_unit}  # unit of the times, which count from 1970"
+    if table.time_unit not in (None, "ms"):
+        yield f"{mark}  time_unit: {table.time_unit}  # unit of the times, which count from 1970"
 
 
 def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -88,29 +103,37 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
     yield f"# Proposed by `grace init` from {proposal.rows:,} rows: who may see which ad."
     yield "# A value in an ad's column is a rule: only users who have it may see the ad."
     yield "# Take a name out if its values describe the ad instead."
-    attributes = [each for each in proposal.decisions if each.rule_role is Role.ATTRIBUTE]
-    sets = [each for each in proposal.decisions if each.rule_role is Role.SET]
-    if attributes:
-        yield "attributes:  # a user has one value; of several, all must be allowed"
-    for each in attributes:
-        yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
-        values = sorted(proposal.values_of(each))
-        yield from _wrapped(values)
-        if UNKNOWN in values:
-            yield f"    missing: {UNKNOWN}  # what a user without a value has"
-    if sets:
-        yield "sets:  # a user has several values; one in common with the ad's is enough"
-    for each in sets:
-        yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
-        most = each.facts.most_per_row
-        yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
-        yield "    max_request_values: 64  # of one user; a request with more is refused"
+    if proposal.left_out:
+        shown = ", ".join(_comment(each.column) for each in proposal.left_out)
+        yield f"# LEFT OUT, so everybody may see their ads ({len(proposal.left_out)}): {shown}."
+        yield f"# {TURN_ON}"
+    for role, heading in _HEADINGS.items():
+        rules = [each for each in proposal.decisions if each.rule_role is role]
+        rules.sort(key=lambda each: each.role is Role.LEFT_OUT)
+        for at, each in enumerate(rules):
+            mark = "# " if each.role is Role.LEFT_OUT else ""
+            if at == 0:
+                yield f"{mark}{heading}"
+            yield from (mark + line for line in _rule(each, proposal))
     entities = [each for each in proposal.decisions if each.role is Role.ENTITY]
     if entities:
         yield "entities:  # what ads belong to: stops and limits go by them"
         for each in entities:
             yield f"  - {each.name}  # {_comment(each.reason)}"
     yield "hash_seed: 7  # any number; another one moves the bits of the values"
+
+
+def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
+    yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
+    if each.rule_role is Role.ATTRIBUTE:
+        values = sorted(proposal.values_of(each))
+        yield from _wrapped(values)
+        if UNKNOWN in values:
+            yield f"    missing: {UNKNOWN}  # what a user without a value has"
+        return
+    most = each.facts.most_per_row
+    yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
+    yield "    max_request_values: 64  # of one user; a request with more is refused"
 
 
 def rule_name(decision: Decision) -> str:

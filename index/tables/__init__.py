@@ -5,4 +5,5 @@ addresses.py     paths and URLs: which files they name, and how they are opened
 data_folder.py   the folder that says where the tables are and what their columns are called
 cells.py         texts of a CSV as numbers and lists; scalars as lists of one value
 item_numbers.py  permanent numbers for ids that are not integers
+ids.py           the ids of a data folder by level, in both directions, and the SIDs of items
 """

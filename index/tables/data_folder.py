@@ -36,6 +36,7 @@ ADS_FILE = "ads.parquet"
 LOG_FILE = "interactions.parquet"
 REQUESTS_FILE = "requests.jsonl"
 SIDS_FILE = "sids.parquet"
+SID_SPACE_KEY, VOCAB_SIZES_KEY = b"grace.sid_space", b"grace.vocab_sizes"  # Parquet metadata
 
 TIME_UNITS = ("s", "ms", "us", "ns")
 PER_SECOND = {unit: 1000**power for power, unit in enumerate(TIME_UNITS)}
@@ -75,6 +76,11 @@ class TableSource:
         return table_files(self.files, self.list_separator)
 
 
+def local_folder(sids: str | None) -> Path | None:
+    """Return the codebook's folder that `sids` names; None for a table of SIDs or a URL."""
+    return None if sids is None or is_url(sids) or ending_format(sids) else Path(sids)
+
+
 @dataclass(frozen=True, slots=True)
 class DataFolder:
     folder: Path
@@ -88,13 +94,13 @@ class DataFolder:
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
-        if self.sids is None or is_url(self.sids) or ending_format(self.sids):
-            return
-        table = Path(self.sids) / SIDS_FILE
-        if not table.exists():
+        folder = local_folder(self.sids)
+        if folder is not None and not (table := folder / SIDS_FILE).exists():
+            given = f"--embeddings EMBEDDINGS.parquet --out {self.sids}"
             raise InputError(
                 f"{table}: no such file, but {self.folder / TABLES_FILE} names its folder as "
-                f"`sids`: run `grace sids --embeddings EMBEDDINGS.parquet --out {self.sids}` first"
+                f"`sids`: run `grace sids {f'--data {self.folder}' if self.embeddings else given}` "
+                "first"
             )
 
 

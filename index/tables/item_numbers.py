@@ -7,7 +7,7 @@ an import reads the existing map, adds new items, and writes it back.
 import fcntl
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import ItemsView, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,13 +83,12 @@ class IdMap:
         return numbers, faults
 
     def names(self, numbers: Int64) -> list[str]:
-        name_of = self.known(numbers.tolist())
+        wanted = set(numbers.tolist())
+        name_of = {number: text for text, number in self.items() if number in wanted}
         return [name_of[number] for number in numbers.tolist()]
 
-    def known(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return the items of those numbers that the map has."""
-        wanted = set(numbers)
-        return {number: text for text, number in self._numbers.items() if number in wanted}
+    def items(self) -> ItemsView[str, int]:
+        return self._numbers.items()
 
     def find(self, text: str) -> int | None:
         return self._numbers.get(text)
@@ -140,7 +139,7 @@ def map_lock(path: Path) -> Iterator[None]:
         lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o666)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be locked: {error.strerror}; name another --id-map"
+            f"{path}: cannot be locked: {error.strerror}; make its folder writable"
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

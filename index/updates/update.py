@@ -17,6 +17,7 @@ from grace.configs.errors import RequestError
 from grace.index.targeting.schema import is_name
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
+from grace.native.wire_faults import UNKNOWN_FIELD
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 AD_LEVEL = "ad"
@@ -89,8 +90,8 @@ def _read(message: bytes, *, bounded: bool) -> AdUpdate:
         raise DecodeError("not a grace.v1.UpdateAdsRequest")
     if unknown:
         # The server would otherwise carry out only a part of the update.
-        fault = "unknown to this server; upgrade the server, or leave it out"
-        raise RequestError(f"field {unknown}", fault)
+        fault = UNKNOWN_FIELD.format(value=unknown >> 3, limit=unknown & 7)
+        raise RequestError("UpdateAdsRequest", fault)
     if bounded and max(stops, resumes) > MOST_LEVELS:  # before their names become texts
         raise _too_many_levels(max(stops, resumes))
     if bounded and sum(counts) > MOST_IDS:

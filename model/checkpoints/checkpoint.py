@@ -22,22 +22,19 @@ from grace.configs.errors import CheckpointError, InputError
 from grace.configs.regular_files import open_regular
 from grace.index.snapshot import Snapshot
 from grace.kernels import require_device
-from grace.model.checkpoints.weights_file import (
-    PICKLE_REMEDY,
-    TensorEntry,
-    Weights,
-    open_weights,
-    write_weights,
+from grace.model.checkpoints.folder import (
+    MODEL_YAML,
+    WEIGHTS,
+    require_files,
+    require_new,
+    require_sids,
 )
+from grace.model.checkpoints.weights_file import TensorEntry, Weights, open_weights, write_weights
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, load_spec
 
-MODEL_YAML = "model.yaml"
-WEIGHTS = "model.safetensors"
-
 CPU = torch.device("cpu")
 
-_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _ID_DIGITS = 16
 
 
@@ -56,8 +53,7 @@ def write_checkpoint(
 ) -> str:
     """Do what `save_checkpoint` does, with one tensor in memory at a time."""
     folder = folder.absolute()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is already there; choose a new folder, or remove this one")
+    require_new(folder)
     partial = folder.with_name(f".writing-{folder.name}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -89,7 +85,7 @@ def load_checkpoint(
               large model
     """
     require_device(device)
-    _require_files(folder)
+    require_files(folder)
     spec = load_spec(folder / MODEL_YAML)
     with open_weights(folder / WEIGHTS) as weights:
         _require_layers(folder, spec, weights)
@@ -116,19 +112,8 @@ def checkpoint_id(folder: Path) -> str:
 
 def require_match(spec: ModelSpec, snapshot: Snapshot, folder: Path | None = None) -> None:
     """Check that the SIDs of a model and a snapshot mean the same. Errors start with `folder`."""
-    facts, trie = snapshot.facts, snapshot.trie
-    pairs = {
-        "sid_space": (repr(spec.sid_space), repr(facts.sid_space)),
-        "SID length": (spec.sid_length, trie.sid_length),
-        "vocab_sizes": (list(spec.vocab_sizes), list(trie.vocab_sizes)),
-    }
-    for name, (ours, theirs) in pairs.items():
-        if ours != theirs:
-            raise CheckpointError(
-                MODEL_YAML if folder is None else str(folder / MODEL_YAML),
-                f"the model's {name} is {ours}, but snapshot version {facts.version} has {theirs}; "
-                "load a checkpoint and a snapshot of one SID space",
-            )
+    file = MODEL_YAML if folder is None else str(folder / MODEL_YAML)
+    require_sids(spec, file, snapshot.facts.sid_space, snapshot.trie.vocab_sizes)
 
 
 def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
@@ -139,20 +124,6 @@ def empty_model(spec: ModelSpec, source: str = MODEL_YAML) -> Model:
     except (RuntimeError, OverflowError, TypeError) as error:
         fault = str(error).splitlines()[0]
         raise CheckpointError(source, f"describes tensors that cannot be: {fault}") from None
-
-
-def _require_files(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no checkpoint here: expected a folder with {MODEL_YAML}")
-    if not (folder / WEIGHTS).exists():
-        for pattern in _PICKLES:
-            for pickle in sorted(folder.glob(pattern)):
-                raise CheckpointError(str(pickle), PICKLE_REMEDY)
-    for name in (MODEL_YAML, WEIGHTS):
-        if not (folder / name).exists():
-            hint = "; for a Hugging Face T5 folder, run `grace import-t5` first"
-            is_foreign = name == MODEL_YAML and (folder / "config.json").exists()
-            raise CheckpointError(str(folder / name), "missing" + (hint if is_foreign else ""))
 
 
 def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:

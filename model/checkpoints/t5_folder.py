@@ -17,7 +17,8 @@ from torch import Tensor
 from grace.configs.errors import CheckpointError, ConfigError, InputError
 from grace.configs.regular_files import read_regular
 from grace.configs.sections import load_section
-from grace.model.checkpoints.weights_file import PICKLE_REMEDY, Weights, open_weights
+from grace.model.checkpoints.folder import PICKLE_REMEDY
+from grace.model.checkpoints.weights_file import Weights, open_weights
 from grace.model.definition.spec import Ffn
 
 CONFIG = "config.json"

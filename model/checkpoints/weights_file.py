@@ -19,14 +19,10 @@ from torch import Tensor
 
 from grace.configs.errors import CheckpointError
 from grace.configs.regular_files import open_regular
+from grace.model.checkpoints.folder import PICKLE_REMEDY
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
-
-PICKLE_REMEDY = (
-    "a pickle can run any code when it is loaded, so it is refused; where you trust it, convert "
-    "it with safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'model.safetensors')"
-)
 
 _CODES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _HEADER_AT = 8

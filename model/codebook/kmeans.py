@@ -1,4 +1,4 @@
-"""k-means that makes one level of a codebook, balanced as far as its clusters allow.
+"""Learn a codebook: k-means makes each level, balanced as far as its clusters allow.
 
 1. Greedy k-means++ draws the first centres.
 2. Lloyd's algorithm moves each centre to the mean of its points. Now and then, the least useful
@@ -11,13 +11,15 @@
 Sums are in float64 and in the order of the points, so threads do not change the result.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grace.model.codebook.level import Level, codes_of
+from grace.index.codebook.codebook import Codebook, Vectors
+from grace.model.codebook.level import LevelTensors, codes_of, on_cpu
 
 _SEED_POINTS = 32  # per code
 _TRIALS = 4  # points drawn for each first centre, of which the best stays
@@ -43,30 +45,56 @@ class Served:
     errors: Tensor
 
     @classmethod
-    def of(cls, points: Tensor, level: Level) -> "Served":
+    def of(cls, points: Tensor, level: LevelTensors) -> "Served":
         codes = codes_of(points, level)
         errors = (points - level.centres[codes]).double().square().sum(dim=1)
         return cls(codes, torch.bincount(codes, minlength=len(level.centres)), errors)
 
 
-def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Generator) -> Level:
+def learn_codebook(
+    sample: Vectors,
+    codes: tuple[int, ...],
+    balance: float,
+    seed: int,
+    learned: Callable[[int], None] = lambda _: None,
+    device: torch.device | None = None,
+) -> Codebook:
+    """Learn a level from the residuals of the levels before it.
+
+    sample   float32 [n, dims], in random order
+    balance  the cap on a code's items, as a multiple of an even share; 0 for no cap
+    learned  is called with the number of levels that are done
+    """
+    rng = np.random.default_rng(seed)
+    residual, levels = torch.from_numpy(sample).to(device=device), []
+    for size in codes:
+        level = learn_level(residual, size, balance, rng)
+        residual = residual - level.centres[codes_of(residual, level)]
+        levels.append(on_cpu(level))
+        learned(len(levels))
+    return Codebook(tuple(levels), codes)
+
+
+def learn_level(
+    points: Tensor, codes: int, balance: float, rng: np.random.Generator
+) -> LevelTensors:
     """Return a level of at most `codes` centres: fewer if fewer points differ.
 
     points   float32 [n, dims], in random order: the first ones are a sample
     balance  a code's cap, as a multiple of an even share of the points; 0 for no cap
     """
     centres = seed_centres(points[: max(_SEED_POINTS * codes, 1 << 12)], codes, rng)
-    level = Level(centres, torch.zeros(len(centres), device=points.device))
+    level = LevelTensors(centres, torch.zeros(len(centres), device=points.device))
     for done in range(1, _ROUNDS + 1):
         served = Served.of(points, level)
         centres = _means(points, served, level.centres)
         if done in _JUMPS:
             centres = _jumped(points, served, centres)
-        level = Level(centres, level.prices)
+        level = LevelTensors(centres, level.prices)
     if balance and len(centres) > 1:
         level = _balanced(points, level, balance)
     used = torch.bincount(codes_of(points, level), minlength=len(level.centres)) > 0
-    return Level(level.centres[used], level.prices[used])
+    return LevelTensors(level.centres[used], level.prices[used])
 
 
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
@@ -142,20 +170,20 @@ def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
     return moved
 
 
-def _balanced(points: Tensor, level: Level, balance: float) -> Level:
+def _balanced(points: Tensor, level: LevelTensors, balance: float) -> LevelTensors:
     cap = max(1, round(balance * len(points) / len(level.centres)))
     for done in range(_PRICE_ROUNDS):
         served = Served.of(points, level)
         if done < _MOVING_PRICE_ROUNDS:
-            level = Level(_means(points, served, level.centres), level.prices)
+            level = LevelTensors(_means(points, served, level.centres), level.prices)
         elif int(served.counts.max()) <= cap:
             break
         highest = float(served.errors.mean())
-        level = Level(level.centres, raised_prices(points, level, highest, cap))
+        level = LevelTensors(level.centres, raised_prices(points, level, highest, cap))
     return level
 
 
-def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Tensor:
+def raised_prices(points: Tensor, level: LevelTensors, highest: float, cap: int) -> Tensor:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
 
     No price is above `highest`. A price that would drive all points of a code away stays: these
@@ -176,7 +204,7 @@ def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Ten
     return prices.clamp(max=highest).float()
 
 
-def _choices(points: Tensor, level: Level) -> tuple[Tensor, Tensor]:
+def _choices(points: Tensor, level: LevelTensors) -> tuple[Tensor, Tensor]:
     """Return each point's best code, and how much more its second best one costs, in float64."""
     centres, prices = level.centres.double(), level.prices.double()
     costs = centres.square().sum(dim=1) + prices

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from grace.model.codebook.make import Made
+from grace.index.codebook.make import Made
 
 _BLUES = ("#0b2545", "#1f4e8c", "#5b8dc9", "#a9c4e4")
 

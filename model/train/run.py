@@ -25,6 +25,7 @@ from grace.model.checkpoints.checkpoint import (
     save_checkpoint,
     write_yaml,
 )
+from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.model import Model
 from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
@@ -109,8 +110,7 @@ def train_model(
     The state of an interrupted run stays next to `out`, and the next such run continues from it.
     `note` receives a line before each part that shows no progress.
     """
-    if run.out.exists() and (not run.out.is_dir() or any(run.out.iterdir())):
-        raise InputError(f"--out {run.out} is already there; choose a new folder, or remove it")
+    require_new(run.out)
     try:
         run.out.parent.mkdir(parents=True, exist_ok=True)
         # A temporary folder next to `out`, so that a run that fails leaves no `out`.

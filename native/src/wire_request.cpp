@@ -32,6 +32,7 @@ struct RequestHead {
   std::string_view texts[std::size(kTexts)];
   uint32_t max_ads = 0;
   bool include_sids = false;
+  bool strict = false;
   int64_t exclude_ads = 0;  // the number of ids
 };
 
@@ -144,6 +145,9 @@ class RequestReader {
         return true;
       case tag_of(kIncludeSids, kVarint):
         head.include_sids = message.varint() != 0;
+        return true;
+      case tag_of(kStrict, kVarint):
+        head.strict = message.varint() != 0;
         return true;
       case tag_of(kExcludeEntry, kBytes):
         within_ = Field::kExclude;
@@ -350,9 +354,9 @@ EntityFields read_entities(Reader message) {
 
 // Checks a request's bytes and reads all of it but the user, the features and lists of ids.
 //   limits  int64 [9]    those of Limits
-//   head    int64 [16]   begin and size of request_id, model, sid_space, profile and priority;
-//                        max_ads, include_sids, the number of exclude_ads; the numbers of names in
-//                        exclude, of their ids, and of names in at_most
+//   head    int64 [17]   begin and size of request_id, model, sid_space, profile and priority;
+//                        max_ads, include_sids, strict, the number of exclude_ads; the numbers of
+//                        names in exclude, of their ids, and of names in at_most
 //   fault   int64 [9]    as write_fault writes it
 GRACE_API int32_t grace_request_read(const char* message, int64_t size, const int64_t* limits,
                                      int64_t* head, int64_t* fault) {
@@ -382,6 +386,7 @@ GRACE_API int32_t grace_request_read(const char* message, int64_t size, const in
     }
     *head++ = read.max_ads;
     *head++ = read.include_sids ? 1 : 0;
+    *head++ = read.strict ? 1 : 0;
     *head++ = read.exclude_ads;
     for (const int64_t count : entities) *head++ = count;
   });

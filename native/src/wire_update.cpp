@@ -100,7 +100,7 @@ void write_weight(Writer& out, int64_t ad_id, float weight) {
 }  // namespace
 
 // Checks the bytes of an update and counts what it has.
-//   head  int64 [9]   1 if the bytes are not an update; the number of an unknown field; sequence,
+//   head  int64 [9]   1 if the bytes are not an update; the tag of an unknown field; sequence,
 //                     kind; the numbers of levels in stop and in resume, of their ids, of weights,
 //                     and of ads in unweight
 GRACE_API int32_t grace_update_read(const char* message, int64_t size, int64_t* head) {
@@ -110,7 +110,7 @@ GRACE_API int32_t grace_update_read(const char* message, int64_t size, int64_t* 
     try {
       read = read_update(Reader(message, size));
     } catch (const UnknownField& found) {
-      unknown = found.tag >> 3;
+      unknown = found.tag;
     } catch (const Malformed&) {
       malformed = 1;
     }

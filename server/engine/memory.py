@@ -15,7 +15,7 @@ from grace.configs.errors import CheckpointError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.model.checkpoints.checkpoint import WEIGHTS
+from grace.model.checkpoints.folder import WEIGHTS
 
 MARGIN_BYTES = 64 << 20
 """The most that the first batches and the allocator take in addition to the arrays."""

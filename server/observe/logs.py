@@ -289,5 +289,7 @@ def places_of(error: BaseException) -> str:
 def _shown(value: object) -> str:
     """Return the value on one line and in one piece, whatever characters a request_id has."""
     text = str(value)
+    if isinstance(value, float):  # measured, so more digits mean nothing
+        text = f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
     plain = text.isprintable() and not any(sign in text for sign in ' "=\\')
     return text if plain and text else json.dumps(text)

@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
@@ -18,8 +19,9 @@ from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
-from grace.index.storage import root_of
-from grace.model.checkpoints.checkpoint import MODEL_YAML, checkpoint_id, require_match
+from grace.index.storage import Published, root_of
+from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
+from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.memory import require_memory_of_weights
@@ -32,10 +34,11 @@ from grace.server.engine.serving_pair import (
     serving_pair,
 )
 from grace.server.engine.warm_up import warm_up
+from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
-from grace.server.start_up import start_fault, too_little_memory
+from grace.server.start_up import too_little_memory
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""
@@ -195,12 +198,32 @@ class Loads:
     """
 
     def __init__(self, loader: Loader, hang_seconds: float) -> None:
-        """A load that makes no progress for `hang_seconds` hangs."""
+        """A load that makes no progress for `hang_seconds` hangs. If a load's fault may pass, the
+        load is worth another try after this time."""
         self.thread = DaemonThread("grace-load")
         self._loader = loader
         self._hang_seconds = hang_seconds
+        self._retry: tuple[int | None, float] | None = None
 
     async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
+        self._retry, version = None, wanted.version
+        made = await self._made(wanted, served)
+        may_pass = isinstance(made, LoadFault) and made.may_pass
+        if may_pass and version not in (None, served.snapshot.facts.version):
+            self._retry = version, perf_counter() + self._hang_seconds
+        return made
+
+    def retry_is_due(self, seen: Published | None) -> bool:
+        """Return, once, whether what CURRENT names may load by now although its load failed."""
+        if seen is None or self._retry is None or self.thread.hanging:
+            return False
+        version, after = self._retry
+        if seen.version != version or perf_counter() < after:
+            return False
+        self._retry = None
+        return True
+
+    async def _made(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
         loader, version = self._loader, wanted.version or served.snapshot.facts.version
         what = f"version {version} of {root_of(loader.config.snapshots)}"
         if wanted.checkpoint is not None:

@@ -30,6 +30,7 @@ from grace.server.errors import (
     not_ready,
     too_many_loads,
 )
+from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
@@ -40,7 +41,6 @@ from grace.server.reload.retired import Retired
 from grace.server.reload.stored_pin import StoredPin
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
-from grace.server.start_up import start_fault
 
 MOST_CALLS = 8
 """The most operators' calls at once: one that loads, and others that wait for their turn."""
@@ -84,7 +84,7 @@ class Reloads:
         requests      each new pair warms up with them
         broken        called if a load has broken the GPU
         before_swap   as in Loader
-        hang_seconds  as in Loads; also the time after which a load whose fault may pass runs again
+        hang_seconds  as in Loads
         """
         self._config = config
         self._state = state
@@ -92,7 +92,6 @@ class Reloads:
         self._broken = broken
         loader = Loader(config, device, stages, requests, before_swap, threading.Event())
         self._loads = Loads(loader, hang_seconds)
-        self._retry_seconds = hang_seconds
         self._stored_pin = StoredPin(config.state_dir, metrics)
         self._current = Current(
             config.snapshots,
@@ -105,7 +104,6 @@ class Reloads:
         self._turn = asyncio.Lock()
         self._calls = 0
         self._acted_on: Published | None = None
-        self._retry_at: float | None = None
         self._loading = 0
         self._load_fault, self._failed_version = "", 0
         self._follows: asyncio.Task[None] | None = None
@@ -172,7 +170,8 @@ class Reloads:
                     await self._asked_to_look.wait()
             self._asked_to_look.clear()
             await self._current.look()
-            self._retry_if_due()
+            if self._loads.retry_is_due(self._current.seen):
+                self._acted_on = None
             if self._due() and (self._follows is None or self._follows.done()):
                 self._follows = asyncio.create_task(self._follow_in_turn())
 
@@ -287,12 +286,6 @@ class Reloads:
         """Return whether the server has yet to act on what CURRENT names."""
         return not self._current.fault and self._current.seen != self._acted_on
 
-    def _retry_if_due(self) -> None:
-        """Act again on what CURRENT names, if its load's fault may have passed."""
-        due = self._retry_at is not None and perf_counter() >= self._retry_at
-        if due and not self._loads.thread.hanging:
-            self._acted_on = self._retry_at = None
-
     async def _follow_in_turn(self) -> None:
         with suppress(ServiceError):  # the server shuts down
             while self._due():
@@ -325,12 +318,7 @@ class Reloads:
         try:
             load = self._loads.load(wanted, served)
             pair = await self._before_end(asyncio.ensure_future(load))
-            seen = self._current.seen
-            self._retry_at = None
             if isinstance(pair, LoadFault):
-                named = seen is not None and seen.version == version != self._version
-                if named and pair.may_pass:
-                    self._retry_at = perf_counter() + self._retry_seconds
                 if pair.device_is_broken:
                     self._broken()
                 raise self._failed(version, pair)
@@ -338,6 +326,7 @@ class Reloads:
                 await self._set_pin(pin)
         finally:
             self._loading = 0
+        seen = self._current.seen
         if seen is None or self._failed_version != seen.version or seen.version == version:
             self._forget_fault()
         if pair is not served:

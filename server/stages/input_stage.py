@@ -17,7 +17,7 @@ from grace.model.engine.device_copy import copied_together
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import ReadFeatures
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, wrong_pair
+from grace.server.errors import ServiceError, invalid_field, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.requests import refusal_of
 
@@ -39,7 +39,7 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
         batch=batch,
         requests=tuple(requests),
         failures=tuple(failures),
-        ignored=_ignored(requests, read.rows, read.features, pair.snapshot.schema.entities),
+        ignored=read.ignored,
         user_rows=read.rows,
         users=read.users,
         inputs=read.inputs,
@@ -51,11 +51,12 @@ class _Read:
     """The rows of some requests, and empty rows that fill the bucket.
 
     users, inputs  the rows' users and features, on the device
+    ignored        the names of each request that neither the schema nor the model knows, sorted
     faults         of each request; its row is empty, too
     """
 
     rows: UserRows
-    features: ReadFeatures
+    ignored: tuple[tuple[str, ...], ...]
     users: UserTensors
     inputs: FeatureLookups
     faults: list[ServiceError | None]
@@ -69,10 +70,26 @@ def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
     features = pair.model.features.read(messages, batch.bucket)
-    found = zip(features.faults, of_users.faults, strict=True)
-    faults = [refusal_of(one or other) for one, other in found]
+    ignored = _ignored(requests, of_users.rows, features, pair.snapshot.schema.entities)
+    found = zip(requests, features.faults, of_users.faults, ignored, strict=True)
+    faults = [
+        refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
+        for request, one, other, names in found
+    ]
     inputs = _inputs_on_device(features.inputs, pair.device)
-    return _Read(of_users.rows, features, users, inputs, faults)
+    return _Read(of_users.rows, ignored, users, inputs, faults)
+
+
+def _unknown_name(
+    retrieval: Retrieval, ignored: tuple[str, ...], pair: ServingPair
+) -> ServiceError | None:
+    """Return the refusal of a strict request with a name that would be ignored."""
+    if not (retrieval.strict and ignored):
+        return None
+    schema = pair.snapshot.schema
+    known = ", ".join((*schema.names, *schema.entities, *pair.model.spec.inputs))
+    fault = f"no such name, and the request is strict; known: {known}; correct the name"
+    return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
 
 
 def _ignored(
@@ -81,7 +98,6 @@ def _ignored(
     features: ReadFeatures,
     entities: tuple[str, ...],
 ) -> tuple[tuple[str, ...], ...]:
-    """The names of each request that neither the schema nor the model knows, sorted."""
     # Rows of padding, which have no request, come last.
     of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
     return tuple(

@@ -25,7 +25,7 @@ _TEXTS = 5  # request_id, model, sid_space, profile, priority: where each begins
 _NO_ADS = np.empty(0, np.int64)
 _NOTHING: dict[str, Any] = {}
 
-_Head = c_int64 * (2 * _TEXTS + 6)
+_Head = c_int64 * (2 * _TEXTS + 7)
 _Fault = c_int64 * FAULT_NUMBERS
 
 # Some microseconds on the event loop: giving the lock away and waiting for it would take longer.
@@ -62,7 +62,7 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
     if refusal is not None:
         raise refusal
     request_id, model, sid_space, profile, priority = _texts(message, head)
-    max_ads, include_sids, excluded, *entities = head[2 * _TEXTS :]
+    max_ads, include_sids, strict, excluded, *entities = head[2 * _TEXTS :]
     exclude_ads = _NO_ADS
     if excluded:
         exclude_ads = np.empty(excluded, np.int64)
@@ -80,6 +80,7 @@ def read_request(message: bytes, limits: LimitsConfig, generation: GenerationCon
         exclude=exclude,
         at_most=at_most,
         include_sids=bool(include_sids),
+        strict=bool(strict),
     )
 
 

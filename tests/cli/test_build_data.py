@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.cli.service.ads_table import known_ads, number_of, shown_table, values_of_no_ad
+from grace.cli.options import number_of
+from grace.cli.service.ads_table import known_ads, shown_table, values_of_no_ad
 from grace.configs.errors import InputError
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
@@ -93,16 +94,16 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
     table = shown_table(None, None, shop)
     assert table is not None
-    assert number_of("007", table) == 2
-    with pytest.raises(InputError, match="--ad 7: not in the id map"):
-        number_of("7", table)
+    assert number_of("ad", "007", table.ids) == 2
+    with pytest.raises(InputError, match="ad '7': not in its id map; name one"):
+        number_of("ad", "7", table.ids)
     known = known_ads(table, [2, 0, 77], {"country": ["CA"]})
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
     }
     (country,) = map(str, known[0].reasons)
-    assert country == "country: none of NA, nor an unknown or missing one (user: CA)"
+    assert country == "country: only US, CA (user: CA)"
     assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
 
 
@@ -271,7 +272,7 @@ def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> No
         ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
         ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
         ({"US|CA": "US|"}, (), "country: holds an empty value"),
-        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; write a number"),
+        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; name a file under"),
         ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is not a number"),
         ({"fr|it": '"fr\n"'}, (), "place_exclude 'fr\\\\n': holds a line break; close its"),
         ({"US|CA": '"US|CA'}, (), "line 3: a quotation mark inside a cell"),

@@ -55,12 +55,11 @@ def grace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def run(
-    script: Path, ads: Path, root: Path | str, *options: str, **environment: str
+    script: Path, data: Path, root: Path | str, *options: str, **environment: str
 ) -> tuple[int, str]:
     """As cron does: in another folder, with a short PATH."""
-    targeting = ads.with_name("targeting.yaml")
     done = subprocess.run(
-        ["sh", str(script), str(ads), str(targeting), str(root), *options],
+        ["sh", str(script), str(data), str(root), *options],
         env=plain_environment(PATH="/usr/bin:/bin", **environment),
         cwd="/",
         capture_output=True,
@@ -87,10 +86,10 @@ def test_the_hourly_script_publishes_and_keeps_versions_also_after_a_failed_hour
 ) -> None:
     root = tmp_path / "snapshots"
     build(catalogue / "ads.parquet", root, times=3)
-    code, _ = run(hourly, catalogue / "ads.parquet", root, "--matchers", "magic", KEEP="2")
+    code, _ = run(hourly, catalogue, root, "--matchers", "magic", KEEP="2")
     assert (code, versions(root)) == (2, [2, 3])
     assert invoke_grace("publish", root, "2").exit_code == 0
-    assert run(hourly, catalogue / "ads.parquet", root, KEEP="1") == (0, "")
+    assert run(hourly, catalogue, root, KEEP="1") == (0, "")
     assert versions(root) == [4]
     assert (root / "CURRENT").read_text() == f"{4:020d}\n"
 
@@ -104,7 +103,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
     pq.write_table(table, ads)
     build(ads, root)
     pq.write_table(table.slice(0, table.num_rows // 2), ads)
-    code, shown = run(hourly, ads, root)
+    code, shown = run(hourly, tmp_path, root)
     assert code == 1
     assert shown.endswith("not published\n")
     assert (root / "CURRENT").read_text() == f"{1:020d}\n"
@@ -119,7 +118,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_its_rules(
     build(catalogue / "ads.parquet", root)
     table = pq.read_table(catalogue / "ads.parquet")
     pq.write_table(table.drop_columns(["location", "location_exclude"]), ads)
-    code, shown = run(hourly, ads, root, "--without", "location")
+    code, shown = run(hourly, tmp_path, root, "--without", "location")
     assert code == 1
     assert "location: " in shown
     assert (versions(root), (root / "CURRENT").read_text()) == ([1], f"{1:020d}\n")
@@ -133,11 +132,11 @@ def test_the_hourly_script_passes_options_on_and_takes_a_root_with_a_slash(
     shown = pq.read_table(catalogue / "ads.parquet")
     pq.write_table(shown.replace_schema_metadata({}), ads)
     root = tmp_path / "snapshots"
-    code, error = run(hourly, ads, root)
+    code, error = run(hourly, tmp_path, root)
     assert (code, "pass --sid-space" in error, error.count("\n")) == (2, True, 1)
     sizes = shown.schema.metadata[b"grace.vocab_sizes"].decode()
     options = ("--sid-space", "shop 7", "--vocab-sizes", sizes)
-    assert run(hourly, ads, f"{root}/", *options) == (0, "")
+    assert run(hourly, tmp_path, f"{root}/", *options) == (0, "")
     assert versions(root) == [1]  # the refused hour left no trace
     assert load_snapshot(root).facts.sid_space == "shop 7"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -159,7 +158,7 @@ def test_a_failed_publish_leaves_the_current_version(
         f'#!/bin/sh\nif [ "$1" = publish ]; then {before}exit 7; fi\nexec "{GRACE}" "$@"\n'
     )
     failing.chmod(0o755)
-    code, _ = run(hourly, catalogue / "ads.parquet", root, GRACE=str(failing))
+    code, _ = run(hourly, catalogue, root, GRACE=str(failing))
     assert (code, versions(root)) == (7, [1, 2] if moves else [1])
     assert int((root / "CURRENT").read_text()) == max(versions(root))
 
@@ -172,9 +171,9 @@ def test_the_hourly_script_reports_skipped_hours_and_fails_when_a_build_runs_too
     (root / ".hourly.since").write_text(f"{int(time.time()) - 63 * 60}\n")
     with (root / ".hourly.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        code, shown = run(hourly, catalogue / "ads.parquet", root)
+        code, shown = run(hourly, catalogue, root)
         assert (code, shown) == (0, "skipped: the build before has been running for 63 minutes\n")
-        assert run(hourly, catalogue / "ads.parquet", root, LATE_MINUTES="63")[0] == 1
+        assert run(hourly, catalogue, root, LATE_MINUTES="63")[0] == 1
     assert not versions(root)
 
 
@@ -200,6 +199,7 @@ def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -
     data = read_data_folder(tmp_path)
     assert (data.ads.theirs("country"), data.ads.list_separator) == ("Country Code", "|")
     assert data.log is not None
+    assert data.embeddings is not None
 
 
 def test_the_data_folder_of_the_document_is_proposed_and_built(
@@ -210,6 +210,8 @@ def test_the_data_folder_of_the_document_is_proposed_and_built(
     write_table(tmp_path / "raw" / "ads.csv", rows)
     log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
     write_table(tmp_path / "raw" / "clicks.csv", log)
+    items = [{"sku": row["SKU"], "embedding": [0.5, 1.5]} for row in rows]
+    write_table(tmp_path / "raw" / "items.parquet", items)
     write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
     build, init = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
     for command in (init, build):

@@ -77,6 +77,9 @@ SAID = {
         "The newest event of ",
         "3 returned",
         "(ad SKU-",
+        "the codebook gave SIDs to 1 new ad",
+        "ad SKU-new (ad_id ",
+        "an update stops it: ad ",
     ),
     "operations.md": ("5 returned", '"applied": true', '"previous": "info"'),
 }

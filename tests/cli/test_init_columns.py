@@ -1,5 +1,6 @@
 """What `grace init` makes of single columns: values, names, types, lists; each result builds."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,10 +45,10 @@ def test_a_value_of_the_last_row_of_many_is_in_the_schema(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("count", "role"), [(1, "attribute"), (64, "attribute"), (65, "set")])
 def test_more_than_64_values_make_a_set(tmp_path: Path, count: int, role: str) -> None:
     values = [f"v{at % count}" for at in range(5 * count)]
-    ads = write_table(tmp_path / "ads.csv", one_column(values))
-    assert roles(initialize(ads, tmp_path / "shop"))["x"] == (role, "x")
+    ads = write_table(tmp_path / "ads.csv", one_column(values, "country"))
+    assert roles(initialize(ads, tmp_path / "shop"))["country"] == (role, "country")
     write_codebook(tmp_path / "shop" / "codebook", list(range(5 * count)))
-    assert build_data(tmp_path / "shop")["coverage"]["with_rule"] == {"x": 1.0}
+    assert build_data(tmp_path / "shop")["coverage"]["with_rule"] == {"country": 1.0}
 
 
 def test_5000_values_are_a_set_and_own_texts_of_each_row_are_none(tmp_path: Path) -> None:
@@ -89,7 +90,8 @@ def test_a_rule_gets_no_name_of_an_ignored_column(tmp_path: Path) -> None:
     ]
     ads, shop = write_table(tmp_path / "ads.csv", rows), tmp_path / "shop"
     found = roles(initialize(ads, shop))
-    assert found["country"] == found["region"] == ("ignored", None)
+    assert found["country"] == ("left out", None)
+    assert found["region"] == ("ignored", None)
     assert found["country_exclude"] == ("exclude list", "country_2_exclude")
     assert found["Region"] == ("attribute", "region_2")
     write_codebook(shop / "codebook", list(range(63)))
@@ -109,6 +111,45 @@ def test_columns_of_no_rule_that_hold_several_values_are_named_to_ignore(tmp_pat
     assert read_data_folder(out).ads.ignore == ("vector", "maker")
     write_codebook(out / "codebook", list(range(9)))
     assert build_data(out)["ignored_columns"] == ["maker", "vector"]
+
+
+def test_a_column_that_is_left_out_becomes_a_rule_as_the_files_say(tmp_path: Path) -> None:
+    rows = [
+        {"id": at, "Colour": "red", "tags": ["a", "b"], "on_request": "yes" if at % 2 else "no"}
+        for at in range(9)
+    ]
+    ads, out = write_table(tmp_path / "ads.jsonl", rows), tmp_path / "shop"
+    found = roles(initialize(ads, out))
+    assert found["Colour"] == ("left out", "colour")
+    assert found["tags"] == ("left out", "tags")
+    printed = invoke_grace("init", "--ads", ads, "--out", tmp_path / "again").stdout
+    assert "LEFT OUT, so everybody may see their ads: 2" in printed
+    assert "remove the `# ` before its lines and their heading in targeting.yaml" in printed
+    write_codebook(out / "codebook", list(range(9)))
+    assert build_data(out)["coverage"]["for_everybody"] == 1.0
+    for name in ("tables.yaml", "targeting.yaml"):
+        text = (out / name).read_text().replace("  ignore: [tags]", "")
+        text = re.sub(r"(?m)^# (?=  +(colour|tags|values)|attributes:)", "", text)
+        (out / name).write_text(text)
+    assert build_data(out)["coverage"]["with_rule"] == {"colour": 1.0, "tags": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("form", "note"),
+    [
+        ("csv", "; ' US' has blanks around it: a build reads 'US'"),
+        ("parquet", "; ' US' has blanks around it: remove the blanks from the table, since it is"),
+    ],
+)
+def test_blanks_around_values_and_names_are_reported(tmp_path: Path, form: str, note: str) -> None:
+    rows = [{"id": at, "os ": "ios", "country": [" US", "US", "CA"][at % 3]} for at in range(9)]
+    ads = write_table(tmp_path / f"ads.{form}", rows)
+    report = initialize(ads, tmp_path / "shop")
+    reasons = {each["column"]: each["reason"] for each in report["ads"]}
+    assert note in reasons["country"]
+    assert reasons["os "].endswith("; 'os ', with blanks, is its name")
+    write_codebook(tmp_path / "shop" / "codebook", list(range(9)))
+    assert build_data(tmp_path / "shop")["coverage"]["with_rule"] == {"os": 1.0, "country": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -273,7 +314,7 @@ def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
             "nothing": "",
             "zip": f"0{at % 7}",
             "CPC Bid": f"{at % 3}.25",
-            "campaign_id": str(at % 4),
+            "position_id": str(at % 4),
             "Ad Headline": f"Lamp {at}",
         }
         for at in range(63)
@@ -283,7 +324,7 @@ def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
     found = roles(report)
     numbers = {
         "CPC Bid": ("ad_weight", "ad_weight") if form == "csv" else ("ignored", None),
-        "campaign_id": ("entity", "campaign_id") if form == "csv" else ("ignored", None),
+        "position_id": ("entity", "position_id") if form == "csv" else ("ignored", None),
     }
     assert found == {
         "sku": ("ad_id", "ad_id"),
@@ -297,7 +338,6 @@ def test_texts_that_look_like_numbers_or_times_are_the_same_in_every_format(
         assert reasons["CPC Bid"].startswith("numbers, 0.25 to 2.25: among ads of equal score")
     else:
         assert reasons["CPC Bid"] == "numbers as text: cast the column to numbers to use it"
-        assert reasons["campaign_id"].startswith("integers as text: cast the column")
     write_codebook(out / "codebook", [row["sku"] for row in rows])
     built = build_data(out)
     assert built["coverage"]["with_rule"] == {"zip": 1.0}

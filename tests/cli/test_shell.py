@@ -18,7 +18,7 @@ from grace.configs.errors import ConfigError, GraceError, SnapshotError
 from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import publish
 from grace.native.loader import load_library
-from support.command import run_python
+from support.command import run_python, without_torch
 from support.forgery import make_version
 from support.in_process import invoke_grace
 
@@ -81,6 +81,26 @@ print("loaded", sorted(heavy & set(sys.modules)))
 """
     done = run_python(code)
     assert done.stdout.splitlines()[-1] == "loaded []", done.stderr
+
+
+@pytest.mark.subprocess
+def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) -> None:
+    """The import takes seconds, and reading tables may take minutes."""
+    full, file = tmp_path / "full", tmp_path / "full" / "file"
+    full.mkdir()
+    file.write_text("")
+    t5 = ("--sid-space", "x", "--vocab-sizes", "7,7")
+    refused = {
+        ("train", "--data", tmp_path, "--out", full): f"{full}: is already there; choose a new",
+        ("train", "--data", tmp_path, "--out", file): f"{file}: is already there; choose a new",
+        ("import-t5", tmp_path, "--out", full, *t5): f"{full}: is already there; choose a new",
+        ("import-sids", f"{file}.npy", "--out", file, "--sid-space", "x"): "--force replaces it",
+    }
+    (tmp_path / "full" / "file.npy").touch()
+    for said, words in zip(without_torch([*refused]), refused.values(), strict=True):
+        assert said.startswith("error: ")
+        assert words in said
+        assert len(said.splitlines()) == 1
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -204,7 +204,7 @@ def test_the_documented_overlay_changes_image_settings_and_what_is_built(
     (builder,) = job["containers"]
     assert {served["image"], builder["image"]} == {"registry.example.com/grace:cuda-1"}
     root = build("fleet")["containers"][0]["args"][-1]
-    assert builder["args"] == ["s3://shop/ads", "/srv/grace/targeting.yaml", root]
+    assert builder["args"] == ["/srv/grace", root]
     assert builder["envFrom"] == [{"secretRef": {"name": "ads-reader"}}]
     claim = {"claimName": "grace-files"}
     for spec, container in ((job, builder), (pod, served)):

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from support import layout
+from support.command import run_python
 
-OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "traces")
+OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "serve", "traces")
 """Extras whose packages few modules import; a command that needs them names the extra."""
 
 
@@ -60,7 +61,8 @@ def declared(pyproject: dict[str, Any], *extras: str) -> set[str]:
         *project["dependencies"],
         *(line for name in extras for line in project["optional-dependencies"][name]),
     ]
-    return {re.split("[<>=]", line)[0].lower() for line in lines}
+    names = {re.split("[<>=]", line)[0].lower() for line in lines}
+    return names - {f"{project['name']}[serve]"}
 
 
 def test_each_top_level_package_has_its_link_in_grace(repository: Path) -> None:
@@ -84,7 +86,7 @@ def test_the_declared_dependencies_are_the_imported_ones(
     packages = [repository / name.replace(".", "/") for name in layout.packages_on_disk(repository)]
     imported = third_party(file for package in packages for file in package.glob("*.py"))
     assert imported == declared(pyproject, *OPTIONAL_EXTRAS)
-    assert "torch>=2.11,<2.14" in pyproject["project"]["dependencies"]
+    assert "torch>=2.11,<2.14" in pyproject["project"]["optional-dependencies"]["serve"]
 
 
 def test_tests_import_only_declared_packages(repository: Path, pyproject: dict[str, Any]) -> None:
@@ -95,3 +97,15 @@ def test_tests_import_only_declared_packages(repository: Path, pyproject: dict[s
 def test_the_command_is_grace_and_python_is_at_least_3_11(pyproject: dict[str, Any]) -> None:
     assert pyproject["project"]["scripts"] == {"grace": "grace.cli.main:run"}
     assert pyproject["project"]["requires-python"] == ">=3.11"
+
+
+@pytest.mark.subprocess
+def test_windows_is_refused_in_one_line(repository: Path) -> None:
+    code = """
+import runpy, sys, setuptools.command.bdist_wheel, setuptools.command.build_py
+sys.platform = "win32"
+runpy.run_path("setup.py")
+"""
+    done = run_python(code, cwd=repository)
+    refused = "error: GRACE does not run on Windows; install it in WSL 2 (Linux)\n"
+    assert (done.returncode, done.stderr) == (1, refused)

@@ -1,5 +1,7 @@
 """Explanations agree with eligibility, and say what a person would."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -51,7 +53,7 @@ SCHEMA = TargetingSchema(
         (
             {"country": (None, frozenset({"SE"}))},
             {},
-            (Reason("country", False, "none of SE, nor an unknown or missing one", (), ()),),
+            (Reason("country", False, "only US, NO, GB", (), ()),),
         ),
         (
             {"location": (frozenset({"no/oslo"}), frozenset({"no/bergen"}))},
@@ -74,7 +76,7 @@ SCHEMA = TargetingSchema(
         (
             {"age": (frozenset({"18-24", "25-34"}), None)},
             {},
-            (Reason("age", False, "only listed values", (), ()),),
+            (Reason("age", False, "only 18-24, 25-34", (), ()),),
         ),
     ],
     ids=[
@@ -93,6 +95,41 @@ def test_reasons_read_well(
 ) -> None:
     snapshot = plain_snapshot(SCHEMA, (2,), [RawAd(1, (0,), 0.0, rules)])
     assert explain(snapshot, 0, user) == expected
+
+
+LETTERS = tuple("abcdefghijklm")
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "words", "words_if_missing_passes"),
+    [
+        ("a", "", "only a", "only a"),
+        ("bcde", "", "only b, c, d, e", "only b, c, d, e"),
+        ("bcdefghi", "", *2 * ("only listed values, none of a, j, k, l, m",)),
+        ("bcdefg", "", *2 * ("only b, c, d, e, f and 1 more",)),
+        (LETTERS, "", *2 * ("only listed values",)),
+        ("", "a", "only listed values, none of a", "none of a"),
+        ("", "abcdefgh", "only i, j, k, l, m", "none of a, b, c, d, e and 3 more"),
+        ("", LETTERS[:-1], "only m", "none of a, b, c, d, e and 7 more"),
+        ("", LETTERS, "no user", "none of a, b, c, d, e and 8 more"),
+        ("abc", "c", "only a, b", "only a, b"),
+        ("abc", "d", "only a, b, c", "only a, b, c"),
+        ("ab", "ab", "no user", "no user"),
+    ],
+)
+def test_the_words_of_an_attribute_name_what_an_ad_allows(
+    include: Sequence[str], exclude: Sequence[str], words: str, words_if_missing_passes: str
+) -> None:
+    for missing_passes, expected in ((False, words), (True, words_if_missing_passes)):
+        attribute = Attribute("x", LETTERS, missing_passes_exclude=missing_passes)
+        lists = {"x": list(include), "x_exclude": list(exclude)}
+        users: list[list[str]] = [[letter] for letter in (*LETTERS, "unknown")] + [[]]
+        for user in users:
+            (reason,) = explain_lists(TargetingSchema((attribute,), (), 7), lists, {"x": user})
+            assert reason.rule == expected
+            missing = not include and missing_passes
+            listed = user[0] in (include or LETTERS) and user[0] not in exclude if user else False
+            assert reason.passes == (listed or (missing and not set(user) & set(LETTERS)))
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_each_ad_has_the_sid_of_its_item(tmp_path: Path, kind: pa.DataType, in_o
     asked = rng.integers(0, 9_100, 2_003).tolist()
     assert sids_of(sids, asked) == [plain.get(ad) for ad in asked]
     sids.save(tmp_path)
-    assert sids_of(open_item_sids(tmp_path, "x"), asked) == [plain.get(ad) for ad in asked]
+    assert sids_of(open_item_sids(tmp_path), asked) == [plain.get(ad) for ad in asked]
 
 
 def test_an_id_map_names_the_items_and_the_others_belong_to_no_ad(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What `grace init` proposes: any text survives its YAML; separators, names and ids are found."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,8 +45,12 @@ def test_any_names_and_values_make_a_folder_that_can_be_read(
     ids = pa.array(range(len(values)))
     pq.write_table(pa.table({**columns, "id": ids}), folder / "ads.parquet")
     proposal = propose([str(folder / "ads.parquet")], (), "id", silent)
-    (folder / "tables.yaml").write_text(tables_yaml(proposal, folder), "utf-8")
-    (folder / "targeting.yaml").write_text(targeting_yaml(proposal), "utf-8")
+    columns_part, sids, rest = tables_yaml(proposal, folder).partition("\nsids:")
+    left_out = re.compile(r"(?m)^# (?=  |attributes:|sets:)")  # becomes rules without `# `
+    tables = left_out.sub("", columns_part) + sids + rest
+    (folder / "tables.yaml").write_text(tables, "utf-8")
+    targeting = left_out.sub("", targeting_yaml(proposal))
+    (folder / "targeting.yaml").write_text(targeting, "utf-8")
     data, schema = read_data_folder(folder), load_schema(folder / "targeting.yaml")
     ours = {each.name: each.column for each in proposal.decisions if each.name}
     assert {name: data.ads.theirs(name) for name in ours} == ours
@@ -135,12 +140,12 @@ def test_a_text_of_its_own_in_nearly_every_row_is_no_rule_however_many_rows(tmp_
     columns = {
         "sku": [f"S{row}" for row in range(rows)],
         "Slogan": [f"Lamp number {row}" for row in range(rows)],
-        "town": [f"town {row % 30_011}" for row in range(rows)],
+        "city": [f"town {row % 30_011}" for row in range(rows)],
     }
     pq.write_table(pa.table(columns), tmp_path / "ads.parquet")
     proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
     roles = {each.column: each.role for each in proposal.decisions}
-    assert roles == {"sku": Role.ID, "Slogan": Role.IGNORED, "town": Role.SET}
+    assert roles == {"sku": Role.ID, "Slogan": Role.IGNORED, "city": Role.SET}
 
 
 def test_a_rule_with_the_values_of_another_one_may_be_its_exclude_list(tmp_path: Path) -> None:

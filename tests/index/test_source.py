@@ -155,7 +155,7 @@ def test_a_rule_of_another_type_is_refused_unless_the_build_goes_without(tmp_pat
     ("column", "fault"),
     [
         (None, "column 'campaign' is missing, an entity of the targeting schema; add it, name its"),
-        (pa.array(["7", "9"]), "must be int64, got string; cast the column to int64, or build"),
+        (pa.array(["7", "9"]), "must be int64, got string; name a file under entity_ids in tables"),
         (pa.array([7.0, 9.0]), "must be int64, got double; cast the column to int64, or build"),
         (pa.array([[7], [9]]), "must be int64, got list"),
         (pa.array([True, False]), "must be int64, got bool"),

@@ -20,13 +20,12 @@ from torch import Tensor
 from grace.configs.errors import CheckpointError, ConfigError, InputError
 from grace.index.targeting.schema import TargetingSchema
 from grace.model.checkpoints.checkpoint import (
-    MODEL_YAML,
-    WEIGHTS,
     checkpoint_id,
     load_checkpoint,
     require_match,
     save_checkpoint,
 )
+from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
 from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
@@ -311,9 +310,9 @@ PLAIN = replace(T5, sid_space=PLAIN_SID_SPACE)
 @pytest.mark.parametrize(
     ("spec", "vocab_sizes", "fault"),
     [
-        (T5, (7, 5, 11), "the model's sid_space is 'test', but snapshot version 1 has 'plain-1'"),
-        (PLAIN, (7, 5, 11, 7), "the model's SID length is 3, but snapshot version 1 has 4"),
-        (PLAIN, (7, 5, 8), r"vocab_sizes is \[7, 5, 11\], but snapshot version 1 has \[7, 5, 8\]"),
+        (T5, (7, 5, 11), "the model's sid_space is 'test', but the catalogue has 'plain-1'"),
+        (PLAIN, (7, 5, 11, 7), "the model's SID length is 3, but the catalogue has 4"),
+        (PLAIN, (7, 5, 8), r"vocab_sizes is \[7, 5, 11\], but the catalogue has \[7, 5, 8\]"),
         (PLAIN, (7, 5, 11), None),
     ],
     ids=["sid_space", "length", "vocabulary", "match"],

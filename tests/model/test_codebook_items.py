@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from grace.bench.sids.vectors import tree_items
 from grace.configs.errors import GraceError, InputError
-from grace.model.codebook.items import open_items
-from grace.model.codebook.make import CodebookSpec, extend, make_codebook
+from grace.index.codebook.items import open_items
+from grace.index.codebook.make import CodebookSpec, extend, make_codebook
+from grace.model.codebook.kmeans import learn_codebook
 
-CPU = torch.device("cpu")
 ITEMS, DIMS = 211, 9
 
 
@@ -33,7 +32,7 @@ def write(path: Path, ids: list[Any], rows: np.ndarray, **more: list[Any]) -> Pa
 
 
 def extended(items: Path, codebook: Path) -> None:
-    extend(open_items(str(items), None, None, None), codebook, None, CPU, lambda *_: None)
+    extend(open_items(str(items), None, None, None), codebook, None, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +69,7 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
         )
     ):
         out = tmp_path / f"out{number}"
-        make_codebook(items, CodebookSpec(out, (31, 16, 8)), CPU, lambda *_: None)
+        make_codebook(items, CodebookSpec(out, (31, 16, 8)), learn_codebook, lambda *_: None)
         assert pq.read_table(out / "sids.parquet").to_pydict() == expected
 
 
@@ -128,7 +127,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "no rows": (
         lambda at: write_lists(at, []),
-        "no rows; there are no items to give SIDs",
+        "no row has a vector; there are no items to give SIDs",
     ),
     "CSV": (
         lambda at: text(at / "i.csv", "item_id,vector\n1,0.5\n"),
@@ -157,7 +156,7 @@ def write_lists(folder: Path, rows: list[Any]) -> Path:
 
 def made(items: Path, out: Path) -> None:
     spec = CodebookSpec(out, (31, 16, 8))
-    make_codebook(open_items(str(items), None, None, None), spec, CPU, lambda *_: None)
+    make_codebook(open_items(str(items), None, None, None), spec, learn_codebook, lambda *_: None)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -188,7 +187,7 @@ def edited(name: str, before: str, after: str) -> Callable[[Path], None]:
     [
         (damaged, "codebook.safetensors: is not the file that codebook.yaml describes"),
         (lambda c: (c / "codebook.safetensors").unlink(), "codebook.safetensors: missing"),
-        (lambda c: (c / "codebook.safetensors").write_bytes(b"\x80\x04pickle"), "holds a pickle"),
+        (lambda c: (c / "codebook.safetensors").write_bytes(b"\x80\x04pickle"), "or is damaged"),
         (lambda c: (c / "codebook.yaml").unlink(), "no codebook here: expected a folder with"),
         (edited("codebook.yaml", "seed: 1", "sead: 1"), "unknown key 'sead'"),
         (edited("codebook.yaml", "dims: 9", "dims: 8"), "are not those of 31 codes and 8 dims"),

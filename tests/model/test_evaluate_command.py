@@ -247,4 +247,5 @@ def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder
     options = ("--sid-space", "another", "--vocab-sizes", "64,8,8,8")
     done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder, *options)
     assert done.exit_code == 1
-    assert "the model's sid_space is 'small-1'" in done.stderr
+    assert "the model's sid_space is 'small-1', but the catalogue has 'another'" in done.stderr
+    assert "snapshot" not in done.stderr

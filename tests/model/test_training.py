@@ -322,8 +322,8 @@ def test_a_run_that_cannot_work_is_refused_before_it_trains(
     (tmp_path / "full" / "file").touch()
     run = TrainingRun(training_folder, tmp_path / "x", training_folder / "recipe.yaml")
     cases = [
-        (replace(run, out=tmp_path / "full"), InputError, "full is already there"),
-        (replace(run, out=tmp_path / "full" / "file"), InputError, "file is already there"),
+        (replace(run, out=tmp_path / "full"), InputError, "full: is already there"),
+        (replace(run, out=tmp_path / "full" / "file"), InputError, "file: is already there"),
         (replace(run, data=tmp_path), InputError, "so it is no data folder"),
         (replace(run, config=tmp_path / "no.yaml"), ConfigError, r"no\.yaml: cannot be read"),
     ]

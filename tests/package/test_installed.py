@@ -1,4 +1,4 @@
-"""A user installs a wheel or an sdist next to other projects that own `proto` and `kernels`."""
+"""A user installs a wheel or an sdist: light, or next to others that own `proto` and `kernels`."""
 
 import os
 import subprocess
@@ -12,6 +12,9 @@ import pytest
 from support import layout
 from support.clone import copy_clone
 from support.command import plain_environment
+from support.light_commands import LINES, faults_of, write_inputs
+from support.server_process import ServerProcess
+from support.serving_files import write_serving_files
 
 pytestmark = [pytest.mark.package, pytest.mark.subprocess]
 
@@ -19,15 +22,20 @@ STRANGERS = ("proto-plus", "kernels")
 """Distributions whose import packages are `proto` and `kernels`."""
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
+def finished(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = plain_environment(PYTHONPATH="")
+    return subprocess.run(
         list(map(str, command)),
         cwd=cwd,
-        env=plain_environment(PYTHONPATH=""),
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = finished(*command, cwd=cwd)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -90,7 +98,7 @@ def test_the_demo_runs_from_any_folder_next_to_proto_plus_and_kernels(
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
     python = environment / "bin" / "python"
-    ours: list[tuple[str | Path, ...]] = [(wheel,)]
+    ours: list[tuple[str | Path, ...]] = [(f"{wheel}[serve]",)]
     theirs: list[tuple[str | Path, ...]] = [STRANGERS]
     for packages in ours + theirs if order == "grace first" else theirs + ours:
         run(python, "-m", "pip", "install", "--quiet", *packages, cwd=tmp_path)
@@ -104,3 +112,52 @@ def test_the_demo_runs_from_any_folder_next_to_proto_plus_and_kernels(
     files = run(python, "-P", "-c", code, cwd=elsewhere).split()
     assert [Path(file).is_relative_to(environment) for file in files] == [True, True]
     assert os.fspath(elsewhere) not in "".join(files)
+
+
+@pytest.fixture(scope="module")
+def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment with the wheel and no extra."""
+    folder = tmp_path_factory.mktemp("light")
+    run(sys.executable, "-m", "venv", "environment", cwd=folder)
+    programs = folder / "environment" / "bin"
+    run(programs / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
+    assert "torch" not in run(programs / "python", "-m", "pip", "list", cwd=folder)
+    return programs
+
+
+def test_without_torch_a_command_works_or_says_in_one_line_what_to_install(
+    light: Path, tmp_path: Path
+) -> None:
+    write_inputs(tmp_path)
+    done = {line: finished(light / "grace", *line.split(), cwd=tmp_path) for line in LINES}
+    ends = {line: (each.returncode, each.stderr) for line, each in done.items()}
+    assert faults_of(ends, str(light / "python")) == []
+
+
+CALL = """
+import asyncio, sys
+from grace.client import AsyncClient, Client
+address, asked = sys.argv[1], {"user": {"country": "US"}, "max_ads": 3, "timeout": 60.0}
+async def ask():
+    async with AsyncClient(address) as client:
+        return await client.retrieve(**asked)
+with Client(address) as client:
+    ads = client.retrieve(**asked).ads
+assert [ad.ad_id for ad in ads] == [ad.ad_id for ad in asyncio.run(ask()).ads]
+print(ads[0].ad_id)
+"""
+
+
+def test_without_torch_the_clients_and_the_operators_commands_call_a_server(
+    light: Path, tmp_path: Path
+) -> None:
+    files = write_serving_files(tmp_path / "served")
+    grace = light / "grace"
+    with ServerProcess(files.write_config(state_dir=str(tmp_path / "state"))) as server:
+        ad = run(light / "python", "-c", CALL, server.address, cwd=tmp_path).strip()
+        asked = ("--user", "country=US", "--address")
+        assert ad in run(grace, "retrieve", *asked, server.address, cwd=tmp_path)
+        assert "returned" in run(grace, "explain", "--ad", ad, *asked, server.admin, cwd=tmp_path)
+        run(grace, "admin", "stop", "ad", ad, "--address", server.admin, cwd=tmp_path)
+        assert ad in run(grace, "admin", "stops", "--address", server.admin, cwd=tmp_path)
+        assert ad not in run(grace, "retrieve", *asked, server.address, cwd=tmp_path)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from support.command import run_grace, run_python
+from support import api_examples
+from support.command import run_python
 from support.documents import blocks_of
 from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
@@ -32,18 +34,14 @@ def blocks(page: Path, language: str) -> list[str]:
     return [block.text for block in blocks_of(page) if block.language == language]
 
 
-def test_the_complete_request_is_answered_in_the_form_of_the_documented_reply(
-    page: Path, folder: Path, healthy_server: ServerProcess
+def test_the_replies_of_the_page_are_those_of_a_server_that_its_reader_has_started(
+    serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    address = ("--address", healthy_server.address)
-    done = run_grace("retrieve", "--request", "request.json", "--json", *address, cwd=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    reply, documented = json.loads(done.stdout), json.loads(blocks(page, "json")[1])
-    assert reply.keys() == documented.keys()
-    assert reply["sids"].keys() == documented["sids"].keys()
-    assert (reply["request_id"], reply["profile"]) == ("r1", "full")
-    assert reply["ignored_names"] == []
-    assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) > 0
+    real = api_examples.real_replies(serving_files, tmp_path)
+    for found, block in zip(real, api_examples.shown_blocks(), strict=True):
+        shown = json.loads(block)
+        assert api_examples.alike(found, shown), f"run `{api_examples.COMMAND}`: {found}"
+    assert real[0]["counts"]["ads_returned"] == len(real[0]["ad_ids"]) > 0
 
 
 def test_the_python_tells_the_reason_of_an_error(
@@ -58,18 +56,3 @@ def test_the_python_tells_the_reason_of_an_error(
     found = re.fullmatch(r"INVALID_ARGUMENT \(invalid_field\): (.*)\n", done.stderr)
     assert found is not None
     assert f"`{found[1]}`" in page.read_text()
-
-
-def test_the_documented_explanation_has_the_fields_of_a_real_one(
-    page: Path, folder: Path, healthy_server: ServerProcess
-) -> None:
-    documented = json.loads(blocks(page, "json")[2])
-    asked = ("explain", "--ad", documented["ad_id"], "--request", "request.json", "--json")
-    done = run_grace(*asked, "--address", healthy_server.admin, cwd=folder)
-    assert (done.returncode, done.stderr) == (0, "")
-    explained = json.loads(done.stdout)
-    assert explained.keys() == documented.keys()
-    assert explained["outcome"] == documented["outcome"]
-    assert explained["sid"] == documented["sid"]
-    assert explained["rules"] == documented["rules"]
-    assert explained["steps"][0].keys() == documented["steps"][0].keys()

@@ -11,10 +11,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
-from grace.client import Client
+from grace.client import AdminClient, Client
 from grace.client.connection import PLAINTEXT, connection_fault
 from grace.configs.errors import CallError
+from grace.server.observe.metrics_page import MetricsPage
+from grace.server.server_state import ServerState
 from support.served import Service, served
 
 PATIENCE_SECONDS = 20.0
@@ -68,6 +71,18 @@ def test_a_server_that_closes_connections_may_speak_only_tls(closing: int, host:
     address = f"{host}:{closing}"
     fault = fault_of(address)
     assert f"the server at {address} closed the connection: it may speak only TLS" in fault
+
+
+def test_the_metrics_port_is_not_reported_as_missing() -> None:
+    page = MetricsPage("127.0.0.1", 0, CollectorRegistry(), ServerState())
+    address = f"127.0.0.1:{page.port}"
+    with AdminClient(address) as client, pytest.raises(CallError) as refused:
+        client.status(PATIENCE_SECONDS)
+    for fault in (fault_of(address), str(refused.value)):
+        assert f"what answers at {address} is no gRPC server; it may be the metrics port" in fault
+        assert "section listen" in fault
+        assert "admin" in fault
+    page.close()
 
 
 def test_a_name_without_any_server_says_how_to_start_one() -> None:

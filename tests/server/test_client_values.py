@@ -44,6 +44,7 @@ WHOLE: RequestFields = {
     "exclude": {"campaign": [9, 12], "advertiser": 7},
     "at_most": {"advertiser": 3},
     "include_sids": True,
+    "strict": False,
 }
 AS_JSON = {
     "request_id": "r1",
@@ -80,7 +81,7 @@ AS_JSON = {
 
 def test_plain_values_are_the_documented_json() -> None:
     assert request_of(WHOLE) == ParseDict(AS_JSON, RetrieveRequest())
-    assert request_of({}) == RetrieveRequest()
+    assert request_of({}) == RetrieveRequest(strict=True)
 
 
 def test_every_field_of_a_request_has_a_plain_value() -> None:

@@ -1,4 +1,4 @@
-"""Entities of requests: through the stages, and together with stops on a real server."""
+"""Entities of requests, and names that are none: through the stages, and on a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +85,36 @@ def test_entities_are_excluded_and_limited(
     assert not got["neither"].truncated
     assert whole.counts.ads_excluded == whole.counts.ads_limited == 0
     assert advertiser in best
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "name", "known"),
+    [
+        ("user", {"shoe_size": {"values": ["42"]}}, "shoe_size", "country, "),
+        ("features", {"bags": {"hats": {"ids": ["1"]}}}, "bags.hats", "hour, "),
+        ("exclude", {"advertizer": {"ids": ["3"]}}, "advertizer", "campaign, "),
+        ("at_most", {"shop": 3}, "shop", "advertiser, "),
+    ],
+)
+def test_a_strict_request_with_an_unknown_name_fails_alone(
+    pair: ServingPair,
+    serving_files: ServingFiles,
+    field: str,
+    value: Any,
+    name: str,
+    known: str,
+) -> None:
+    odd = serving_files.requests[0] | {"request_id": "odd", field: value}
+    strict = odd | {"request_id": "strict", "strict": True}
+    good = serving_files.requests[1] | {"request_id": "good", "strict": True}
+    answered = answer(request_batch(pair, [strict, good, odd], 4))
+    assert sorted(replies_of(answered)) == ["good", "odd"]
+    (failure,) = answered.input.failures
+    assert failure.request.retrieval.request_id == "strict"
+    assert (failure.error.reason, failure.error.field) == ("invalid_field", "strict")
+    start = f"{name}: no such name, and the request is strict; known: "
+    assert failure.error.text.startswith(start)
+    assert known in failure.error.text
 
 
 @pytest.mark.subprocess

@@ -307,7 +307,7 @@ def test_the_command_takes_an_ads_own_id_and_prints_its_title(
     assert outcome.startswith(f"ad sku-{numbers[4]} (ad_id {numbers[4]}): ")
     done = invoke_grace("explain", "--ad", "sku-x", *options)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --ad sku-x: ids are 0 to 2^63 - 1; give --data FOLDER")
+    assert done.stderr.startswith("error: ad 'sku-x': ids are 0 to 2^63 - 1; give --data FOLDER")
 
 
 def test_a_value_that_stands_for_a_missing_one_is_shown_as_such(

@@ -85,6 +85,24 @@ def test_text_is_for_people_and_leaves_out_what_is_unknown() -> None:
     assert rest == 'INFO    request request_id=r1 text="two words"'
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.5704850000256556, "0.57"),
+        (12.3456, "12.3"),
+        (999.7, "1000"),
+        (1234.5678, "1235"),
+        (3.0, "3"),
+        (float("nan"), "nan"),
+        (123456, "123456"),
+    ],
+)
+def test_text_rounds_what_was_measured_and_json_does_not(value: float, shown: str) -> None:
+    record = record_of(lambda log: log.info("ready", extra={"event": "ready", "ms": value}))
+    assert TextLines().format(record).endswith(f" ready ms={shown}")
+    assert repr(entry(record)["ms"]) == repr(value)
+
+
 @FORMATTERS
 @pytest.mark.parametrize("request_id", ["a\nb", "a\r\x1b[31mb", "a\u2028b", "\x00", 'a" code="OK'])
 def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(

@@ -155,7 +155,7 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
     )
     assert "not used by this catalogue and model: shop\n" in done.stdout
     advertisers = ",".join(map(str, range(1, 300)))
-    exclude = ("--exclude", f"advertiser={advertisers}", "--exclude", "campaign=-1")
+    exclude = ("--exclude", f"advertiser={advertisers}", "--exclude", f"campaign={2**62}")
     done = invoke_grace(*asked, *exclude)
     assert (done.exit_code, done.stderr) == (0, "")
     assert re.search(r" ads, [1-9]\d* excluded, 0 for this user, 0 returned$", done.stdout, re.M)
@@ -178,8 +178,13 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
             2,
             "--exclude campaign: write NAME=ID,ID, such as campaign=9,1",
         ),
-        (("--exclude", "campaign=9,"), 2, "--exclude campaign=9,: write NAME=ID,ID, such as"),
-        (("--exclude", f"campaign={2**63}"), 2, "--exclude campaign=9223372036854775808: write"),
+        (("--exclude", "campaign=9,"), 2, "campaign '': ids are 0 to 2^63 - 1; give --data FOLDER"),
+        (
+            ("--exclude", f"campaign={2**63}"),
+            2,
+            "campaign '9223372036854775808': ids are 0 to 2",
+        ),
+        (("--exclude", "campaign=-1"), 2, "campaign '-1': ids are 0 to 2^63 - 1; give --data"),
         (("--at-most", "advertiser="), 2, "--at-most advertiser=: write NAME=N, such as adver"),
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),

@@ -20,7 +20,7 @@ from grace.bench.fleet.certificates import Authority
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
-from grace.model.checkpoints.checkpoint import WEIGHTS
+from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.life_cycle import SWITCH_SECONDS
@@ -30,7 +30,7 @@ from grace.server.start_up import (
     require_folder_of,
     too_little_memory,
 )
-from support.command import GRACE, plain_environment
+from support.command import GRACE, plain_environment, without_torch
 from support.forked import forked
 from support.in_process import invoke_grace
 from support.many_starts import ManyStarts, Started
@@ -163,7 +163,10 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
 }
 
-BEFORE_TORCH = ("no-snapshots", "unpublished", "one-folder-above", "pipe", "endless", "huge")
+BEFORE_TORCH = (
+    *("no-snapshots", "unpublished", "one-folder-above", "pipe", "endless", "huge", "steps"),
+    *("pipe-checkpoint", "no-checkpoint", "no-weights", "other-space"),
+)
 """The faults that end the command before it imports the server."""
 
 
@@ -249,6 +252,15 @@ def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(
     for fault in (*BEFORE_TORCH, *early):
         assert "listening" not in ends[fault].events
     assert "listening" in ends["damaged"].events
+
+
+def test_a_wrong_checkpoint_is_found_before_torch_is_imported(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    write_random(replace(model_spec(), sid_space="other-1"), tmp_path / "other", 1, torch.float32)
+    config = serving_files.write_config("early.yaml", checkpoint=str(tmp_path / "other"))
+    (said,) = without_torch([("serve", "--config", config)])
+    assert said.startswith(f"error: checkpoint: {tmp_path}/other/model.yaml: the model's sid_space")
 
 
 def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(

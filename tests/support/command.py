@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,23 @@ def run_grace(
 
 
 def run_python(
-    code: str, *, cwd: Path | None = None, env: dict[str, str] | None = None
+    code: str, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-c", code], cwd, env)
+    return _run([sys.executable, "-c", code, *arguments], cwd, env)
+
+
+def without_torch(commands: Sequence[Sequence[str | Path]]) -> list[str]:
+    """Return the standard error of each `grace` command in a process that cannot import torch."""
+    code = f"""
+import json, sys
+sys.modules["torch"] = None
+from typer.testing import CliRunner
+from grace.cli.main import app
+for arguments in {[[*map(str, command)] for command in commands]}:
+    done = CliRunner().invoke(app, arguments)
+    print(json.dumps(done.stderr or repr(done.exception)))
+"""
+    return [json.loads(line) for line in run_python(code).stdout.splitlines()]
 
 
 def outcome_of(script: str, folder: Path) -> Any:

@@ -23,11 +23,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 TESTS = Path(__file__).parent.parent
-MODULES = ("grace.cli.main", "typer._adapters", "grace.server.life_cycle")
+MODULES = ("grace.cli.main", "grace.server.life_cycle")
+LATE_MODULES = ("typer._adapters",)  # imported when a command runs; older packages lack it
 MESSAGE_BYTES = 1 << 17
 
 
@@ -149,7 +151,7 @@ def take_orders(orders: socket.socket) -> Mapping[str, Any] | None:
 
 
 def main() -> None:
-    for module in MODULES:
+    for module in (*MODULES, *filter(find_spec, LATE_MODULES)):
         import_module(module)
     gc.collect()
     gc.freeze()  # no collection of a fork looks at what it has inherited

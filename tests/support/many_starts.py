@@ -28,13 +28,14 @@ class Started:
     code            its exit code
     lines           what it wrote to stderr, without the log
     events          of the log
-    switch_seconds  the interpreter's switch interval afterwards
+    switch_seconds  the interpreter's switch interval afterwards; None if the process has ended, as
+                    it does with a server that got ready
     """
 
     code: int
     lines: list[str]
     events: list[str]
-    switch_seconds: float
+    switch_seconds: float | None
 
 
 class ManyStarts:
@@ -47,9 +48,13 @@ class ManyStarts:
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
-        self._process.wait()
+        self._ended()
+
+    def _ended(self) -> int:
+        code = self._process.wait()
         self._process.stderr.close()
         self._orders.close()
+        return code
 
     def start(self, *arguments: object, ready: Callable[[str], None] | None = None) -> Started:
         """Run `grace serve` to its end. If it gets ready, call `ready` with its address, then stop
@@ -72,7 +77,9 @@ class ManyStarts:
                     ready(log["listening"]["retrieve"])
                 finally:
                     self._process.send_signal(signal.SIGTERM)
-        raise AssertionError("\n".join(["the process has ended", *lines]))
+        code = self._ended()
+        self.__enter__()
+        return Started(code, lines, list(log), None)
 
 
 def main() -> None:

@@ -63,6 +63,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
         exclude={name: np.array(ids.ids, np.int64) for name, ids in request.exclude.items()},
         at_most=dict(request.at_most),
         include_sids=request.include_sids,
+        strict=request.strict,
     )
 
 

@@ -45,8 +45,11 @@ def plain_update(message: bytes) -> PlainUpdate:
     except MalformedError:
         raise DecodeError from None
     except UnknownFieldError as error:
-        fault = "unknown to this server; upgrade the server, or leave it out"
-        raise RequestError(f"field {error.number}", fault) from None
+        raise RequestError(
+            "UpdateAdsRequest",
+            f"it has a field that this server does not know (number {error.number}, wire type "
+            f"{error.written_as}); leave it out, or upgrade the server first",
+        ) from None
     request = UpdateAdsRequest.FromString(message)
     both = (request.stop, request.resume)
     ids = sum(len(each.ids) for levels in both for each in levels.values())

@@ -135,6 +135,7 @@ async def _sampled(
     samples: list[Sample] = []
 
     def sample() -> None:
+        gc.collect()  # as in _unclosed
         held = {name: holdings_of(pid) for name, pid in processes.items()}
         samples.append(Sample(round(time.monotonic() - begin, 2), held))
         progress(samples[-1].seconds)

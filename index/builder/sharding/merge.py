@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.build import BuildSpec
-from grace.index.builder.report import Advance
 from grace.index.builder.sharding.copies import SpanTable, number_spans
 from grace.index.builder.sharding.join_entities import join_entities
 from grace.index.builder.sharding.join_rules import join_rules
@@ -23,6 +22,7 @@ from grace.index.matchers.exact_lists import ExactLists, leaf_rules, postings
 from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
+from grace.index.progress import Advance
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import blocks, read_rows
 from grace.index.targeting.rules import TargetingRules

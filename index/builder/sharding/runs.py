@@ -53,8 +53,8 @@ class TaskInputs:
 
     def reading(self) -> AdsReading:
         """Return the reader of rows for the whole build, from files that every task sees."""
-        names = None if self.spec.id_map is None else IdMap.read(self.spec.id_map)
-        sids = None if self.spec.sids is None else open_item_sids(self.scratch, self.spec.sids)
+        names = {name: IdMap.read(path) for name, path in self.spec.id_maps.items()}
+        sids = None if self.spec.sids is None else open_item_sids(self.scratch)
         rows = self.spec.batch_rows
         return AdsReading(self.schema, self.vocab_sizes, names, sids, rows)
 

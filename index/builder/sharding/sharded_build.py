@@ -19,7 +19,7 @@ from grace.configs.errors import InputError
 from grace.index.builder.build import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.collect import repeated_reject
 from grace.index.builder.kway import require_static_ids
-from grace.index.builder.report import BuildReport, Notify, Progress, silent
+from grace.index.builder.report import BuildReport, Notify, silent
 from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.runs import (
     CollectTask,
@@ -32,6 +32,7 @@ from grace.index.builder.sharding.runs import (
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
 from grace.index.matchers.modes import MatcherMode
+from grace.index.progress import Progress
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
@@ -88,8 +89,8 @@ def build_in_shards(
             with scratch_faults("writing the SIDs", scratch):
                 reading.sids.save(scratch)
         del reading
-        if spec.id_map is not None:
-            spec = replace(spec, id_map=spec.id_map.absolute())
+        maps = {name: path.absolute() for name, path in spec.id_maps.items()}
+        spec = replace(spec, id_map=maps.pop("ad_id", None), entity_ids=maps)
         inputs = TaskInputs(spec, plan.schema, plan.vocab_sizes, scratch, sharding.run_rows)
         return _ShardedBuild(plan, sharding, inputs).run()
 

@@ -127,6 +127,8 @@ class Workers {
   void serve() {
 #ifdef __linux__
     pthread_setname_np(pthread_self(), name_);  // or else it has the name of its starter
+#elif defined(__APPLE__)
+    pthread_setname_np(name_);
 #endif
     std::unique_lock<std::mutex> hold(lock_);
     uint64_t seen = 0;

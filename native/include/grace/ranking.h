@@ -36,7 +36,7 @@ struct TiedMatches {
   size_t end_of(size_t begin) {
     size_t end = begin + 1;
     while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
-    for (; asked < std::min(matches.size(), end + kAhead); ++asked) {
+    for (; asked < std::min<size_t>(matches.size(), end + kAhead); ++asked) {
       prefetch(ads.ids + matches[asked].ordinal);
       prefetch(weight + matches[asked].ordinal);
     }

@@ -29,6 +29,7 @@ enum : uint32_t {
   kIncludeSids = 10,
   kExcludeEntry = 11,
   kAtMostEntry = 12,
+  kStrict = 13,
 };
 
 constexpr int64_t kUnknownNumbers = 5;

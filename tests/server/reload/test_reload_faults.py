@@ -16,7 +16,7 @@ import pytest
 
 from grace.index.storage import current_version
 from grace.index.storage.folder import version_name
-from grace.model.checkpoints.checkpoint import MODEL_YAML, WEIGHTS
+from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.command import plain_environment
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
@@ -98,7 +98,7 @@ FAULTS: Mapping[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
     "other-space": (
         move_to_another_space,
         "model.yaml",
-        ("sid_space is 'synth-tiny-1', but snapshot version ", "has 'other-1'; load a checkpoint"),
+        ("sid_space is 'synth-tiny-1', but the catalogue has 'other-1'; load a checkpoint",),
     ),
     "vanished": (shutil.rmtree, "", (": no version ", " here; it has ")),
 }

@@ -45,6 +45,7 @@ def server(
         f"queue{request.param}.yaml",
         listen={"front_ends": request.param},
         batching={"max_waiting": FAULTY_PLACES},
+        generation={"max_batch": BATCH},
     )
     with ServerProcess(config, faults=Faults(folder)) as process:
         yield process

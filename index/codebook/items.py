@@ -4,7 +4,7 @@ A reader may read a table twice, and never holds all of it in memory.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -15,35 +15,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
+from grace.index.codebook.codebook import Vectors
 from grace.index.importers.items import BATCH_ITEMS
 from grace.index.importers.npy import id_batches, open_array
 from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_text
+from grace.index.tables.data_folder import TableSource
 from grace.index.tables.item_numbers import no_name
 from grace.index.tables.table_file import TableFile, table_files
 
 Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
-Vectors = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.int64]
+"""The rows of items in their file, from 0"""
 
 MOST_DIMS = 1 << 14
 LARGEST = 1e15  # the square of a larger number has no exact place in float32
 _NUMBERS_AT_A_TIME = 1 << 23
-_ID_NAMES = ("item_id", "ad_id", "id")
 _FLOATS = re.compile(r"[<>=|]?f[248]")
+_ID_NAMES = ("item_id", "ad_id", "id")
 
 
 @dataclass(frozen=True, slots=True)
 class ItemBatch:
     """
-    row      the first item's row in its file, from 0
     ids      [items]
     vectors  float32 [items, dims], all finite
     """
 
-    row: int
     ids: Ids
     vectors: Vectors
 
@@ -73,7 +74,7 @@ def open_items(
         return NpyItems.open(Path(embeddings), ids)
     if ids is not None:
         raise InputError(f"--ids {ids}: {embeddings} names its items itself; leave --ids out")
-    return TableItems.open(embeddings, id_column, vector_column)
+    return TableItems.open([embeddings], id_column, vector_column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +116,33 @@ class NpyItems:
             if first >= len(self.array):
                 raise InputError(f"{self.ids}: more ids than the {first} items of {self.path}")
             named = pa.array(part, pa.large_string() if isinstance(part, list) else pa.int64())
-            _require_ids(str(self.ids or self.path), first, named, "the id")
+            places = np.arange(first, first + len(named))
+            _require_ids(str(self.ids or self.path), places, named, "the id")
             for begin in range(0, len(named), rows):
-                ids = named.slice(begin, rows)
-                at = first + begin
-                vectors = np.asarray(self.array[at : at + len(ids)])
-                yield ItemBatch(at, ids, _finite(self.name, at, ids, vectors, "the vector"))
+                ids, at = named.slice(begin, rows), places[begin : begin + rows]
+                vectors = np.asarray(self.array[at[0] : at[0] + len(ids)])
+                yield ItemBatch(ids, _finite(self.name, at, ids, vectors, "the vector"))
             first += len(named)
 
 
 @dataclass(frozen=True, slots=True)
 class TableItems:
-    """The files of a table with the columns of ids and of vectors."""
+    """The files of a table with the columns of ids and of vectors.
+
+    wanted  ids as text: the items are those of these that have a vector
+    """
 
     files: tuple[TableFile, ...]
     id_column: str
     vector_column: str
     dims: int
+    wanted: Ids | None = None
 
     @classmethod
     def open(
-        cls, embeddings: str, id_column: str | None, vector_column: str | None
+        cls, addresses: Sequence[str], id_column: str | None, vector_column: str | None
     ) -> "TableItems":
-        files = tuple(table_files([embeddings]))
+        files = tuple(table_files(addresses))
         columns = None
         for file in files:
             if file.format is Format.CSV:
@@ -157,6 +162,10 @@ class TableItems:
         dims = _dims(files, columns[1])
         return cls(files, columns[0], columns[1], dims)
 
+    @classmethod
+    def of(cls, source: TableSource) -> "TableItems":
+        return cls.open(source.files, source.theirs("item_id"), source.theirs("vector"))
+
     @property
     def name(self) -> str:
         return self.files[0].address
@@ -167,15 +176,22 @@ class TableItems:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def batches(self) -> Iterator[ItemBatch]:
-        rows = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // self.dims))
+        most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // self.dims))
+        shown = f"column {self.vector_column!r}"
         for file in self.files:
             first = 0
-            for batch in file.batches([self.id_column, self.vector_column], rows):
-                ids = _ids(file.address, first, batch.column(0), f"column {self.id_column!r}")
-                shown = f"column {self.vector_column!r}"
-                numbers = _rectangle(file.address, first, ids, batch.column(1), self.dims, shown)
-                yield ItemBatch(first, ids, _finite(file.address, first, ids, numbers, shown))
-                first += len(ids)
+            for batch in file.batches([self.id_column, self.vector_column], most):
+                rows = np.arange(first, first + batch.num_rows)
+                first += batch.num_rows
+                if self.wanted is not None:
+                    kept = pc.is_in(batch.column(0).cast(pa.large_string()), self.wanted)
+                    kept = pc.and_(kept, batch.column(1).is_valid())
+                    rows = rows[kept.to_numpy(zero_copy_only=False)]
+                    batch = batch.filter(kept)
+                if len(rows):
+                    ids = _ids(file.address, rows, batch.column(0), f"column {self.id_column!r}")
+                    numbers = _rectangle(file.address, rows, ids, batch.column(1), self.dims, shown)
+                    yield ItemBatch(ids, _finite(file.address, rows, ids, numbers, shown))
 
 
 def _id_column(file: TableFile, wanted: str | None) -> str:
@@ -235,14 +251,11 @@ def _dims(files: tuple[TableFile, ...], column: str) -> int:
         kind = file.schema.field(column).type
         if pa.types.is_fixed_size_list(kind):
             return _checked_dims(file, column, int(kind.list_size))
-        for batch in file.batches([column], 1):
-            length = pc.list_value_length(batch.column(0))[0].as_py()
-            if length is None:
-                raise InputError(
-                    f"{file.address}: row 1: column {column!r} is null; leave the row out"
-                )
-            return _checked_dims(file, column, int(length))
-    raise InputError(f"{files[0].address}: no rows; there are no items to give SIDs")
+        for batch in file.batches([column], BATCH_ITEMS):
+            lengths = pc.list_value_length(batch.column(0)).drop_null()
+            if len(lengths):
+                return _checked_dims(file, column, int(lengths[0].as_py()))
+    raise InputError(f"{files[0].address}: no row has a vector; there are no items to give SIDs")
 
 
 def _checked_dims(file: TableFile, column: str, dims: int) -> int:
@@ -253,46 +266,46 @@ def _checked_dims(file: TableFile, column: str, dims: int) -> int:
     return dims
 
 
-def _ids(file: str, first: int, column: pa.Array, shown: str) -> Ids:
+def _ids(file: str, rows: Rows, column: pa.Array, shown: str) -> Ids:
     if column.null_count:
-        row = first + int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{file}: row {row + 1}: {shown} is null; every item needs an id")
+        at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(f"{file}: row {rows[at] + 1}: {shown} is null; every item needs an id")
     ids = column.cast(pa.large_string() if is_text(column.type) else pa.int64())
-    _require_ids(file, first, ids, shown)
+    _require_ids(file, rows, ids, shown)
     return ids
 
 
-def _require_ids(file: str, first: int, ids: Ids, shown: str) -> None:
+def _require_ids(file: str, rows: Rows, ids: Ids, shown: str) -> None:
     if pa.types.is_integer(ids.type):
         for at in np.flatnonzero(ids.to_numpy() < 0)[:1].tolist():
             raise InputError(
-                f"{file}: row {first + at + 1}: {shown} is {ids[at]}; give ids from 0 on"
+                f"{file}: row {rows[at] + 1}: {shown} is {ids[at]}; give ids from 0 on"
             )
         return
     lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
     for at in {int(lengths.argmin()), int(lengths.argmax())} if len(ids) else ():
         if fault := no_name(ids[at].as_py()):
-            raise InputError(f"{file}: row {first + at + 1}: {shown} {fault}")
+            raise InputError(f"{file}: row {rows[at] + 1}: {shown} {fault}")
 
 
 def _rectangle(
-    file: str, first: int, ids: Ids, column: pa.Array, dims: int, shown: str
+    file: str, rows: Rows, ids: Ids, column: pa.Array, dims: int, shown: str
 ) -> npt.NDArray[np.floating]:
     """Return the vectors of a list column.   -> [items, dims]"""
     lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     for at in np.flatnonzero(lengths != dims)[:1].tolist():
         fault = "is null" if lengths[at] < 0 else f"has {lengths[at]} numbers, others have {dims}"
-        raise InputError(f"{_place(file, first, ids, at)}: {shown} {fault}")
+        raise InputError(f"{_place(file, rows, ids, at)}: {shown} {fault}")
     numbers = column.flatten()
     if numbers.null_count:
         at = int(np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))[0]) // dims
-        raise InputError(f"{_place(file, first, ids, at)}: {shown} holds a null")
+        raise InputError(f"{_place(file, rows, ids, at)}: {shown} holds a null")
     rectangle: npt.NDArray[np.floating] = numbers.to_numpy(zero_copy_only=False)
     return rectangle.reshape(-1, dims)
 
 
 def _finite(
-    file: str, first: int, ids: Ids, numbers: npt.NDArray[np.floating], shown: str
+    file: str, rows: Rows, ids: Ids, numbers: npt.NDArray[np.floating], shown: str
 ) -> Vectors:
     """Return the numbers as float32."""
     # Use Python's floats: NumPy would cast LARGEST to float16, which cannot hold it.
@@ -303,13 +316,13 @@ def _finite(
         value = numbers[at, place]
         fault = f"beyond {LARGEST:g}; scale the vectors" if np.isfinite(value) else "not a number"
         raise InputError(
-            f"{_place(file, first, ids, at)}: {shown} holds {value} at position {place}, {fault}"
+            f"{_place(file, rows, ids, at)}: {shown} holds {value} at position {place}, {fault}"
         )
     return numbers.astype(np.float32, order="C")  # a copy: what was read is read-only
 
 
-def _place(file: str, first: int, ids: Ids, at: int) -> str:
-    return f"{file}: row {first + at + 1}, item {brief(str(ids[at].as_py()))}"
+def _place(file: str, rows: Rows, ids: Ids, at: int) -> str:
+    return f"{file}: row {rows[at] + 1}, item {brief(str(ids[at].as_py()))}"
 
 
 def require_distinct(name: str, ids: Ids) -> None:

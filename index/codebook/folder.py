@@ -7,43 +7,38 @@ report.json            the numbers that `grace sids` prints
 codebook.png           the same as a picture
 """
 
-import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
+import safetensors.numpy
 import xxhash
+from safetensors import SafetensorError
 
 from grace.configs.errors import CheckpointError, InputError
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
-from grace.index.builder.source import SID_SPACE_KEY, VOCAB_SIZES_KEY
+from grace.index.codebook.codebook import Codebook, Level, Tokens, Vectors
+from grace.index.codebook.items import Ids
 from grace.index.snapshot import require_sids
 from grace.index.tables.addresses import UNREADABLE, first_line
+from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY
 from grace.index.tables.item_numbers import replacing
-from grace.model.checkpoints.weights_file import TensorEntry, Weights, open_weights, write_weights
-from grace.model.codebook.codebook import Codebook
-from grace.model.codebook.items import Ids
-from grace.model.codebook.level import Level
 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
-SIDS = "sids.parquet"
 REPORT = "report.json"
 PICTURE = "codebook.png"
-FILES = (CODEBOOK_YAML, WEIGHTS, SIDS, REPORT, PICTURE)
+FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT, PICTURE)
 
 _ROWS_PER_GROUP = 1 << 17
 _SPACE_DIGITS = 8
 _LONGEST_NAME = 200
 _LISTS = pa.list_(pa.uint16())
-
-Tokens = npt.NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def default_space(out: Path, codebook: Codebook) -> str:
     digest = xxhash.xxh3_128()
     for level in codebook.levels:
         for tensor in (level.centres, level.prices):
-            digest.update(tensor.cpu().numpy().astype("<f4").tobytes())
+            digest.update(tensor.astype("<f4").tobytes())
     parent = out.parent.name
     name = out.resolve().name if parent in ("", "..") else parent
     shown = "".join(each for each in name if each.isprintable())[:_LONGEST_NAME]
@@ -104,9 +99,9 @@ def write_codebook(folder: Path, codebook: Codebook, facts: CodebookFacts) -> Co
     tensors = {}
     for number, level in enumerate(codebook.levels):
         tensors[f"centres.{number}"], tensors[f"prices.{number}"] = level.centres, level.prices
-    entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
-    write_weights(folder / WEIGHTS, entries, tensors.__getitem__)
-    values = {**asdict(facts), "digest": _digest(folder / WEIGHTS)}
+    content = safetensors.numpy.save(tensors)
+    (folder / WEIGHTS).write_bytes(content)
+    values = {**asdict(facts), "digest": xxhash.xxh3_128_hexdigest(content)}
     lines = [f"{name}: {json.dumps(value)}\n" for name, value in values.items()]
     (folder / CODEBOOK_YAML).write_text("".join(lines), encoding="utf-8")
     return CodebookFacts(**values)
@@ -121,36 +116,31 @@ def read_codebook(folder: Path) -> tuple[Codebook, CodebookFacts]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise CheckpointError(str(path), "missing; copy the whole folder again")
-    with open_weights(path) as weights:
-        if _digest(path) != facts.digest:
-            raise CheckpointError(
-                str(path),
-                f"is not the file that {CODEBOOK_YAML} describes, or is damaged; copy the whole "
-                "folder again",
-            )
-        levels = tuple(_level(weights, facts, at) for at in range(len(facts.vocab_sizes)))
+    content = path.read_bytes()
+    if xxhash.xxh3_128_hexdigest(content) != facts.digest:
+        raise CheckpointError(
+            str(path),
+            f"is not the file that {CODEBOOK_YAML} describes, or is damaged; copy the whole "
+            "folder again",
+        )
+    try:
+        tensors = safetensors.numpy.load(content)
+        levels = tuple(_level(path, tensors, facts, at) for at in range(len(facts.vocab_sizes)))
+    except (SafetensorError, KeyError) as error:
+        raise CheckpointError(str(path), f"holds no codebook: {error}") from None
     return Codebook(levels, facts.vocab_sizes), facts
 
 
-def _level(weights: Weights, facts: CodebookFacts, at: int) -> Level:
-    names = f"centres.{at}", f"prices.{at}"
-    for name in names:
-        if name not in weights.entries:
-            raise CheckpointError(str(weights.path), f"missing tensor {name!r}")
-    (codes, *dims), prices = (weights.entries[name].shape for name in names)
-    if not 1 <= codes <= facts.vocab_sizes[at] or dims != [facts.dims] or prices != (codes,):
+def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at: int) -> Level:
+    centres, prices = tensors[f"centres.{at}"], tensors[f"prices.{at}"]
+    (codes, *dims) = centres.shape
+    if not 1 <= codes <= facts.vocab_sizes[at] or dims != [facts.dims] or prices.shape != (codes,):
         raise CheckpointError(
-            str(weights.path),
-            f"level {at}: centres {[codes, *dims]} and prices {list(prices)} are not those of "
-            f"{facts.vocab_sizes[at]} codes and {facts.dims} dims",
+            str(path),
+            f"level {at}: centres {[codes, *dims]} and prices {list(prices.shape)} are not those "
+            f"of {facts.vocab_sizes[at]} codes and {facts.dims} dims",
         )
-    centres, costs = (weights.read(name, torch.float32) for name in names)
-    return Level(centres, costs)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+    return Level(centres, prices)
 
 
 def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:

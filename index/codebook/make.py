@@ -9,15 +9,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
+import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.snapshot import require_ids, require_sids
-from grace.model.codebook.codebook import Codebook, learn_codebook
-from grace.model.codebook.folder import (
+from grace.index.codebook.codebook import Codebook, Vectors
+from grace.index.codebook.folder import (
     FILES,
     REPORT,
-    SIDS,
     CodebookFacts,
     SidTable,
     default_space,
@@ -26,10 +24,14 @@ from grace.model.codebook.folder import (
     write_codebook,
     write_sids,
 )
-from grace.model.codebook.items import Ids, Items, Vectors, require_distinct
-from grace.model.codebook.report import Counts, SidReport, report_of
+from grace.index.codebook.items import Ids, Items, require_distinct
+from grace.index.codebook.report import Counts, SidReport, report_of
+from grace.index.progress import Progress
+from grace.index.snapshot import require_ids, require_sids
+from grace.index.tables.data_folder import SIDS_FILE
 
-Progress = Callable[[str, int, int], None]
+Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
+"""Learns a codebook of a sample, codes, balance and seed, and is given what to call per level."""
 
 POINTS_PER_CODE = 128
 LEAST_SAMPLE = 1 << 15
@@ -74,9 +76,7 @@ class Extended:
     changed: int
 
 
-def make_codebook(
-    items: Items, spec: CodebookSpec, device: torch.device, progress: Progress
-) -> Made:
+def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Progress) -> Made:
     """Read the items twice: to check all and sample some, and to give each its SID."""
     require_sids(spec.sid_space or "-", spec.codes)
     if not (spec.balance == 0 or spec.balance >= 1):
@@ -86,15 +86,15 @@ def make_codebook(
     ids = _read(items, sample, progress)
     rows = sample.rows()
     progress("learn levels", 0, len(spec.codes))
-    codebook = learn_codebook(
-        torch.from_numpy(rows).to(device),
+    codebook = learn(
+        rows,
         spec.codes,
         spec.balance,
         spec.seed,
         lambda done: progress("learn levels", done, len(spec.codes)),
     )
     space = spec.sid_space or default_space(spec.out, codebook)
-    table, made = _encode(items, ids, codebook, space, device, progress)
+    table, made = _encode(items, ids, codebook, space, progress)
     facts = CodebookFacts(
         format=1,
         sid_space=space,
@@ -111,27 +111,27 @@ def make_codebook(
     return made
 
 
-def extend(
-    items: Items, kept: Path, out: Path | None, device: torch.device, progress: Progress
-) -> Extended:
-    """Give items SIDs by the codebook of `kept`, in a separate table or added to its table."""
+def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Extended:
+    """Give items SIDs by the codebook of `kept`, in a separate table or added to its table.
+
+    The caller holds the lock of a table that changes.
+    """
     codebook, facts = read_codebook(kept)
     if items.dims != facts.dims:
         raise InputError(
             f"{items.name}: vectors of {items.dims} numbers, but {kept} needs {facts.dims}; "
             "embed the items with the model of the codebook's items"
         )
-    before = read_sids(kept / SIDS, facts) if out is None else None
+    before = read_sids(kept / SIDS_FILE, facts) if out is None else None
     ids = _read(items, None, progress)
     if before is not None and before.ids.type != ids.type:
         kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    codebook = codebook.to(device)
-    table, made = _encode(items, ids, codebook, facts.sid_space, device, progress)
+    table, made = _encode(items, ids, codebook, facts.sid_space, progress)
     new, changed = len(ids), 0
     if before is not None:
         table, new, changed = _merged(before, table)
-    write_sids(out or kept / SIDS, table, facts)
+    write_sids(out or kept / SIDS_FILE, table, facts)
     return Extended(made.report, facts, new, changed)
 
 
@@ -187,12 +187,7 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
 
 
 def _encode(
-    items: Items,
-    ids: Ids,
-    codebook: Codebook,
-    sid_space: str,
-    device: torch.device,
-    progress: Progress,
+    items: Items, ids: Ids, codebook: Codebook, sid_space: str, progress: Progress
 ) -> tuple[SidTable, Made]:
     tokens = np.empty((len(ids), len(codebook.codes)), np.uint16)
     errors = np.zeros(len(codebook.codes))
@@ -200,9 +195,8 @@ def _encode(
     for batch in items.batches():
         if done + len(batch.ids) > len(ids):
             raise InputError(f"{items.name}: has more rows than when it was first read")
-        encoded = codebook.encode(torch.from_numpy(batch.vectors).to(device))
-        tokens[done : done + len(batch.ids)] = encoded.tokens.cpu().numpy()
-        errors += encoded.errors
+        tokens[done : done + len(batch.ids)], left = codebook.encode(batch.vectors)
+        errors += left
         total += batch.vectors.sum(axis=0, dtype=np.float64)
         squares += float(np.einsum("ij,ij->", batch.vectors, batch.vectors, dtype=np.float64))
         done += len(batch.ids)
@@ -232,7 +226,7 @@ def _merged(before: SidTable, given: SidTable) -> tuple[SidTable, int, int]:
 
 def _places(ids: Ids, wanted: Ids) -> npt.NDArray[np.int64]:
     """Return where each wanted id is among `ids`; -1 for one that is not there."""
-    found = pa.compute.index_in(wanted, ids)
+    found = pc.index_in(wanted, ids)
     places: npt.NDArray[np.int64] = found.fill_null(-1).to_numpy().astype(np.int64)
     return places
 
@@ -262,7 +256,7 @@ def _write(
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
         partial.mkdir()
         facts = write_codebook(partial, codebook, facts)
-        write_sids(partial / SIDS, table, facts)
+        write_sids(partial / SIDS_FILE, table, facts)
         (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
         if out.exists():
             shutil.rmtree(out)

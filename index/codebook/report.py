@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.model.codebook.folder import Tokens
+from grace.index.codebook.codebook import Tokens
 
 Int64 = npt.NDArray[np.int64]
 

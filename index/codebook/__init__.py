@@ -1,0 +1,1 @@
+"""Codebooks at rest: items with vectors, and the Semantic IDs that a codebook gives them."""

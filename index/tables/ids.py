@@ -1,0 +1,116 @@
+"""The ids of a data folder: tables and people have texts, snapshots and the API numbers."""
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from grace.configs.errors import InputError
+from grace.index.rejects import brief
+from grace.index.tables.addresses import ending_format, within
+from grace.index.tables.cells import is_list, texts
+from grace.index.tables.data_folder import SIDS_FILE, DataFolder, read_data_folder
+from grace.index.tables.item_numbers import IdMap, IntegerIds
+from grace.index.tables.table_file import open_table
+
+_BATCH_ROWS = 1 << 18
+_SIDS = pa.list_(pa.int64())
+_Find: TypeAlias = Callable[[Any], Any]
+"""Returns what belongs to a key, None for an unknown one."""
+
+
+class DataIds:
+    """The ids of ads and entities in both directions, and the SIDs of items, for any thread.
+
+    A level is "ad" or an entity. Without an id map, its ids are integers: their own numbers. Maps
+    and SIDs are kept in memory after their first use, and read again once their files have changed
+    and an id is missing.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        data = read_data_folder(Path(folder))
+        maps = {**({} if data.id_map is None else {"ad": data.id_map}), **data.entity_ids}
+        self._maps = {each: _Lookup([path], partial(_map, path)) for each, path in maps.items()}
+        sids = data.ads.files if data.sids is None else [_table_of(data.sids)]
+        self._sids = _Lookup(sids, partial(_sids, data))
+
+    @property
+    def mapped(self) -> Set[str]:
+        """The levels that have an id map."""
+        return self._maps.keys()
+
+    def number(self, level: str, text: str) -> int:
+        """Return the number of an id; raise an InputError for one that has none."""
+        number: int | None = self._maps.get(level, IntegerIds().find)(text)
+        if number is None:
+            fault = "not in its id map; name one of a table that was built"
+            if level not in self._maps:
+                fault = "not an integer from 0 to 2^63 - 1; name its id map in tables.yaml"
+            raise InputError(f"{level} {brief(text)!r}: {fault}")
+        return number
+
+    def names(self, level: str, numbers: Iterable[int]) -> list[str | None]:
+        """Return the ids of numbers, None for one that the level's id map does not have."""
+        return [*map(self._maps.get(level, str), numbers)]
+
+    def sid(self, item_id: str) -> tuple[int, ...] | None:
+        """Return the SID of an item, None for an item without one."""
+        found: list[int] | None = self._sids(item_id)
+        return None if found is None else tuple(found)
+
+
+class _Lookup:
+    """Finds keys in files. It reads the files again if a key is not there."""
+
+    def __init__(self, files: Sequence[str | Path], read: Callable[[], _Find]) -> None:
+        self._files = [*map(Path, files)]
+        self._read = read
+        self._stamps: list[tuple[int, int, int]] | None = None
+        self._find: _Find = lambda _: None
+
+    def __call__(self, key: Any) -> Any:
+        find = self._find
+        found = find(key)
+        if found is None:
+            stats = (file.stat() for file in self._files if file.exists())  # a URL never changes
+            stamps = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in stats]
+            if stamps != self._stamps:
+                self._find, self._stamps = self._read(), stamps
+            if self._find is not find:
+                return self._find(key)
+        return found
+
+
+def _map(path: Path) -> _Find:
+    """Read an id map: texts find numbers, and numbers texts."""
+    numbers = IdMap.read(path).items()
+    both: dict[int | str, int | str] = {number: text for text, number in numbers}
+    both.update(numbers)
+    return both.get
+
+
+def _table_of(sids: str) -> str:
+    return sids if ending_format(sids) else within(sids, SIDS_FILE)
+
+
+def _sids(data: DataFolder) -> _Find:
+    """Read `sids` of tables.yaml, or else the ads' column of SIDs."""
+    if data.sids is None:
+        tables, item, sid = data.ads.tables(), data.ads.theirs("ad_id"), data.ads.theirs("sid")
+    else:
+        tables, item, sid = [open_table(_table_of(data.sids))], "item_id", "sid"
+    row_of: dict[str | None, int] = {}
+    parts: list[pa.Array] = []
+    rows = count()
+    for table in tables:
+        if not {item, sid} <= {*table.schema.names} or not is_list(table.schema.field(sid).type):
+            fault = f"needs {item!r}, and lists {sid!r}, to give items their SIDs"
+            raise InputError(f"{table.address}: {fault}; name `sids` in tables.yaml")
+        for batch in table.batches([item, sid], _BATCH_ROWS):
+            row_of.update(zip(texts(batch.column(item)), rows, strict=False))
+            parts.append(batch.column(sid).cast(_SIDS))
+    sids = pa.chunked_array(parts, _SIDS)
+    return lambda item_id: sids[row_of[item_id]].as_py() if item_id in row_of else None

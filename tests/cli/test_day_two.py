@@ -1,0 +1,219 @@
+"""`grace build --data` does an hour: new ads get SIDs by the codebook, or the build names them."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from grace.index.storage import load_snapshot
+from support.command import run_grace
+from support.in_process import invoke_grace
+from support.raw_tables import write_table
+
+pytestmark = pytest.mark.subprocess
+
+ADS, DIMS = 111, 7
+TABLES = """
+ads:
+  files: [../raw/ads.csv]
+  columns: {ad_id: sku}
+sids: codebook
+embeddings:
+  files: [../raw/items.parquet]
+  columns: {item_id: sku, vector: embedding}
+id_map: ids.parquet
+"""
+VECTORS = np.random.default_rng(5).standard_normal((ADS + 9, DIMS)).astype(np.float32)
+
+
+def write_ads(shop: Path, ids: list[Any]) -> None:
+    rows = [{"sku": ad, "country": "US"} for ad in ids]
+    write_table(shop.parent / "raw" / "ads.csv", rows)
+
+
+def write_items(shop: Path, ids: list[Any], vectors: list[Any]) -> None:
+    columns = {"sku": ids, "embedding": pa.array(vectors, pa.list_(pa.float32()))}
+    pq.write_table(pa.table(columns), shop.parent / "raw" / "items.parquet")
+
+
+def sids_of(shop: Path) -> dict[Any, list[int]]:
+    table = pq.read_table(shop / "codebook" / "sids.parquet").to_pydict()
+    return dict(zip(table["item_id"], table["sid"], strict=True))
+
+
+def named(count: int) -> list[str]:
+    return [f"SKU-{at}" for at in range(count)]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    shop = tmp_path_factory.mktemp("kept") / "shop"
+    shop.mkdir()
+    (shop / "tables.yaml").write_text(TABLES)
+    (shop / "targeting.yaml").write_text("attributes: {country: {values: [US]}}\n")
+    write_ads(shop, named(ADS))
+    write_items(shop, named(ADS), [*VECTORS[:ADS]])
+    done = invoke_grace("sids", "--data", shop, "--levels", "3", "--codes", "8", "--no-plot")
+    assert done.exit_code == 0, done.stderr
+    assert len(sids_of(shop)) == ADS
+    return shop
+
+
+@pytest.fixture
+def shop(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept.parent, tmp_path / "data")) / "shop"
+
+
+def build(shop: Path, *options: str) -> tuple[int, str, str]:
+    done = invoke_grace("build", "--data", shop, "--root", shop / "snapshots", *options)
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_new_ads_get_sids_without_torch_and_known_ads_keep_theirs(
+    shop: Path, tmp_path: Path
+) -> None:
+    before = sids_of(shop)
+    vectors = [*VECTORS]
+    vectors[5] = -vectors[5]  # a known ad's new vector
+    vectors[ADS] = vectors[8]
+    vectors[-1] = None  # not an ad
+    write_ads(shop, named(ADS + 3)[1:])  # one is gone, three are new
+    write_items(shop, named(len(VECTORS)), vectors)
+    absent = tmp_path / "absent" / "torch" / "__init__.py"
+    absent.parent.mkdir(parents=True)
+    absent.write_text("raise ModuleNotFoundError('as if absent', name='torch')")
+    path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
+    inputs = ("--data", shop, "--root", shop / "snapshots")
+    done = run_grace("build", *inputs, env={"PYTHONPATH": path})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "the codebook gave SIDs to 3 new ads\n" in done.stdout
+    after = sids_of(shop)
+    assert list(after) == [*before, *named(ADS + 3)[ADS:]]
+    assert {name: after[name] for name in before} == before
+    assert after[f"SKU-{ADS}"] == before["SKU-8"]
+    assert load_snapshot(shop / "snapshots").ads.num_ads == ADS + 2
+    again = ("sids", "--data", shop, "--codebook", shop / "codebook", "--json")
+    assert "item SKU-119: column 'embedding' is null" in invoke_grace(*again).stderr
+    write_items(shop, named(len(VECTORS))[:-1], vectors[:-1])
+    report = json.loads(invoke_grace(*again).stdout)
+    assert (report["new"], report["changed"]) == (len(VECTORS) - 1 - ADS - 3, 1)
+    table = (shop / "codebook" / "sids.parquet").read_bytes()
+    code, out, _ = build(shop, "--shards", "2")
+    assert (code, "gave SIDs" in out) == (0, False)
+    assert (shop / "codebook" / "sids.parquet").read_bytes() == table
+
+
+def without_section(shop: Path) -> None:
+    text = (shop / "tables.yaml").read_text()
+    (shop / "tables.yaml").write_text(re.sub(r"embeddings:(\n  .*)*\n", "", text))
+
+
+def without_codebook(shop: Path) -> None:
+    (shop / "codebook" / "codebook.yaml").unlink()
+
+
+def null_vector(shop: Path) -> None:
+    write_items(shop, named(ADS + 1), [*VECTORS[:ADS], None])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (Path.exists, ", and no vector in {1}/items.parquet; add its vector there"),
+        (null_vector, ", and no vector in {1}/items.parquet; add its vector there"),
+        (
+            without_section,
+            "; give it one with `grace sids --codebook {0}/codebook --embeddings NEW`",
+        ),
+        (without_codebook, "; add it there"),
+    ],
+)
+@pytest.mark.parametrize("shards", [(), ("--shards", "2")], ids=["whole", "shards"])
+def test_an_ad_that_cannot_get_a_sid_is_named_with_the_remedy(
+    shop: Path, change: Callable[[Path], None], reason: str, shards: tuple[str, ...]
+) -> None:
+    write_ads(shop, named(ADS + 1))
+    change(shop)
+    code, _, err = build(shop, *shards)
+    reason = f"sids.parquet{reason.format(shop, shop.parent / 'raw')}"
+    assert code == 2
+    assert f"ad 'SKU-{ADS}': sid 'SKU-{ADS}': the ad has no SID in {shop}/codebook/{reason}" in err
+    code, out, _ = build(shop, *shards, "--max-rejects", "1")
+    assert (code, "1 ad refused" in out) == (0, True)
+    listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
+    assert listed["reason"].startswith(f"the ad has no SID in {shop}/codebook/{reason}")
+
+
+@pytest.mark.parametrize("shards", [(), ("--shards", "2")], ids=["whole", "shards"])
+def test_integer_ids_and_vectors_in_the_ads_table_do_as_well(
+    shop: Path, shards: tuple[str, ...]
+) -> None:
+    def write(count: int) -> None:
+        vectors = pa.array([*VECTORS[:count]], pa.list_(pa.float32()))
+        columns = {"sku": [*range(7, 7 + count)], "country": ["US"] * count, "embedding": vectors}
+        pq.write_table(pa.table(columns), shop.parent / "raw" / "ads.parquet")
+
+    tables = TABLES.replace("ads.csv", "ads.parquet").replace("items.parquet", "ads.parquet")
+    tables = tables.replace("sids:", "  ignore: [embedding]\nsids:")
+    (shop / "tables.yaml").write_text(tables.replace("id_map: ids.parquet\n", ""))
+    write(ADS)
+    learn = ("--levels", "2", "--codes", "8", "--no-plot", "--force")
+    assert invoke_grace("sids", "--data", shop, *learn).exit_code == 0
+    write(ADS + 5)
+    code, out, err = build(shop, *shards)
+    assert (code, "SIDs to 5 new ads" in out, err) == (0, True, "")
+    assert list(sids_of(shop)) == [*range(7, 7 + ADS + 5)]
+    assert load_snapshot(shop / "snapshots").ads.num_ads == ADS + 5
+
+
+def test_builds_at_once_give_a_new_ad_one_sid(shop: Path) -> None:
+    write_ads(shop, named(len(VECTORS)))
+    write_items(shop, named(len(VECTORS)), [*VECTORS])
+    inputs = ("build", "--data", shop, "--root", shop / "snapshots", "--json")
+    with ThreadPoolExecutor(2) as both:
+        done = list(both.map(lambda _: run_grace(*inputs), range(2)))
+    assert [each.returncode for each in done] == [0, 0], done
+    given = sorted(json.loads(each.stdout)["new_sids"] for each in done)
+    assert given == [0, len(VECTORS) - ADS]
+    assert pq.read_metadata(shop / "codebook" / "sids.parquet").num_rows == len(VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ((), "no vectors, or two tables: give --data FOLDER or --embeddings TABLE"),
+        (("--data", "{shop}", "--codes", "8"), "SIDs of new items come from --codebook"),
+        (
+            ("--data", "{shop}", "--out", "{shop}/new", "--codes", "8,200000,8,8"),
+            "--codes 8,200000,8,8: give 1 to 65,536 codes per level",
+        ),
+        (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
+    ],
+)
+def test_what_grace_sids_cannot_do_is_said(
+    shop: Path, options: tuple[str, ...], fault: str
+) -> None:
+    shutil.copytree(shop, shop / "bare", ignore=shutil.ignore_patterns("codebook"))
+    without_section(shop / "bare")
+    done = invoke_grace("sids", *(each.format(shop=shop) for each in options))
+    assert done.exit_code == 2
+    assert fault in done.stderr
+
+
+def test_an_existing_codebook_gets_no_advice_on_its_codes(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(1).standard_normal((1007, 5)).astype(np.float32)
+    np.save(tmp_path / "items.npy", vectors)
+    items = ("sids", "--embeddings", tmp_path / "items.npy")
+    learn = ("--out", tmp_path / "c", "--levels", "3", "--codes", "64", "--no-plot")
+    assert "fewer --codes or --levels" in invoke_grace(*items, *learn).stdout
+    again = invoke_grace(*items, "--codebook", tmp_path / "c")
+    assert (again.exit_code, "--codes" in again.stdout) == (0, False)

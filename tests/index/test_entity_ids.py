@@ -1,0 +1,178 @@
+"""Entities of any name: a build numbers them as it numbers ads, and their numbers stay."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from grace.configs.errors import InputError
+from grace.index.builder import BuildReport, Sharding, build, build_in_shards, spec_of
+from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
+from support.arrays import assert_same_arrays
+from support.builds import silent
+from support.raw_tables import FORMATS, write_codebook, write_table
+
+TABLES = """
+ads: {{files: [{files}], columns: {{ad_id: sku, brand: Brand Name}}, list_separator: "|"}}
+sids: codebook
+{id_map}
+entity_ids: {{brand: brands.parquet, seller: maps/sellers.parquet}}
+"""
+SCHEMA = """
+attributes: {country: {values: [US, NO]}}
+entities: [brand, campaign, seller]
+hash_seed: 7
+"""
+BRANDS = ("acme", "a,b=c d", "é", "7", "007", None, "")
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    """Ads of which some belong to no brand; the seller's ids are integers, and so is a campaign."""
+    return [
+        {
+            "sku": f"sku-{at}",
+            "country": "US",
+            "Brand Name": BRANDS[at % len(BRANDS)],
+            "campaign": at % 3 or None,
+            "seller": 10**12 + at % 4,
+        }
+        for at in range(first, first + count)
+    ]
+
+
+def write_shop(shop: Path, files: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
+    for name, of_file in files.items():
+        write_table(shop / name, of_file)
+    write_codebook(shop / "codebook", [f"sku-{at}" for at in range(90)])
+    tables = TABLES.format(files=", ".join(files), id_map="id_map: ids.parquet")
+    (shop / "tables.yaml").write_text(tables, encoding="utf-8")
+    (shop / "targeting.yaml").write_text(SCHEMA)
+    return shop
+
+
+def built(shop: Path, shards: int | None = None, root: str = "one") -> BuildReport:
+    spec = spec_of(read_data_folder(shop), shop / root)
+    if shards is None:
+        return build(spec, silent)
+    return build_in_shards(spec, Sharding(shards, run_rows=7), silent)
+
+
+def numbers(path: Path) -> dict[str, int]:
+    columns = pq.read_table(path).to_pydict()
+    return dict(zip(columns["item_id"], columns["ad_id"], strict=True))
+
+
+def entities_of(report: BuildReport) -> dict[int, tuple[int | None, ...]]:
+    """The ids of each ad's brand, campaign and seller, by the ad's number."""
+    snapshot = load_snapshot(report.path)
+    columns = [
+        [int(kind.ids[place]) if place >= 0 else None for place in kind.of_ad.tolist()]
+        for kind in snapshot.entities
+    ]
+    return dict(zip(snapshot.ads.ad_ids.tolist(), zip(*columns, strict=True), strict=True))
+
+
+def plain(given: Sequence[Mapping[str, Any]]) -> tuple[dict[str, int], ...]:
+    """The numbers of ads, brands and sellers, by order of arrival."""
+    maps: tuple[dict[str, int], ...] = ({}, {}, {})
+    for row in given:
+        for known, name in zip(maps, ("sku", "Brand Name", "seller"), strict=True):
+            if row[name] not in (None, ""):
+                known.setdefault(str(row[name]), len(known))
+    return maps
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_entities_of_any_name_get_numbers_which_stay(tmp_path: Path, form: str) -> None:
+    first, later = rows(0, 31), rows(31, 23)
+    shop = write_shop(tmp_path / "shop", {f"a.{form}": first[:20], f"b.{form}": first[20:]})
+    reports = [built(shop), built(shop, shards=3, root="shards")]
+    one, shards = (load_snapshot(report.path) for report in reports)
+    assert_same_arrays(one, shards)
+    late = [{**row, "Brand Name": f"late-{at % 2}"} for at, row in enumerate(later)]
+    write_table(shop / f"a.{form}", [*late, *first[:20]])  # the new ones come first
+    for given, report in ((first, reports[0]), ([*first, *late], built(shop, shards=2))):
+        ads, brands, sellers = plain(given)
+        assert entities_of(report) == {
+            ads[row["sku"]]: (
+                brands.get(row["Brand Name"]),
+                row["campaign"],
+                sellers[str(row["seller"])],
+            )
+            for row in given
+        }
+    files = ("ids.parquet", "brands.parquet", "maps/sellers.parquet")
+    assert tuple(numbers(shop / file) for file in files) == (ads, brands, sellers)
+
+
+def test_brands_have_numbers_though_the_ads_are_integers(tmp_path: Path) -> None:
+    given = [{**row, "sku": at} for at, row in enumerate(rows(0, 12))]
+    shop = write_shop(tmp_path, {"ads.csv": given})
+    (shop / "tables.yaml").write_text(TABLES.format(files="ads.csv", id_map=""), "utf-8")
+    write_codebook(shop / "codebook", range(12))
+    _, brands, _ = plain(given)
+    found = {ad: of_ad[0] for ad, of_ad in entities_of(built(shop)).items()}
+    assert found == {row["sku"]: brands.get(row["Brand Name"]) for row in given}
+    assert not (shop / "ids.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "reason"),
+    [
+        ("Brand Name", "ac\nme", "holds a line break"),
+        ("Brand Name", " acme", "has blanks around it"),
+        ("Brand Name", "x" * 1025, "is longer than 1024 characters"),
+        ("campaign", "summer", "is not an integer; name a file under entity_ids in tables.yaml"),
+    ],
+)
+def test_a_cell_that_names_no_entity_refuses_its_ad(
+    tmp_path: Path, column: str, value: str, reason: str
+) -> None:
+    shop = write_shop(tmp_path, {"ads.csv": [*rows(0, 9), {**rows(9, 1)[0], column: value}]})
+    with pytest.raises(InputError, match="1 ad"):
+        built(shop)
+    listed = (shop / "one" / "ended.rejects.jsonl").read_text(encoding="utf-8")
+    assert '"ad_id": "sku-9"' in listed
+    assert reason in listed
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("brand: brands", "bran: brands", "entity_ids: bran: no entity of the targeting schema"),
+        ("brand: brands.parquet, ", "", "got string; name a file under entity_ids in tables.yaml"),
+    ],
+)
+def test_maps_that_do_not_suit_the_schema_are_refused(
+    tmp_path: Path, old: str, new: str, fault: str
+) -> None:
+    shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
+    tables = (shop / "tables.yaml").read_text(encoding="utf-8")
+    (shop / "tables.yaml").write_text(tables.replace(old, new), "utf-8")
+    with pytest.raises(InputError, match=fault):
+        built(shop)
+
+
+def test_builds_whose_maps_are_in_another_order_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
+    spec = spec_of(read_data_folder(shop), shop / "one")
+    turned = dict(reversed([*spec.entity_ids.items()]))
+    done: list[int] = []
+
+    def build_often(at: int) -> None:
+        maps = turned if at else spec.entity_ids
+        for _ in range(3):
+            build(replace(spec, root=shop / f"root-{at}", entity_ids=maps), silent)
+        done.append(at)
+
+    threads = [threading.Thread(target=build_often, args=(at,), daemon=True) for at in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert sorted(done) == [0, 1]

@@ -1,0 +1,167 @@
+"""The Python client with the ids of a data folder, against a real server."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from grace.client import (
+    AsyncClient,
+    Client,
+    Events,
+    InvalidCallError,
+    RequestError,
+    RetrieveResult,
+    request_of,
+)
+from grace.index.tables.ids import DataIds
+from support.raw_tables import write_table
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+from support.text_shop import advertiser, sku, write_map, write_text_shop
+
+pytestmark = pytest.mark.subprocess
+
+TIMEOUT = 60.0
+
+
+@pytest.fixture(scope="module")
+def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
+
+
+def test_ads_entities_and_histories_are_the_ids_of_the_tables(
+    healthy_server: ServerProcess, serving_files: ServingFiles, shop: Path
+) -> None:
+    rows = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet").to_pylist()
+    of_ad = {row["ad_id"]: row for row in rows}
+    history = [row["ad_id"] for row in rows[:3]]
+    sids = [tuple(of_ad[ad]["sid"]) for ad in history]
+    with (
+        Client(healthy_server.address) as plain,
+        Client(healthy_server.address, ids=shop) as client,
+    ):
+        whole = plain.retrieve(sequences={"clicks": sids}, timeout=TIMEOUT)
+        items = [*map(sku, history)]
+        found = client.retrieve(sequences={"clicks": items}, timeout=TIMEOUT)
+        assert [(ad.ad_id, ad.item_id) for ad in found.ads] == [
+            (ad.ad_id, sku(ad.ad_id)) for ad in whole.ads
+        ]
+        assert {ad.item_id for ad in whole.ads} == {None}
+        assert found.ads[-1].item_id == sku(whole.ads[-1].ad_id)
+        assert f"item_id='{found.ads[1].item_id}'" in repr(found.ads)
+        first, second, *_ = whole.ads.ad_ids.tolist()
+        brand = of_ad[second]["advertiser"]
+        less = client.retrieve(
+            sequences={"clicks": items},
+            exclude_ads=[sku(first)],
+            exclude={"advertiser": advertiser(brand)},
+            timeout=TIMEOUT,
+        )
+        assert less.ads.ad_ids.tolist() == [
+            ad
+            for ad in whole.ads.ad_ids.tolist()
+            if ad != first and of_ad[ad]["advertiser"] != brand
+        ]
+        events = Events(
+            [items[0], "gone", sids[1], "gone", items[2]],
+            timestamps_ms=[1, 2, 3, 4, 5],
+            side={"action": [1, 2, 3, 1, 2]},
+        )
+        left = Events([sids[0], sids[1], sids[2]], [1, 3, 5], {"action": [1, 3, 2]})
+        asked = client.retrieve(sequences={"clicks": events}, timeout=TIMEOUT)
+        assert asked.unknown_items == ("gone",)
+        ids, unknown = DataIds(shop), list[str]()
+        same = request_of({"sequences": {"clicks": events}}, ids, unknown)
+        assert (same, unknown) == (request_of({"sequences": {"clicks": left}}), ["gone", "gone"])
+
+    async def asynchronous() -> RetrieveResult:
+        async with AsyncClient(healthy_server.address, ids=ids) as client:
+            return await client.retrieve(sequences={"clicks": items}, timeout=TIMEOUT)
+
+    assert list(asyncio.run(asynchronous()).ads) == list(found.ads)
+
+
+@pytest.mark.parametrize(
+    ("fields", "with_ids", "fault"),
+    [
+        (
+            {"exclude_ads": [7, "CJ-1"]},
+            False,
+            r"exclude_ads\[1\]: 'CJ-1': texts need the data folder",
+        ),
+        (
+            {"exclude": {"advertiser": "acme"}},
+            False,
+            r"exclude\.advertiser\.ids\[0\]: 'acme'",
+        ),
+        (
+            {"sequences": {"clicks": ["x"]}},
+            False,
+            r"features\.sequences\.clicks\.sids\[0\]: 'x': texts need .*ids=FOLDER\)",
+        ),
+        ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name one"),
+        (
+            {"exclude": {"campaign": ["x"]}},
+            True,
+            r"exclude\.campaign\.ids\[0\]: campaign 'x': not an integer from 0 .* tables\.yaml",
+        ),
+        (
+            {"sequences": {"clicks": Events(["x", "y"], [1])}},
+            True,
+            r"features\.sequences\.clicks\.timestamps_ms: 1 values, 2 events; send one",
+        ),
+    ],
+)
+def test_a_text_that_has_no_number_is_refused_with_its_path(
+    shop: Path, fields: Any, with_ids: bool, fault: str
+) -> None:
+    with (
+        Client("127.0.0.1:1", ids=shop if with_ids else None) as client,
+        pytest.raises(RequestError, match=f"^{fault}"),
+    ):
+        client.retrieve(**fields, timeout=TIMEOUT)
+
+
+def test_texts_of_digits_are_numbers_without_a_folder() -> None:
+    assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
+
+
+def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
+    healthy_server: ServerProcess,
+) -> None:
+    with Client(healthy_server.address) as client:
+        with pytest.raises(InvalidCallError, match=r"advertizer: no such name"):
+            client.retrieve(exclude={"advertizer": 3}, timeout=TIMEOUT)
+        found = client.retrieve(exclude={"advertizer": 3}, strict=False, timeout=TIMEOUT)
+        assert found.ignored_names == ("advertizer",)
+        assert client.retrieve({"exclude": {"advertizer": {"ids": [3]}}}, timeout=TIMEOUT).ads
+
+
+def test_a_map_that_a_build_changed_is_read_again(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    shop = write_text_shop(tmp_path, serving_files, ads=0)
+    (shop / "ads.parquet").unlink()  # a client needs the maps and the SIDs only
+    ids = DataIds(shop)
+    assert ids.names("ad", [7, 8]) == [None, None]
+    write_map(shop / "ids.parquet", {"new": 7})
+    assert (ids.names("ad", [7, 8]), ids.number("ad", "new")) == (["new", None], 7)
+    write_map(shop / "ids.parquet", {"new": 7, "newer": 8})
+    assert ids.number("ad", "newer") == 8
+    assert ids.sid("newest") is None
+    write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [1, 2]}])
+    assert ids.sid("newest") == (1, 2)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_folder_of_integers_has_texts_of_digits(tmp_path: Path, form: str) -> None:
+    rows = [{"ad_id": 12, "sid": [3, 4]}, {"ad_id": 7, "sid": [5, 6]}]
+    write_table(tmp_path / f"ads.{form}", rows)
+    (tmp_path / "tables.yaml").write_text(f"ads: {{files: [ads.{form}]}}")
+    ids = DataIds(tmp_path)
+    assert (ids.number("ad", "12"), ids.names("ad", [12])) == (12, ["12"])
+    assert (ids.number("brand", "3"), ids.names("brand", [3])) == (3, ["3"])
+    assert (ids.sid("7"), ids.sid("8")) == ((5, 6), None)

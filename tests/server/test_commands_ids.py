@@ -1,0 +1,136 @@
+"""`grace admin`, `retrieve` and `explain` with the ids of a data folder, on a real server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grace.index.targeting.schema import load_schema
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from support.health import status
+from support.in_process import invoke_grace
+from support.oracle import RawAd
+from support.retrieve_calls import Caller, message
+from support.server_process import ServerProcess
+from support.serving_files import ServingFiles
+from support.stage_cases import raw_ads
+from support.text_shop import advertiser, sku, write_map, write_text_shop
+
+pytestmark = pytest.mark.subprocess
+
+
+@pytest.fixture(scope="module")
+def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
+
+
+@pytest.fixture(scope="module")
+def server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    state = str(tmp_path_factory.mktemp("state"))
+    with ServerProcess(serving_files.write_config("ids.yaml", state_dir=state)) as running:
+        yield running
+
+
+@pytest.fixture
+def ads(serving_files: ServingFiles) -> dict[int, RawAd]:
+    catalogue = serving_files.folder / "catalogue"
+    schema = load_schema(catalogue / "targeting.yaml")
+    return {ad.ad_id: ad for ad in raw_ads(catalogue / "ads.parquet", schema)}
+
+
+def reply_of(server: ServerProcess, files: ServingFiles) -> RetrieveResponse:
+    caller = Caller(server.address)
+    try:
+        return caller.call(message(files.requests[0], max_ads=10_000)).response
+    finally:
+        caller.close()
+
+
+def admin(server: ServerProcess, *arguments: str | Path) -> str:
+    done = invoke_grace("admin", *arguments, "--address", server.admin)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
+    server: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
+) -> None:
+    before = list(reply_of(server, serving_files).ad_ids)
+    brand = ads[before[1]].entities["advertiser"]
+    stopped = {ad for ad in before if ads[ad].entities["advertiser"] == brand} | {before[0]}
+    admin(server, "stop", "ad", sku(before[0]), "--data", shop)
+    assert "update 2" in admin(server, "stop", "advertiser", advertiser(brand), "--data", shop)
+    assert not stopped & {*reply_of(server, serving_files).ad_ids}
+    listed = f"ad {sku(before[0])}\nadvertiser {advertiser(brand)}\n"
+    assert admin(server, "stops", "--data", shop) == listed
+    names = json.loads(admin(server, "stops", "--json", "--data", shop))
+    assert names == {"ad": [sku(before[0])], "advertiser": [advertiser(brand)]}
+    assert admin(server, "stops") == f"ad {before[0]}\nadvertiser {brand}\n"
+    asked = ("explain", "--ad", sku(before[1]), "--data", shop, "--address", server.admin)
+    done = invoke_grace(*asked)
+    assert f"advertiser {brand} is {advertiser(brand)}\n" in done.stdout
+    admin(server, "resume", "advertiser", advertiser(brand), "--data", shop)
+    admin(server, "resume", f"ad={sku(before[0])}", "--data", shop)
+    assert list(reply_of(server, serving_files).ad_ids) == before
+
+
+def test_weights_are_set_and_ended_by_the_ads_own_ids(
+    server: ServerProcess, shop: Path, ads: dict[int, RawAd]
+) -> None:
+    first, second, *_ = ads
+    said = admin(server, "weight", sku(first), sku(second), "--to", "-0.25", "--data", shop)
+    assert said.startswith("weighted -0.25; stopped ads of the served snapshot: 0, before 0 (")
+    assert status(server).updates.weights == 2
+    assert admin(server, "weight", str(first)).startswith("ended the live weights; ")
+    assert status(server).updates.weights == 1
+    admin(server, "weight", sku(second), "--data", shop)
+    assert status(server).updates.weights == 0
+
+
+def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
+    server: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
+) -> None:
+    file = shop / "request.json"
+    file.write_text(json.dumps(serving_files.requests[0]))
+    first = reply_of(server, serving_files).ad_ids[0]
+    brand = ads[first].entities["advertiser"]
+    write_map(shop / "advertisers.parquet", {"acme": brand})
+    options = ("--request", file, "--exclude", "advertiser=acme", "--data", shop)
+    done = invoke_grace("retrieve", *options, "--address", server.address, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    assert reply["counts"]["ads_excluded"] > 0
+    assert [each["item_id"] for each in reply["ads"]] == [*map(sku, map(int, reply["ad_ids"]))]
+    assert all(ads[int(ad)].entities["advertiser"] != brand for ad in reply["ad_ids"])
+    done = invoke_grace("explain", "--ad", sku(first), *options, "--address", server.admin)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert f"\nadvertiser {brand} is acme\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (("stop", "ad", "CJ-1"), "ad 'CJ-1': ids are 0 to 2^63 - 1; give --data FOLDER if its id"),
+        (("stop", "ad", "CJ-1", "DATA"), "not in its id map; name one of a table that was built"),
+        (
+            ("stop", "campaign", "x", "DATA"),
+            "campaign 'x': not an integer from 0 to 2^63 - 1; name",
+        ),
+        (("stop", "ad"), "ad: write LEVEL ID..., such as advertiser 7 9"),
+        (("weight", "7", "--to", "nan"), "weight"),
+        (("weight", "CJ-1", "--to", "2"), "ad 'CJ-1': ids are 0 to 2^63 - 1; give --data FOLDER"),
+    ],
+)
+def test_an_id_that_has_no_number_changes_nothing(
+    server: ServerProcess, shop: Path, arguments: tuple[str, ...], fault: str
+) -> None:
+    before = status(server).updates.sequence
+    options = ["--data", str(shop)] if "DATA" in arguments else []
+    given = [each for each in arguments if each != "DATA"]
+    done = invoke_grace("admin", *given, *options, "--address", server.admin)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert fault in done.stderr
+    assert status(server).updates.sequence == before

@@ -1,0 +1,65 @@
+"""Every command, as it runs in an installation without torch: one after another, in one folder."""
+
+import json
+import re
+from pathlib import Path
+
+from grace.configs.extras import install_command
+
+_FILES = {
+    "ads.csv": "ad_id,title,country\n7,Shoes,US|CA\n11,Hats,\n13,Socks,DE\n",
+    "index.json": json.dumps({"7": ["<a_1>", "<b_2>"], "11": ["<a_1>", "<b_3>"]}),
+    "sids.jsonl": "".join(f'{{"item_id": {ad}, "sid": [1, {ad}]}}\n' for ad in (7, 11, 13)),
+    "shop/tables.yaml": 'ads: {files: [../ads.csv], list_separator: "|"}\nsids: ../sids.jsonl\n',
+    "shop/targeting.yaml": "attributes:\n  country: {values: [CA, DE, US]}\n",
+}
+
+WORK = {
+    "synth": (0, "synth --preset tiny --out tiny"),
+    "init": (0, "init --ads ads.csv --out proposed"),
+    "import-sids": (0, "import-sids index.json --sid-space shop-1 --out ads.parquet"),
+    "build": (0, "build --data shop --sid-space shop-1 --vocab-sizes 16,16 --root root"),
+    "inspect": (0, "inspect root"),
+    "verify": (0, "verify root --deep"),
+    "publish": (0, "publish root 1"),
+    "admin": (1, "admin status --address 127.0.0.1:1"),
+    "retrieve": (1, "retrieve --address 127.0.0.1:1 --user country=US"),
+    "explain": (1, "explain --ad 7 --address 127.0.0.1:1 --user country=US"),
+    "doctor": (0, "doctor"),
+}
+"""The exit code and the arguments of each command that works. No server has port 1."""
+
+NEED = {
+    "demo": "demo",
+    "synth": "synth --preset demo --out demo",
+    "init-model": f"init-model --config {Path(__file__)} --out model",
+    "import-t5": "import-t5 none --sid-space shop-1 --vocab-sizes 8,8 --out model",
+    "sids": "sids --embeddings none.parquet --out codebook",
+    "train": "train --data tiny --out model",
+    "evaluate": "evaluate --data tiny --checkpoint none",
+    "serve": "serve --snapshots root --checkpoint none",
+    "bench": "bench eligibility --device cpu --tiny",
+    "doctor": "doctor --snapshots root",
+}
+"""The arguments of each command that needs the extra `serve`."""
+
+LINES = [*(line for _, line in WORK.values()), *NEED.values()]
+
+
+def write_inputs(folder: Path) -> None:
+    for name, text in _FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def faults_of(ends: dict[str, tuple[int, str]], python: str) -> list[str]:
+    """Compare exit code and standard error of each line with the tables."""
+    remedy = re.escape(install_command("serve").partition(" ")[2])
+    faults = [line for code, line in WORK.values() if ends[line][0] != code]
+    faults += [line for _, line in WORK.values() if "pip install" in ends[line][1]]
+    for name, line in NEED.items():
+        code, errors = ends[line]
+        needed = f"error: grace {name} needs (torch|uvloop): {re.escape(python)}\\S* {remedy}\n"
+        if code != 1 or not re.fullmatch(needed, errors):
+            faults.append(line)
+    return [f"{line}: {ends[line]}" for line in faults]
