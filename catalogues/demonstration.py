@@ -34,6 +34,9 @@ from grace.proto.retrieval_pb2 import RetrieveResponse
 
 CHECKPOINT = Path(model.__file__).parent / "demo"
 CPU = torch.device("cpu")
+CLICKED = ("physiotherapy clinic", "eye test", "orthodontist", "dental clinic")
+"""Products that the demonstration's user clicked, oldest first."""
+
 ROWS = 256
 """SIDs that the model scores at once."""
 
@@ -89,6 +92,7 @@ class Outcome:
 
     ads: float
     eligible_ads: float
+    wasted_sids: float  # those without an ad that the user may see
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,8 @@ class Comparison:
 
 
 def patient(snapshot: Snapshot, titles: Mapping[int, str]) -> dict[str, Any]:
-    """Return a request from Minneapolis, after clicks on four dental clinics anywhere."""
+    """Return a request from Minneapolis, after clicks on four ads that the user may see."""
     ads, trie = snapshot.ads, snapshot.trie
-    found = [ad_id for ad_id in sorted(titles) if "dental clinic" in titles[ad_id]]
-    leaves = np.searchsorted(ads.ad_offsets, ads.ordinals(found), side="right") - 1
-    clicked = list(dict.fromkeys(leaves.tolist()))[:4]
     user = {
         "country": ["US"],
         "age": ["25-34"],
@@ -114,7 +115,14 @@ def patient(snapshot: Snapshot, titles: Mapping[int, str]) -> dict[str, Any]:
         "language": ["en"],
         "location": ["us", "us/mn", "us/mn/minneapolis"],
     }
-    sids = trie.sids(np.array(clicked, np.int64)).flatten().tolist()
+    ordinals = ads.ordinals(sorted(titles)).tolist()
+    may_see = {
+        titles[ad_id]: ordinal
+        for ad_id, ordinal in zip(sorted(titles), ordinals, strict=True)
+        if all(reason.passes for reason in explain(snapshot, ordinal, user))
+    }
+    found = [next(may_see[title] for title in may_see if name in title) for name in CLICKED]
+    sids = trie.sids(np.searchsorted(ads.ad_offsets, found, side="right") - 1).flatten().tolist()
     return {
         "request_id": "dentist-minneapolis",
         "user": {name: {"values": values} for name, values in user.items()},
@@ -131,12 +139,15 @@ class Demonstration:
         require_match(self._model.spec, snapshot, CHECKPOINT)
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
 
-    def clicked(self, request: Request) -> list[str]:
-        """Return the title of an ad of each clicked SID, newest first."""
-        offsets, ads = self._snapshot.ads.ad_offsets, self._snapshot.ads.ad_ids
-        tokens = request["features"]["sequences"]["clicks"]["sids"]
-        leaves = reversed(self._leaves(tokens))
-        return [self._titles[int(ads[offsets[leaf]])] for leaf in leaves]
+    def clicked(self, request: Request) -> list[tuple[str, str]]:
+        """Return an ad of each clicked SID, and why the user may see it, newest first."""
+        user, tokens = user_of(request), request["features"]["sequences"]["clicks"]["sids"]
+        ads = [self._shown_ad(leaf, user) for leaf in reversed(self._leaves(tokens))]
+        assert not any(failed for _, failed in ads), "a click on an ineligible ad"
+        return [
+            (self._titles[ad_id], "; ".join(map(str, self._reasons(ad_id, user))))
+            for ad_id, _ in ads
+        ]
 
     def returned(self, request: Request, reply: RetrieveResponse) -> tuple[ReturnedAd, ...]:
         """Return the ads of a reply, best first."""
@@ -182,8 +193,10 @@ class Demonstration:
         matcher = ExactMatcher(self._snapshot, threads=1)
         counts = matcher.match(rows, offsets, leaves, scores, max_ads=0).counts
         return [
-            Outcome(int(ads), int(matched))
-            for ads, matched in zip(counts.generated, counts.matched, strict=True)
+            Outcome(int(ads), int(matched), int(wasted))
+            for ads, matched, wasted in zip(
+                counts.generated, counts.matched, counts.wasted, strict=True
+            )
         ]
 
     def _branch(

@@ -289,7 +289,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     if chosen.bare:
         shutil.rmtree(out / target.objects, ignore_errors=True)
         (out / ".lock").unlink(missing_ok=True)
-    print(library)
+    print(f"the native library is current: {library}")
     return 0
 
 

@@ -3,12 +3,13 @@
 A session opens with one of the person's tastes: a topic, often a favourite brand in it. A further
 step starts from one of the items just seen, mostly the last one, and goes to the same product line,
 brand, product, topic or family. Within such a group an item is drawn by its popularity, which is
-Zipf's law over the catalogue, preferably of a favourite brand or from the person's home country.
-Some steps return to an item seen before.
+Zipf's law over the catalogue, preferably of a favourite brand. Some steps return to an item seen
+before. A person meets only items with an ad that the person may see.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from grace.catalogues.arrays import (
     pick_by_share,
 )
 from grace.catalogues.synth.catalogue import Catalogue
+from grace.catalogues.synth.eligibility import Eligibility, Values
 from grace.catalogues.synth.learned_tokens import TOPIC_FAMILY
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
@@ -27,7 +29,7 @@ from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 ZIPF_EXPONENT = 0.8  # of the items' popularity by rank
 MOST_TASTES = 3
 NO_BRAND = -1
-NOTHING = -1  # stands for the item before the first one
+NOTHING = -1  # the item of a person who may see none
 
 _NEW_SESSION = 0.25
 _STEPS = ("line", "brand", "product", "topic", "family")
@@ -35,8 +37,9 @@ _STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
 _TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
 _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
-_TRIES = 3  # draws from a group, of which a favourite brand is preferred, then an item from home
-_RETURNS = 0.2  # steps, and openings of sessions, that go back to an item seen before
+_TRIES = 6  # draws from a group, for an item that the person may see, of a favourite brand
+_ROUNDS = 50  # of tries over the catalogue, until the person may see one
+_RETURNS = 0.15  # steps, and openings of sessions, that go back to an item seen before
 _RETURN_ODDS: FloatArray = np.power(
     0.85, np.arange(9)
 )  # of the items seen before the last one, newest first
@@ -47,22 +50,30 @@ _START_ODDS: FloatArray = np.power(
 # The clicks of requests without learned tokens.
 _SAME_LINE = 0.35  # clicks that stay with the product line of the click before
 _TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
-_MOST_CLICKS = 80
+MOST_CLICKS = 80
+
+
+class Person(Protocol):
+    @property
+    def attributes(self) -> Mapping[str, Sequence[str]]: ...
+    @property
+    def tastes(self) -> list[int]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class People:
     """One row per person; a person with fewer tastes repeats the first one."""
 
-    home: Int64Array  # [people] country
+    values: Values  # attributes and sets
     topics: Int64Array  # [people, MOST_TASTES]
     brands: Int64Array  # [people, MOST_TASTES] the taste's favourite brand, or NO_BRAND
 
     def __len__(self) -> int:
-        return len(self.home)
+        return len(self.topics)
 
     def rows(self, which: Int64Array) -> "People":
-        return People(self.home[which], self.topics[which], self.brands[which])
+        values = {name: values[which] for name, values in self.values.items()}
+        return People(values, self.topics[which], self.brands[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +104,10 @@ class _Shelf:
 class Browsing:
     """The process on one catalogue; an item is the index of a SID."""
 
-    country: Int64Array  # [items] home of the item's first ad
+    eligibility: Eligibility
     brand: Int64Array  # [items]
-    topic_popularity: FloatArray  # [topics]
     topic_brands: Int64Array  # [topics + 1] offsets into the brands
-    shelves: dict[str, _Shelf]  # by the names of _STEPS
+    shelves: dict[str, _Shelf]  # by the names of _STEPS, and the whole catalogue
 
     @classmethod
     def over(cls, catalogue: Catalogue) -> "Browsing":
@@ -111,44 +121,39 @@ class Browsing:
             "product": topic * PRODUCTS_PER_TOPIC + tree.line_product[tree.sid_line],
             "topic": topic,
             "family": TOPIC_FAMILY[topic],
+            "catalogue": np.zeros_like(topic),
         }
-        homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
         return cls(
-            country=catalogue.places.city_country[homes],
+            eligibility=Eligibility(catalogue),
             brand=brand,
-            topic_popularity=np.bincount(topic, popularity, minlength=len(TOPICS)).astype(float),
             topic_brands=offsets_of(np.bincount(tree.brand_topic, minlength=len(TOPICS))),
             shelves={name: _Shelf.of(group, popularity) for name, group in groups.items()},
         )
 
-    def people(self, size: int, rng: np.random.Generator) -> People:
-        """Draw tastes by the popularity of topics, and homes from items of the first taste."""
-        drawn = pick_by_share(rng, self.topic_popularity, size * MOST_TASTES)
-        topics = drawn.reshape(size, MOST_TASTES)
-        tastes = rng.integers(1, MOST_TASTES + 1, (size, 1))
-        topics = np.where(np.arange(MOST_TASTES) < tastes, topics, topics[:, :1])
-        home = self.country[self.shelves["topic"].draw(topics[:, 0], rng)[:, 0]]
-        return self.with_favourites(home, topics, rng)
-
-    def with_favourites(
-        self, home: Int64Array, topics: Int64Array, rng: np.random.Generator
+    def people(
+        self, persons: Sequence[Person], which: Int64Array, rng: np.random.Generator
     ) -> People:
-        """Return people of given homes and tastes, some with a favourite brand of a taste."""
+        """Make people like the persons of each row, with favourite brands of their own."""
+        topics = np.array([(each.tastes + each.tastes[:1] * 2)[:MOST_TASTES] for each in persons])
+        values = self.eligibility.values_of([each.attributes for each in persons])
+        topics = topics[which]
         first, brands = self.topic_brands[topics], np.diff(self.topic_brands)[topics]
         favourite = first + rng.integers(brands)
-        return People(
-            home, topics, np.where(rng.random(topics.shape) < _HAS_FAVOURITE, favourite, NO_BRAND)
-        )
+        has_favourite = rng.random(topics.shape) < _HAS_FAVOURITE
+        brands = np.where(has_favourite, favourite, NO_BRAND)
+        return People({name: each[which] for name, each in values.items()}, topics, brands)
 
     def walk(
         self, people: People, steps: int, rng: np.random.Generator
     ) -> tuple[Int64Array, BoolArray]:
-        """Return items, and which of them open a session.   [people, steps] each"""
+        """Return items, and which of them open a session.   [people, steps] each
+
+        All items of a person who may see none are NOTHING.
+        """
         items = np.empty((len(people), steps), np.int64)
         opens = rng.random((len(people), steps)) < _NEW_SESSION
         opens[:, 0] = True
-        nothing = np.full(len(people), NOTHING)
-        items[:, 0] = self._preferred(self._opening(people, rng), nothing, people)
+        items[:, 0] = self._first(people, rng)
         for step in range(1, steps):
             seen, before, opening = items[:, :step], items[:, step - 1], self._opening(people, rng)
             start = _one_of(seen, _START_ODDS, rng)
@@ -157,12 +162,31 @@ class Browsing:
             if step > 1:
                 returns = rng.random(len(people)) < _RETURNS
                 items[returns, step] = _one_of(seen[returns, :-1], _RETURN_ODDS, rng)
-            # Small groups may hold one item only; families do not.
-            stuck = np.flatnonzero(items[:, step] == before)
-            family = self.shelves["family"]
-            others = family.draw(family.group_of[before[stuck]], rng)
-            items[stuck, step] = self._preferred(others, before[stuck], people.rows(stuck))
+            # Small groups may hold no other item for this person.
+            for name in ("family", "catalogue"):
+                self._replace(items[:, step], before, people, name, rng)
         return items, opens
+
+    def _first(self, people: People, rng: np.random.Generator) -> Int64Array:
+        nothing = np.full(len(people), NOTHING)
+        items = self._preferred(self._opening(people, rng), nothing, people)
+        for _ in range(_ROUNDS):
+            self._replace(items, nothing, people, "catalogue", rng)
+        return items
+
+    def _replace(
+        self,
+        items: Int64Array,
+        before: Int64Array,
+        people: People,
+        shelf: str,
+        rng: np.random.Generator,
+    ) -> None:
+        """Draw items that are still those before from groups of a shelf, in place."""
+        if len(same := np.flatnonzero(items == before)):
+            group = self.shelves[shelf].group_of[before[same]]
+            tries = self.shelves[shelf].draw(group, rng)
+            items[same] = self._preferred(tries, before[same], people.rows(same))
 
     def _opening(self, people: People, rng: np.random.Generator) -> Int64Array:
         """Draw items that a session may open with.   [people, tries]"""
@@ -183,16 +207,15 @@ class Browsing:
         return tries
 
     def _preferred(self, tries: Int64Array, before: Int64Array, people: People) -> Int64Array:
-        """Choose a try that is not the item before, preferably of a favourite brand, or from home.
+        """Choose another item that the person may see, preferably of a favourite brand.
 
-        [people, tries] -> [people]
+        [people, tries] -> [people]: the item before, if none of the tries is one.
         """
-        another = tries != before[:, np.newaxis]
+        suits = (tries != before[:, np.newaxis]) & self.eligibility.of_items(people.values, tries)
         of_brand = self.brand[tries][:, :, np.newaxis] == people.brands[:, np.newaxis]
-        at_home = self.country[tries] == people.home[:, np.newaxis]
-        best = np.argmax(4 * another + 2 * of_brand.any(axis=2) + at_home, axis=1)
-        chosen: Int64Array = tries[np.arange(len(tries)), best]
-        return chosen
+        best = np.argmax(2 * suits + suits * of_brand.any(axis=2), axis=1)
+        row = np.arange(len(tries))
+        return np.where(suits[row, best], tries[row, best], before)
 
 
 def _one_of(seen: Int64Array, odds: FloatArray, rng: np.random.Generator) -> Int64Array:
@@ -213,29 +236,12 @@ DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
 """Takes one person's topics and home country; returns indices of SIDs, oldest first."""
 
 
-def histories_over(catalogue: Catalogue) -> DrawHistory:
-    """Return the process behind the clicks of requests.
-
-    With learned tokens it is that of the interaction log, so that a trained model can continue it.
-    """
-    return _browsed(catalogue) if catalogue.spec.learned_tokens else _picked(catalogue)
+def no_history(*_: object) -> Int64Array:
+    return np.zeros(0, np.int64)
 
 
-def _browsed(catalogue: Catalogue) -> DrawHistory:
-    browsing = Browsing.over(catalogue)
-
-    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
-        row = (tastes + tastes[:1] * MOST_TASTES)[:MOST_TASTES]
-        people = browsing.with_favourites(np.array([home]), np.array([row]), rng)
-        items, _ = browsing.walk(people, _count(rng), rng)
-        clicks: Int64Array = items[0]
-        return clicks
-
-    return draw
-
-
-def _picked(catalogue: Catalogue) -> DrawHistory:
-    """SIDs of the tastes, preferably from home, often one product line in a row."""
+def picked(catalogue: Catalogue) -> DrawHistory:
+    """Draw SIDs of the tastes, preferably from home, often one product line in a row."""
     tree, topic = catalogue.tree, catalogue.tree.sid_topic
     by_topic = np.argsort(topic, kind="stable")
     topic_offsets = offsets_of(np.bincount(topic, minlength=len(TOPICS)))
@@ -244,7 +250,7 @@ def _picked(catalogue: Catalogue) -> DrawHistory:
     country = catalogue.places.city_country[homes]
 
     def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
-        count = _count(rng)
+        count = click_count(rng)
         clicks = np.empty(count, np.int64)
         for at in range(count):
             if at and rng.random() < _SAME_LINE:
@@ -260,5 +266,5 @@ def _picked(catalogue: Catalogue) -> DrawHistory:
     return draw
 
 
-def _count(rng: np.random.Generator) -> int:
-    return int(np.clip(rng.lognormal(2.6, 0.8), 3, _MOST_CLICKS))
+def click_count(rng: np.random.Generator) -> int:
+    return int(np.clip(rng.lognormal(2.6, 0.8), 3, MOST_CLICKS))

@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
 from grace.catalogues.folder import sid_column, sid_metadata
-from grace.catalogues.synth.browsing import Browsing
+from grace.catalogues.synth.browsing import NOTHING, Browsing, no_history
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.schema import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS
 from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.users import Kind, User, draw_users
 
 FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user
+PROFILES = 1_000  # distinct attributes, sets and tastes of users
 TEST_SHARE = 0.15  # of the users, with all their events
 
 _WITHIN_SESSION_MS = 3 * MINUTE_MS  # mean time between events
@@ -26,6 +28,7 @@ _QUIET_MS = 72 * HOUR_MS  # mean time since a user's newest event
 class InteractionLog:
     """The events of one user after another, oldest first."""
 
+    users: list[User]
     offsets: Int64Array  # [users + 1] offsets into the events
     items: Int64Array  # [events] indices of SIDs
     times_ms: Int64Array  # [events]
@@ -39,15 +42,22 @@ class InteractionLog:
 
 
 def make_log(catalogue: Catalogue) -> InteractionLog:
-    """Return the interactions of `spec.log_users` people, the same on every call."""
-    users, rng = catalogue.spec.log_users, catalogue.spec.rng(Stream.LOG)
-    browsing = Browsing.over(catalogue)
-    items, opens = browsing.walk(browsing.people(users, rng), MOST_EVENTS, rng)
+    """Return the interactions of `spec.log_users` people, the same on every call.
+
+    They are fewer if the catalogue has no ad for some of them.
+    """
+    rng, browsing = catalogue.spec.rng(Stream.LOG), Browsing.over(catalogue)
+    profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, no_history, rng)
+    profile = rng.integers(PROFILES, size=catalogue.spec.log_users)
+    items, opens = browsing.walk(browsing.people(profiles, profile, rng), MOST_EVENTS, rng)
+    kept = np.flatnonzero(items[:, 0] != NOTHING)
+    items, opens, users = items[kept], opens[kept], len(kept)
     offsets = offsets_of(rng.integers(FEWEST_EVENTS, MOST_EVENTS + 1, users))
     place = np.repeat(np.arange(users), np.diff(offsets)), position_in_run(offsets)
     held_out = np.zeros(users, np.bool_)
     held_out[rng.permutation(users)[: round(users * TEST_SHARE)]] = True
     return InteractionLog(
+        users=[profiles[each] for each in profile[kept]],
         offsets=offsets,
         items=frozen(items[place]),
         times_ms=frozen(_times(offsets, opens[place], rng)),

@@ -4,15 +4,23 @@ Nearly one in two has what real traffic has and tidy data lacks: a country or an
 schema does not know, no location, dozens of places, missing attributes, no history.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from grace.catalogues.arrays import Int64Array
-from grace.catalogues.synth.browsing import DrawHistory, histories_over
+from grace.catalogues.synth.browsing import (
+    MOST_CLICKS,
+    NOTHING,
+    Browsing,
+    DrawHistory,
+    click_count,
+    no_history,
+    picked,
+)
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.places import COUNTRIES, Places, slug
 from grace.catalogues.synth.schema import (
@@ -68,22 +76,52 @@ class User:
     attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
     device: str  # what the request came from, whether or not its targeting attribute is set
     hour: int
+    tastes: list[int]  # topics, the strongest first
     clicks: Int64Array  # indices of SIDs, oldest first
 
 
 def make_users(catalogue: Catalogue) -> list[User]:
-    """Return `spec.num_users` people, each with the home of a random ad."""
+    """Return `spec.num_users` people with their clicks.
+
+    With learned tokens, their histories are like the log's, so that a trained model continues them.
+    """
     rng = catalogue.spec.rng(Stream.USERS)
-    draw_history = histories_over(catalogue)
-    ads = rng.integers(catalogue.num_ads, size=catalogue.spec.num_users)
+    kinds = [_KINDS.get(number % 16, Kind.ORDINARY) for number in range(catalogue.spec.num_users)]
+    if not catalogue.spec.learned_tokens:
+        return draw_users(catalogue, kinds, picked(catalogue), rng)
+    users, browsing = draw_users(catalogue, kinds, no_history, rng), Browsing.over(catalogue)
+    people = browsing.people(users, np.arange(len(users)), rng)
+    items, _ = browsing.walk(people, MOST_CLICKS, rng)
+    return [
+        user
+        if user.kind is Kind.NEWCOMER or history[0] == NOTHING
+        else replace(user, clicks=history[: click_count(rng)])
+        for user, history in zip(users, items, strict=True)
+    ]
+
+
+def draw_users(
+    catalogue: Catalogue,
+    kinds: Sequence[Kind],
+    draw_history: DrawHistory,
+    rng: np.random.Generator,
+) -> list[User]:
+    """Draw people, each with the home of a random ad."""
+    ads = rng.integers(catalogue.num_ads, size=len(kinds))
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
-    first_tastes = catalogue.tree.sid_topic[ad_sids]
-    users = []
-    for number, (city, taste) in enumerate(zip(cities, first_tastes, strict=True)):
-        kind = _KINDS.get(number % 16, Kind.ORDINARY)
-        users.append(_user(catalogue, draw_history, kind, int(city), int(taste), rng))
-    return users
+    topics, tastes = np.unique(catalogue.tree.sid_topic), catalogue.tree.sid_topic[ad_sids].tolist()
+    return [
+        _user(
+            catalogue,
+            draw_history,
+            kind,
+            city,
+            [taste, *rng.choice(topics, rng.integers(0, 3)).tolist()],
+            rng,
+        )
+        for kind, city, taste in zip(kinds, cities.tolist(), tastes, strict=True)
+    ]
 
 
 def _user(
@@ -91,11 +129,10 @@ def _user(
     draw_history: DrawHistory,
     kind: Kind,
     city: int,
-    first_taste: int,
+    tastes: list[int],
     rng: np.random.Generator,
 ) -> User:
-    others = rng.choice(np.unique(catalogue.tree.sid_topic), rng.integers(0, 3))
-    tastes = list(dict.fromkeys([first_taste, *others.tolist()]))
+    tastes = list(dict.fromkeys(tastes))
     topics = [TOPICS[taste] for taste in tastes]
     home = int(catalogue.places.city_country[city])
     device = DEVICES[rng.choice(len(DEVICES), p=_DEVICE_ODDS)]
@@ -110,6 +147,7 @@ def _user(
         attributes=attributes,
         device=device,
         hour=int(rng.integers(24)),
+        tastes=tastes,
         clicks=_NO_CLICKS if kind is Kind.NEWCOMER else draw_history(tastes, home, rng),
     )
 

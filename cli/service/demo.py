@@ -19,7 +19,6 @@ from grace.cli.service.ads_table import ad_lines
 from grace.cli.service.retrieve import stage_times
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
-from grace.configs.extras import install_command
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
@@ -53,7 +52,7 @@ and in another:
 def demo(
     out: Annotated[
         Path | None,
-        typer.Option(help="Keep the files here, with a picture. Without it, they are removed."),
+        typer.Option(help="Keep the files here, with a picture if matplotlib is installed."),
     ] = None,
     force: Force = False,
 ) -> None:
@@ -139,7 +138,8 @@ def _serve(
         _headline(f"2. One user, {request['request_id']}")
         for name, value in request["user"].items():
             print(f"  {name:9} {', '.join(value['values'])}")
-        print(f"  {'clicked':9} {'; '.join(demonstration.clicked(request))}")
+        for title, why in demonstration.clicked(request):
+            print(f"  {'clicked':9} {title}\n{'':12}{why}")
         best = reply.sids.tokens[: reply.sids.length]
         _headline(f"3. The server's best SID for this user, {' '.join(map(str, best))}")
         _show_steps(demonstration.steps(request, best))
@@ -148,7 +148,7 @@ def _serve(
         print(f"  The server's times: {stage_times(reply)}")
         requests = [request, *_requests_with_clicks(folder / "requests.jsonl")]
         counts = [client.retrieve(r, timeout=CALL_SECONDS).message.counts for r in requests]
-    targeted = [Outcome(each.ads_generated, each.ads_matched) for each in counts]
+    targeted = [Outcome(each.ads_generated, each.ads_matched, wasted_sids=0) for each in counts]
     without = demonstration.without_targeting(requests)
     comparisons = [
         Comparison("this user", without[0], targeted[0]),
@@ -203,7 +203,9 @@ def _show_bars(comparisons: "Sequence[Comparison]", searched: str) -> None:
     print(
         f"\nWith the same compute, targeting while decoding finds {user.targeted.eligible_ads:.0f} "
         f"ads that this user may see instead of\n{user.without.eligible_ads:.0f}. The {users.name} "
-        f"is {users.targeted.eligible_ads:.0f} instead of {users.without.eligible_ads:.0f}."
+        f"is {users.targeted.eligible_ads:.0f} instead of {users.without.eligible_ads:.0f}.\n"
+        f"Without targeting, {user.without.wasted_sids:.0f} of these SIDs have no ad for "
+        f"this user. The {users.name} is {users.without.wasted_sids:.0f}.\nWith it, none is wasted."
     )
 
 
@@ -236,15 +238,15 @@ def _mean(outcomes: "Sequence[Outcome]") -> "Outcome":
     return Outcome(
         sum(each.ads for each in outcomes) / count,
         sum(each.eligible_ads for each in outcomes) / count,
+        sum(each.wasted_sids for each in outcomes) / count,
     )
 
 
 def _draw(comparisons: "Sequence[Comparison]", searched: str, file: Path) -> None:
     try:
         from grace.catalogues.demonstration_picture import draw
-    except ModuleNotFoundError as error:
-        print(f"  no picture, since {error.name} is missing: {install_command('plots')}")
-        return
+    except ModuleNotFoundError:
+        return  # without matplotlib, the bars above are all
     draw(comparisons, searched, file)
     print(f"  the same as a picture: {file}")
 

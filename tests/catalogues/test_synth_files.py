@@ -2,15 +2,28 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
-from grace.catalogues.synth import Catalogue, Written, make_requests, preset_spec, write_folder
+from grace.catalogues.synth import (
+    Catalogue,
+    CatalogueSpec,
+    Written,
+    make_catalogue,
+    make_requests,
+    make_users,
+    preset_spec,
+    write_folder,
+    write_raw_folder,
+)
+from grace.catalogues.synth.eligibility import Values
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
@@ -20,7 +33,7 @@ from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import load_schema
-from support.oracle import RawAd, eligible
+from support.oracle import RawAd, User, eligible
 
 Folder = tuple[Path, Written]
 
@@ -233,6 +246,60 @@ def _rules(
 ) -> dict[str, tuple[frozenset[str] | None, frozenset[str] | None]]:
     lists = {name: frozenset(each) for name, each in catalogue.campaigns.rule(campaign).items()}
     return {name: (lists.get(name), lists.get(f"{name}_exclude")) for name in SCHEMA.names}
+
+
+SPECS = {
+    "tiny": replace(preset_spec("tiny", sids=1_111, seed=5), log_users=333),
+    "districts": replace(preset_spec("small", sids=55_555, seed=7), log_users=222),
+    "few SIDs": replace(preset_spec("tiny", sids=64, seed=9), log_users=111),
+    "learned": replace(preset_spec("demo", seed=1), log_users=333),
+}
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_everyone_in_a_log_met_only_ads_that_they_may_see(
+    spec: CatalogueSpec, tmp_path: Path
+) -> None:
+    """Of a SID, the user may see an ad; of the raw log, the clicked ad itself."""
+    for made in (spec, replace(spec, learned_tokens=False)):
+        catalogue = make_catalogue(made)
+        log, offsets = make_log(catalogue), catalogue.ad_offsets
+        users = [user.attributes for user in log.users]
+        met = {(int(user), int(item)) for user, item in zip(log.event_user, log.items, strict=True)}
+        for user, item in met:
+            below = range(offsets[item], offsets[item + 1])
+            assert any(_may_see(catalogue, users[user], ad) for ad in below), (user, item)
+    write_raw_folder(spec, tmp_path)
+    ad_of = {f"SKU-{ad_id}": ad for ad, ad_id in enumerate(catalogue.ad_ids)}
+    clicks = csv.read_csv(tmp_path / "clicks.csv").select(["uid", "item"]).to_pylist()
+    assert len(clicks) == len(log.items)
+    for user, sku in {(click["uid"], click["item"]) for click in clicks}:
+        assert _may_see(catalogue, users[int(user.removeprefix("user-")) - 1], ad_of[sku])
+
+
+def test_the_histories_in_requests_that_continue_a_log_are_such_too() -> None:
+    catalogue = make_catalogue(preset_spec("demo", seed=1))
+    offsets, histories = catalogue.ad_offsets, 0
+    for user in make_users(catalogue):
+        for item in set(user.clicks.tolist()):
+            below = range(offsets[item], offsets[item + 1])
+            assert any(_may_see(catalogue, user.attributes, ad) for ad in below), user.name
+        histories += len(user.clicks) >= 3
+    assert histories >= 60
+
+
+def _may_see(catalogue: Catalogue, user: User, ad: int) -> bool:
+    raw = RawAd(ad, (0,), rules=_rules(catalogue, int(catalogue.ad_campaigns[ad])))
+    return eligible(SCHEMA, raw, user)
+
+
+def _users(catalogue: Catalogue, values: Values) -> list[User]:
+    """Return the attributes and sets of a log's people as strings."""
+    known = {name: catalogue.campaigns.column(name).lists.values for name in SCHEMA.names}
+    return [
+        {name: [known[name][each] for each in values[name][row] if each >= 0] for name in known}
+        for row in range(len(values["country"]))
+    ]
 
 
 def test_a_build_accepts_every_ad_and_all_of_its_rules(

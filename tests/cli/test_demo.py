@@ -65,6 +65,12 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     assert re.search(r"^ +location: any of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
 
 
+def test_the_user_may_see_every_ad_that_was_clicked(shown: str) -> None:
+    clicks = re.findall(r"^  clicked +\w.*\n {12}(.*)$", shown, re.MULTILINE)
+    assert len(clicks) == 4
+    assert all("location: any of us/mn" in why for why in clicks)
+
+
 def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
     own, own_targeted, mean, mean_targeted = found_ads(shown)
     assert own_targeted[0] > 1.2 * own[0]
@@ -72,6 +78,9 @@ def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
     last = f"finds {own_targeted[0]} ads that this user may see instead of\n{own[0]}. "
     assert last in shown
     assert f" users is {mean_targeted[0]} instead of {mean[0]}.\n" in shown
+    wasted = re.search(r"targeting, (\d+) of these SIDs .* is (\d+)\.\n", shown)
+    assert wasted is not None
+    assert all(0 < int(sids) < 64 for sids in wasted.groups())
 
 
 def test_the_demo_ends_its_server_and_leaves_a_picture(shown: str, folder: Path) -> None:

@@ -209,8 +209,12 @@ def test_a_source_that_changes_during_the_build_fails_it(
     assert not (root / "new" / LIBRARY).exists()
 
 
-def test_a_bare_build_leaves_only_the_library_and_its_record(root: Path) -> None:
+def test_a_bare_build_leaves_only_the_library_and_its_record(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["--bare", "--out", str(root / "new")], root) == 0
+    library = root / "new" / LIBRARY
+    assert capsys.readouterr().out == f"the native library is current: {library}\n"
     left = {file.name for file in (root / "new").iterdir()}
     assert left == {LIBRARY, CPU.record}
 
