@@ -37,7 +37,7 @@ _STEP_ODDS = np.array([0.30, 0.25, 0.25, 0.14, 0.06])
 _TASTE_ODDS = np.array([0.6, 0.28, 0.12])  # the first taste is the strongest
 _HAS_FAVOURITE = 0.6  # tastes that have a favourite brand
 _KEEPS_TO_FAVOURITE = 0.7  # sessions of such a taste that open with it
-_TRIES = 6  # draws from a group, for an item that the person may see, of a favourite brand
+_TRIES = 6  # draws from a group, of which one that the person may see is chosen
 _ROUNDS = 50  # of tries over the catalogue, until the person may see one
 _RETURNS = 0.15  # steps, and openings of sessions, that go back to an item seen before
 _RETURN_ODDS: FloatArray = np.power(
@@ -182,7 +182,7 @@ class Browsing:
         shelf: str,
         rng: np.random.Generator,
     ) -> None:
-        """Draw items that are still those before from groups of a shelf, in place."""
+        """Draw the items that equal those before again, in place, from groups of a shelf."""
         if len(same := np.flatnonzero(items == before)):
             group = self.shelves[shelf].group_of[before[same]]
             tries = self.shelves[shelf].draw(group, rng)

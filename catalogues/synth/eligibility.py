@@ -1,4 +1,4 @@
-"""Decide who may see which ad, on arrays: people in a log met no other ads.
+"""Decide who may see which ad, on arrays: people in a log meet no other ads.
 
 The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets.
 """
@@ -85,7 +85,7 @@ class Eligibility:
         return values
 
     def of_ads(self, values: Values, people: Int64Array, ads: Int64Array) -> BoolArray:
-        """Tell for each pair of a person and an ad whether the person may see it.   [pairs]"""
+        """Return for each pair of a person and an ad whether the person may see it.   [pairs]"""
         campaigns, left = self.catalogue.ad_campaigns[ads], np.arange(len(ads))
         for test in self._tests:
             kept = test.column.choice[campaigns[left]] == NO_RULE
@@ -97,7 +97,7 @@ class Eligibility:
         return may_see
 
     def of_items(self, values: Values, items: Int64Array) -> BoolArray:
-        """Tell whether people may see any ad of items.   [people, n]"""
+        """Return whether people may see any ad of items.   [people, n]"""
         people = np.repeat(np.arange(len(items)), items.shape[1])
         pairs, offsets, ads = self._ads_of(items.reshape(-1))
         may_see = self.of_ads(values, people[pairs], ads)

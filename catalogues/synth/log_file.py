@@ -44,7 +44,7 @@ class InteractionLog:
 def make_log(catalogue: Catalogue) -> InteractionLog:
     """Return the interactions of `spec.log_users` people, the same on every call.
 
-    They are fewer if the catalogue has no ad for some of them.
+    There are fewer if the catalogue has no ad for some of them.
     """
     rng, browsing = catalogue.spec.rng(Stream.LOG), Browsing.over(catalogue)
     profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, no_history, rng)

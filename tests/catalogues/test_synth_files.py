@@ -260,7 +260,7 @@ SPECS = {
 def test_everyone_in_a_log_met_only_ads_that_they_may_see(
     spec: CatalogueSpec, tmp_path: Path
 ) -> None:
-    """Of a SID, the user may see an ad; of the raw log, the clicked ad itself."""
+    """The user may see an ad of each SID, and in the raw log the clicked ad itself."""
     for made in (spec, replace(spec, learned_tokens=False)):
         catalogue = make_catalogue(made)
         log, offsets = make_log(catalogue), catalogue.ad_offsets
@@ -277,7 +277,7 @@ def test_everyone_in_a_log_met_only_ads_that_they_may_see(
         assert _may_see(catalogue, users[int(user.removeprefix("user-")) - 1], ad_of[sku])
 
 
-def test_the_histories_in_requests_that_continue_a_log_are_such_too() -> None:
+def test_the_users_of_requests_clicked_only_ads_that_they_may_see_too() -> None:
     catalogue = make_catalogue(preset_spec("demo", seed=1))
     offsets, histories = catalogue.ad_offsets, 0
     for user in make_users(catalogue):
