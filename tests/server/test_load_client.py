@@ -37,7 +37,8 @@ def test_the_client_and_the_server_count_the_same_calls(
 ) -> None:
     data, out = write_requests(serving_files, tmp_path / "requests.jsonl"), tmp_path / "out.json"
     before = Counters.of(healthy_server)
-    reasons = ("wrong_sid_space", "invalid_field")
+    # On a busy machine the server refuses some, too.
+    reasons = ("wrong_sid_space", "invalid_field", "overloaded", "deadline_unmeetable")
 
     def failures(reason: str) -> float:
         return healthy_server.metric("grace_request_failures_total", reason=reason)
@@ -57,7 +58,7 @@ def test_the_client_and_the_server_count_the_same_calls(
     assert (seen.ok, seen.failures) == (own["ok"] + 3, own["failed"])
     assert result["statusCodeDistribution"]["OK"] == own["ok"]
     assert own["reasons"] == {
-        reason: failures(reason) - failed_before[reason] for reason in reasons
+        reason: failed for reason in reasons if (failed := failures(reason) - failed_before[reason])
     }
     assert all(own["ms"][part]["p50"] >= 0 for part in ("queue", "generate", "overhead"))
 

@@ -12,6 +12,19 @@ _FILES = {
     "sids.jsonl": "".join(f'{{"item_id": {ad}, "sid": [1, {ad}]}}\n' for ad in (7, 11, 13)),
     "shop/tables.yaml": 'ads: {files: [../ads.csv], list_separator: "|"}\nsids: ../sids.jsonl\n',
     "shop/targeting.yaml": "attributes:\n  country: {values: [CA, DE, US]}\n",
+    "vectors.jsonl": "".join(f'{{"item_id": {ad}, "vector": [0.5, {ad}]}}\n' for ad in (7, 11)),
+    "checkpoint/model.yaml": """
+sid_space: shop-1
+vocab_sizes: [16, 16]
+inputs: {clicks: {kind: sequence, max_length: 5}}
+encoder:
+  t5: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24, history: clicks, num_tokens: 33,
+       token_offsets: [1, 17], eos_token: 0}
+decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24}
+""",
+    "checkpoint/model.safetensors": "torch is needed before this is read",
+    "serve.yaml": "snapshots: root\ncheckpoint: checkpoint\n"
+    "generation: {max_batch: 1, profiles: {full: {beams: [1, 4], num_sids: 4}}}\n",
 }
 
 WORK = {
@@ -34,10 +47,10 @@ NEED = {
     "synth": "synth --preset demo --out demo",
     "init-model": f"init-model --config {Path(__file__)} --out model",
     "import-t5": "import-t5 none --sid-space shop-1 --vocab-sizes 8,8 --out model",
-    "sids": "sids --embeddings none.parquet --out codebook",
+    "sids": "sids --embeddings vectors.jsonl --codes 2 --out codebook",
     "train": "train --data tiny --out model",
     "evaluate": "evaluate --data tiny --checkpoint none",
-    "serve": "serve --snapshots root --checkpoint none",
+    "serve": "serve --config serve.yaml",
     "bench": "bench eligibility --device cpu --tiny",
     "doctor": "doctor --snapshots root",
 }
