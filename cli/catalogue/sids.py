@@ -80,6 +80,9 @@ def sids(
     if (data is None) == (embeddings is None):
         raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
     if data is not None:
+        if any((ids, id_column, vector_column)):
+            named = "--ids, --id-column, --vector-column: tables.yaml names the columns of"
+            raise InputError(f"{named} {data}; leave the options out")
         items, place = _of_folder(data)
     else:
         items, place = open_items(str(embeddings), ids, id_column, vector_column), None

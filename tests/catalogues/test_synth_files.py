@@ -23,7 +23,6 @@ from grace.catalogues.synth import (
     write_folder,
     write_raw_folder,
 )
-from grace.catalogues.synth.eligibility import Values
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
@@ -291,15 +290,6 @@ def test_the_users_of_requests_clicked_only_ads_that_they_may_see_too() -> None:
 def _may_see(catalogue: Catalogue, user: User, ad: int) -> bool:
     raw = RawAd(ad, (0,), rules=_rules(catalogue, int(catalogue.ad_campaigns[ad])))
     return eligible(SCHEMA, raw, user)
-
-
-def _users(catalogue: Catalogue, values: Values) -> list[User]:
-    """Return the attributes and sets of a log's people as strings."""
-    known = {name: catalogue.campaigns.column(name).lists.values for name in SCHEMA.names}
-    return [
-        {name: [known[name][each] for each in values[name][row] if each >= 0] for name in known}
-        for row in range(len(values["country"]))
-    ]
 
 
 def test_a_build_accepts_every_ad_and_all_of_its_rules(

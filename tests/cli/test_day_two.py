@@ -197,6 +197,7 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
             "--codes 8,200000,8,8: give 1 to 65,536 codes per level",
         ),
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
+        (("--data", "{shop}", "--id-column", "sku"), "leave the options out"),
     ],
 )
 def test_grace_sids_says_what_it_cannot_do(
