@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
+from grace.index.proposal.names import is_entity, plain_name
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
@@ -213,7 +214,9 @@ def read_facts(
         for batch in file.batches(file.schema.names, BATCH_ROWS):
             for name, facts in found.items():
                 if name in file.schema.names:
-                    _add(facts, batch.column(name), file.format is Format.CSV, separator)
+                    whole = separator == "," and is_entity(plain_name(name))  # `Acme, Inc.`
+                    splits = None if whole else separator
+                    _add(facts, batch.column(name), file.format is Format.CSV, splits)
                 else:
                     _add(facts, pa.nulls(batch.num_rows), False, None)
             done += batch.num_rows

@@ -77,8 +77,8 @@ class UserColumn:
         if len({*map(singular, both)}) == 1:
             return 1
         numbers = all(map(str.isdecimal, self.values))  # may be equal by chance
-        other = numbers or names.is_about_ads(plain_name(facts.name))
-        return 2 if self.shows_users_of(facts) and not other else None
+        chance = numbers or facts.are_flags or names.is_about_ads(plain_name(facts.name))
+        return 2 if self.shows_users_of(facts) and not chance else None
 
     def shows_users_of(self, facts: ColumnFacts) -> bool:
         """Return whether users have the values of an ads column."""

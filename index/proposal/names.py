@@ -19,15 +19,16 @@ _LEXICON = {
 }
 ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
 USER_NAMES, TIME_NAMES, ACTION_NAMES = (_LEXICON[key] for key in ("users", "times", "actions"))
-SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, AD_STATES = (
+SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORDS, AD_STATES = (
     frozenset(_LEXICON[key])
-    for key in ("several", "user_codes", "vectors", "prose", "bounds", "ad_states")
+    for key in ("several", "user_codes", "vectors", "prose", "bounds", "lettered", "ad_states")
 )
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
-_NEGATIVE = "|".join(_LEXICON["negative"])
-_EXCLUDE_AFTER = re.compile(rf"(.+)_({_NEGATIVE})")
-_EXCLUDE_BEFORE = re.compile(rf"({_NEGATIVE})_(?!to_)(.+)")
+_NEGATIVE, _DOUBTFUL, _AROUND = (
+    frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative", "around")
+)
+_NOT_NEGATIVE = re.compile(r"(^|_)(no(_of_|$)|not_to_exceed)")
 
 
 def plain_name(column: str) -> str:
@@ -49,20 +50,21 @@ def stem(plain: str) -> str:
     return _ID_ENDING.sub("", plain)
 
 
-def rule_name(plain: str) -> str:
-    """Return `countries` for `countries_allowed`, `target_countries` and the like."""
-    return (
-        "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["targeting"])
-        or plain
-    )
+def rule_name(plain: str, more: Collection[str] = ()) -> str:
+    """Return `countries` for `countries_allowed`, `target_countries` and the like.
+
+    `more` are other words that the name loses.
+    """
+    without = {*_LEXICON["targeting"], *more}
+    return "_".join(each for each in plain.split("_") if singular(each) not in without) or plain
 
 
 def names_users(plain: str) -> bool:
     """Return whether the name says that a column limits who may see an ad."""
     found = words(plain)
-    limits = found & {*_LEXICON["targeting"]}
+    of_people = found & {*_LEXICON["people"]} and found & {*_LEXICON["entities"]}
     of_users = found & _USER_WORDS and not is_about_ads(plain)
-    return bool(limits or of_users) and not found & PROSE_WORDS
+    return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
 
 
 def is_about_ads(plain: str) -> bool:
@@ -71,6 +73,8 @@ def is_about_ads(plain: str) -> bool:
 
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
+    if is_negative(plain) or words(plain) & {*_LEXICON["targeting"], *_LEXICON["people"]}:
+        return False
     last = stem(plain.removesuffix("_name")).split("_")[-2:]
     return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
 
@@ -94,11 +98,14 @@ def weight_rank(plain: str) -> float:
 
 def excluded_by(plain: str) -> str | None:
     """Return `country` for `country_exclude`, `excluded_country` and the like; else None."""
-    plain = rule_name(plain)
-    if found := _EXCLUDE_AFTER.fullmatch(plain):
-        return found[1]
-    found = _EXCLUDE_BEFORE.fullmatch(plain)
-    return found[2] if found else None
+    base, named = rule_name(plain, _NEGATIVE | _DOUBTFUL | _AROUND), names_users(plain)
+    sure = named or (base != plain and words(plain) & _NEGATIVE)
+    return base if sure and is_negative(plain) else None
+
+
+def is_negative(plain: str) -> bool:
+    """Return whether the name may be that of an exclude list."""
+    return bool(words(_NOT_NEGATIVE.sub("_", plain)) & (_NEGATIVE | _DOUBTFUL))
 
 
 def base_column(base: str, plain: Mapping[str, str]) -> str | None:
@@ -107,7 +114,7 @@ def base_column(base: str, plain: Mapping[str, str]) -> str | None:
     `countries` leads to `countries`, then to `country`, then to `country_code`.
     """
     one = singular(base)
-    plain = {column: rule_name(name) for column, name in plain.items()}
+    plain = {column: rule_name(name, _AROUND) for column, name in plain.items()}
     same = [column for column, name in plain.items() if name == base]
     alike = [column for column, name in plain.items() if singular(name) == one]
     longer = [column for column, name in plain.items() if name.startswith(f"{one}_")]

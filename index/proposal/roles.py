@@ -24,6 +24,7 @@ from grace.index.proposal.names import (
     plain_name,
     rule_name,
     singular,
+    stem,
     weight_rank,
     words,
 )
@@ -36,6 +37,7 @@ _OWN_TEXTS = 0.8  # distinct values by rows with a value, from which on a column
 _FEW_ROWS = 20
 _LEAST_DIMS = 8  # of lists of floats that are embeddings under any name
 _DESCRIBES = "nothing says that it limits who may see the ad"
+_UNNAMED = "the column has no name, so a build cannot read it: give it one"
 
 
 class Role(StrEnum):
@@ -97,7 +99,7 @@ def decide(
     chosen.weight()
     chosen.title()
     chosen.excludes()
-    for column in facts:
+    for column in sorted(facts, key=lambda column: not is_entity(plain_name(column))):
         chosen.other(column)
     chosen.doubt_second_lists()
     chosen.note_cases()
@@ -193,7 +195,7 @@ class _Choice:
             facts = self._facts[column]
             if base is None or column in self.decisions or not facts.may_be_rule:
                 continue
-            bound = facts.kind is Kind.INTEGER and words(base) & names.BOUND_WORDS
+            bound = facts.kind is Kind.INTEGER and words(plain) & names.BOUND_WORDS
             if bound or (facts.are_flags and not column.endswith(EXCLUDE_SUFFIX)):
                 continue
             others = {
@@ -206,7 +208,7 @@ class _Choice:
             }
             include = base_column(base, others)
             stated = facts.values or facts.nested or column.endswith(EXCLUDE_SUFFIX)
-            if include is None and not stated:
+            if include is None and not (stated or names_users(plain)):
                 continue
             self._pair(singular(base) if include is None else self._plain[include], include, column)
 
@@ -235,21 +237,26 @@ class _Choice:
         if user is not None and user.shows_users_of(facts):
             other = user.rank(facts) == 2 and plain_name(user.column) in self._plain.values()
             seen = "" if other else f"; the log's users have such values ({user.column})"
-        if (fault := self._no_rule(facts, plain)) is not None:
-            lost = facts.nested if facts.kind is Kind.EMPTY else named
+        fault = self._no_rule(facts, plain) if column else _UNNAMED
+        lost = named or seen or (facts.nested and facts.kind is Kind.EMPTY)
+        if fault is not None and not (lost and facts.may_be_rule and facts.values):
             self.take(column, Role.LEFT_OUT if lost else Role.IGNORED, "", fault)
             return
-        name = self._names.name_of(rule_name(plain), column)
+        negative = names.is_negative(plain)
+        name = self._names.name_of(rule_name(plain), *[column][negative:])
         role, reason = self._rule(plain, facts, facts)
-        if named or seen:
+        if negative:
+            name, role = name + EXCLUDE_SUFFIX, Role.SET
+        elif fault is None and (named or seen):
             self.take(column, role, name, reason if named else reason + seen, role)
-        else:
-            reason = f"{facts.shown_values}: {_DESCRIBES}"
-            self.take(column, Role.LEFT_OUT, name, reason, role)
+            return
+        reason = f"{facts.shown_values}: {_DESCRIBES}" if fault is None else fault + seen
+        self.take(column, Role.LEFT_OUT, name, reason, role)
 
     def doubt_second_lists(self) -> None:
         """Add whose exclude list a rule may be, by its values: its name may hide it."""
-        rules = [each for each in self.decisions.values() if each.role in (*RULES, Role.LEFT_OUT)]
+        stated = [each for each in self.decisions.values() if each.role is not Role.EXCLUDE]
+        rules = [each for each in stated if each.rule_role and not each.facts.are_flags]
         for one, other in permutations([each for each in rules if len(each.facts.values) > 1], 2):
             values, others = one.facts.values, other.facts.values
             first = values == others and rules.index(one) < rules.index(other)
@@ -294,7 +301,7 @@ class _Choice:
     def _no_rule(self, facts: ColumnFacts, plain: str) -> str | None:
         """Return why the values of a column are no rule; None if they may be one."""
         named = words(plain)
-        if facts.kind is Kind.EMPTY and not (facts.nested and names_users(plain)):
+        if facts.kind is Kind.EMPTY and (named & names.PROSE_WORDS or not names_users(plain)):
             return "no value in any row"
         if weight_rank(plain) < np.inf and facts.typed_text and facts.kind is not Kind.TEXT:
             return f"{facts.kind.value} as text: cast the column to numbers to use it"
@@ -306,13 +313,13 @@ class _Choice:
             return f"{facts.shown_values}: describes the ad, by its name"
         if facts.nested:
             return None
-        if facts.are_flags:
+        if facts.are_flags and not named & names.LETTERED_WORDS:
             return "yes or no: a fact about the ad; a rule names values of users"
         if facts.kind is Kind.INTEGER and (
-            named & names.BOUND_WORDS or not named & names.CODE_WORDS
+            words(stem(plain)) & names.BOUND_WORDS or not named & names.CODE_WORDS
         ):
             number = "integers" + ("" if is_entity(plain) else f", {facts.shown_values}")
-            return f"{number}: no rule compares numbers; list the users' values that may see the ad"
+            return f"{number}: no rule compares numbers; codes that users have may be a rule"
         if facts.longest > _LONGEST_VALUE:
             return f"texts of up to {facts.longest:,} characters: prose"
         if "state" in named and names.AD_STATES & {*map(str.casefold, facts.values)}:

@@ -22,7 +22,7 @@ UNKNOWN = "unknown"
 
 TURN_ON = (
     "To make one a rule, remove the `# ` before its lines and their heading in targeting.yaml and "
-    "tables.yaml, and take it out of `ignore`."
+    "tables.yaml, and take it out of `ignore`. A column without lines needs other values."
 )
 _HEADINGS = {
     Role.ATTRIBUTE: "attributes:  # a user has one value; of several, all must be allowed",
@@ -66,7 +66,7 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
         if found is not None:
             yield from _section(section, found, out)
-    ignored = (each for each in unread if not (each.name or each.role is Role.EMBEDDING))
+    ignored = (each for each in unread if each.role is Role.IGNORED)
     yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
     if proposal.log is not None:
         yield from _ignored(
@@ -104,9 +104,11 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
     yield "# A value in an ad's column is a rule: only users who have it may see the ad."
     yield "# If a column only describes the ad, delete its lines here and in tables.yaml."
     if proposal.left_out:
-        shown = ", ".join(_comment(each.column) for each in proposal.left_out)
+        shown = ", ".join(quoted(each.column) for each in proposal.left_out)
         yield f"# LEFT OUT, so these columns limit nobody ({len(proposal.left_out)}): {shown}."
         yield f"# {TURN_ON}"
+        for each in [each for each in proposal.left_out if not each.name]:
+            yield f"# - {quoted(each.column)}: {_comment(each.reason)}"
     for role, heading in _HEADINGS.items():
         rules = [each for each in proposal.decisions if each.rule_role is role]
         rules.sort(key=lambda each: each.role is Role.LEFT_OUT)

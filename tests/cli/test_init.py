@@ -79,7 +79,7 @@ def test_a_shop_s_table_becomes_a_data_folder_that_builds_as_it_is(
         "bid": ("ad_weight", "ad_weight"),
         "campaignId": ("entity", "campaign_id"),
         "is_new": ("ignored", None),
-        "age_min": ("left out", None),
+        "age_min": ("left out", "age_min"),
         "material": ("left out", "material"),
         "made": ("ignored", None),
     }
@@ -112,10 +112,10 @@ def test_each_line_says_why_and_ignored_columns_are_listed(tmp_path: Path) -> No
     initialize(ads, tmp_path / "shop")
     tables = (tmp_path / "shop" / "tables.yaml").read_text()
     assert "    ad_id: SKU  # 63 different values, one per row\n" in tables
-    assert "#   age_min: integers, 2 values: no rule compares numbers" in tables
     assert 'list_separator: "|"' in tables
     assert "id_map: ids.parquet" in tables
     targeting = (tmp_path / "shop" / "targeting.yaml").read_text()
+    assert "#   age_min:  # integers, 2 values: no rule compares numbers" in targeting
     assert "  age_group:  # 2 values in 63 rows: an attribute\n" in targeting
     assert "  interests:  # 3 values in 63 rows, of which a user may have several" in targeting
 

@@ -91,13 +91,17 @@ def test_a_rule_gets_no_name_of_an_ignored_column(tmp_path: Path) -> None:
     ads, shop = write_table(tmp_path / "ads.csv", rows), tmp_path / "shop"
     found = roles(initialize(ads, shop))
     assert found["country"] == ("left out", None)
-    assert found["region"] == ("ignored", None)
+    assert found["region"] == ("set", "region")
     assert found["country_exclude"] == ("exclude list", "country_2_exclude")
     assert found["Region"] == ("attribute", "region_2")
     write_codebook(shop / "codebook", list(range(63)))
-    built = build_data(shop)
-    assert built["coverage"]["with_rule"] == {"country_2": 42 / 63, "region_2": 31 / 63}
-    assert built["ignored_columns"] == ["country", "region"]
+    built = build_data(shop, "--without", "region")
+    assert built["coverage"]["with_rule"] == {
+        "country_2": 42 / 63,
+        "region": 0.0,
+        "region_2": 31 / 63,
+    }
+    assert built["ignored_columns"] == ["country"]
 
 
 def test_columns_of_no_rule_that_hold_several_values_are_named_to_ignore(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """`grace init` on the tables of many trades (trades.yaml): each column gets its right role."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ import yaml
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.in_process import invoke_grace
-from support.raw_tables import Row, build_data, initialize, write_codebook, write_table
+from support.raw_tables import (
+    FORMATS,
+    Row,
+    build_data,
+    initialize,
+    roles,
+    write_codebook,
+    write_table,
+)
 
 TRADES: Mapping[str, Any] = yaml.safe_load(Path(__file__).with_name("trades.yaml").read_text())
 
@@ -71,7 +80,9 @@ def test_each_column_of_a_trade_s_tables_gets_its_right_role(tmp_path: Path, tra
     assert set(schema.entities) >= mapped
     id_column = data.ads.theirs("ad_id")
     write_codebook(out / "codebook", [row[id_column] for row in rows])
-    assert build_data(out)["ads"] == len(rows), "the proposal is accepted"
+    without = re.findall(r"(--without) (\w+)", "\n".join(report["next"]))
+    built = build_data(out, *(word for option in without for word in option))
+    assert built["ads"] == len(rows), "the proposal is accepted"
 
 
 @pytest.mark.parametrize(
@@ -87,3 +98,43 @@ def test_embeddings_of_other_things_are_refused(tmp_path: Path, row: Row, lacks:
     done = invoke_grace("init", "--ads", ads, "--embeddings", vectors, "--out", tmp_path / "shop")
     assert (done.exit_code, lacks in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "shop").exists()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_has_a_reason(
+    tmp_path: Path, form: str
+) -> None:
+    rows = [
+        {
+            "id": f"A{at}",
+            "country": 1 + at % 2,
+            "language": 1 + at % 2,
+            "members_only": ["yes", "no"][at % 2],
+            "audience text": ["moms", "dads", "teens"][at % 3],
+            "black_label": ["red", "blue"][at % 2],
+            "#x": ["p", "q", "r"][at % 3],
+            "true": ["s", "t", "u"][at % 3],
+            "region": f"2024-01-0{1 + at % 2}",
+            "": ["v", "w"][at % 2],
+        }
+        for at in range(9)
+    ]
+    out = tmp_path / "shop"
+    report = initialize(write_table(tmp_path / f"ads.{form}", rows), out)
+    found = {column: role for column, (role, _) in roles(report).items()}
+    assert found == {**dict.fromkeys(rows[0], "left out"), "id": "ad_id", "": "ignored"}
+    reasons = {each["column"]: each["reason"] for each in report["ads"]}
+    assert "; country has all these values, too: if ads exclude them" in reasons["language"]
+    targeting = (out / "targeting.yaml").read_text()
+    assert 'audience text, black_label, "#x", "true", region.' in targeting
+    assert "# - region: times: a rule lists values" in targeting
+    write_codebook(out / "codebook", [row["id"] for row in rows])
+    for name in ("tables.yaml", "targeting.yaml"):
+        text = (out / name).read_text().replace("#   :", "#")
+        text = re.sub(r"(?m)^# (?=  |attributes:|sets:)", "", text)
+        (out / name).write_text(text)
+    rules = {"country", "language", "members", "audience_text", "black_label_2", "x", "true"}
+    built = build_data(out)
+    assert built["coverage"]["with_rule"] == dict.fromkeys(rules, 1.0)
+    assert built["ignored_columns"] == ["", "region"]
+    assert "    black_label_2_exclude: black_label  #" in (out / "tables.yaml").read_text()

@@ -84,6 +84,9 @@ def test_a_name_becomes_plain_words(column: str, plain: str) -> None:
         ("not_country", "country"),
         ("blocked_segments", "segment_ids"),
         ("country_not", "country"),
+        ("hide_from_countries", "country"),
+        ("country_exclude_list", "country"),
+        ("states_no_go", None),
         ("excluded_towns", None),
     ],
 )
@@ -96,7 +99,13 @@ def test_an_exclude_column_finds_the_column_that_it_belongs_to(
     assert base_column(base, plain) == include
 
 
-@pytest.mark.parametrize("name", ["country", "notes", "exception", "withoutx", "exclude"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("country", "notes", "exception", "withoutx", "exclude"),
+        *("article_no", "region_no", "no_of_members", "black_label", "not_to_exceed"),
+    ],
+)
 def test_other_names_exclude_nothing(name: str) -> None:
     assert excluded_by(name) is None
 
