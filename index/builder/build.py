@@ -12,7 +12,7 @@ from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
 from grace.index.builder.item_sids import SidTables, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.numbering import number_ids
+from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
     AdsSource,
@@ -36,6 +36,9 @@ from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
+
+ID_MAPS = "id_maps.json"
+"""In the root, the id maps of its latest build."""
 
 MAX_THREADS = 1024
 
@@ -129,11 +132,15 @@ class BuildPlan:
 
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
+        sids, spec, files = None, self.spec, self.source.files
+        entities = {name: name for name in self.schema.entities if name not in spec.without}
+        kept = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **entities})
         names: Mapping[str, IdMap] = {}
-        sids = None
-        if maps := self.spec.id_maps:
+        if maps := spec.id_maps:
             with self.steps.run("number ids", self.source.rows) as advance:
-                names = number_ids(self.source.files, maps, advance)
+                names = number_ids(files, maps, kept, advance)
+        else:
+            number_ids(files, {}, kept, lambda _: None)
         if self.spec.sids is not None:
             tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
             sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
