@@ -121,15 +121,26 @@ def without_codebook(shop: Path) -> None:
     (shop / "codebook" / "codebook.yaml").unlink()
 
 
-def null_vector(shop: Path) -> None:
-    write_items(shop, named(ADS + 1), [*VECTORS[:ADS], None])
+def new_vector(vector: Any) -> Callable[[Path], None]:
+    def change(shop: Path) -> None:
+        write_items(shop, named(ADS + 1), [*VECTORS[:ADS], vector])
+
+    return change
+
+
+def two_vectors(shop: Path) -> None:
+    write_items(shop, named(ADS + 1)[ADS:] + named(ADS + 1), [VECTORS[ADS], *VECTORS[: ADS + 1]])
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (Path.exists, ", and no vector in {1}/items.parquet; add its vector there"),
-        (null_vector, ", and no vector in {1}/items.parquet; add its vector there"),
+        (Path.exists, ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector(None), ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector([np.nan] * DIMS), ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector([-np.inf, *[1.0] * (DIMS - 1)]), ", and no usable vector in"),
+        (new_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (two_vectors, ", and no usable vector in"),
         (
             without_section,
             "; give it one with `grace sids --codebook {0}/codebook --embeddings NEW`",
