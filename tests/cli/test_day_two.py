@@ -177,6 +177,7 @@ def test_integer_ids_and_vectors_in_the_ads_table_do_as_well(
     tables = tables.replace("sids:", "  ignore: [embedding]\nsids:")
     (shop / "tables.yaml").write_text(tables.replace("id_map: ids.parquet\n", ""))
     write(ADS)
+    (shop / "codebook" / ".sids.parquet.4711").touch()  # of a build that was killed
     learn = ("--levels", "2", "--codes", "8", "--no-plot", "--force")
     assert invoke_grace("sids", "--data", shop, *learn).exit_code == 0
     write(ADS + 5)

@@ -107,6 +107,22 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             False,
             r"features\.sequences\.clicks\.sids\[0\]: 'x': texts need .*ids=FOLDER\)",
         ),
+        ({"exclude_ads": ["007"]}, False, r"exclude_ads\[0\]: '007': texts need the data folder"),
+        (
+            {"sequences": {"clicks": ["x", None]}},
+            True,
+            r"features\.sequences\.clicks\.sids\[1\]: None; give a SID or an item's id",
+        ),
+        (
+            {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
+            True,
+            r"exclude\.advertiser\.ids\[1\]: expected a number, got '7'; JSON has the API's",
+        ),
+        (
+            {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
+            True,
+            r"excludeAds\[0\]: expected a number, got '7'",
+        ),
         ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
             {"exclude": {"campaign": ["x"]}},
@@ -132,6 +148,7 @@ def test_a_text_that_has_no_number_is_refused_with_its_path(
 
 def test_texts_of_digits_are_numbers_without_a_folder() -> None:
     assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
+    assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 
 def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
