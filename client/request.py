@@ -104,15 +104,14 @@ def message_of(request: Mapping[str, Any], ids: "DataIds | None") -> RetrieveReq
     Refuse such digits where `ids` has an id map: the caller may mean an id of the tables.
     """
     message = request_of_json(request)
-    lists = {("ad", f): request.get(f) for f in ("exclude_ads", "excludeAds")}
-    entities = _items(request.get("exclude"))
-    lists |= {(name, f"exclude.{name}.ids"): each and each.get("ids") for name, each in entities}
+    lists = {("ad", "exclude_ads"): request.get("exclude_ads", request.get("excludeAds"))}
+    for name, each in _items(request.get("exclude")):
+        lists[name, f"exclude.{name}.ids"] = each and each.get("ids")
     for (level, at), listed in lists.items():
-        if ids is not None and level in ids.mapped:
-            for place, text in enumerate(listed or ()):
-                if isinstance(text, str):
-                    fault = f"expected a number, got {text!r}; JSON has the API's numbers: pass ids"
-                    raise RequestError(f"{at}[{place}]", f"{fault} of the tables as fields")
+        has_texts = any(isinstance(each, str) for each in listed or ())
+        if has_texts and ids is not None and level in ids.mapped:
+            fault = "JSON has the API's numbers, not texts; pass ids of the tables as fields"
+            raise RequestError(at, fault)
     return message
 
 

@@ -42,8 +42,7 @@ class RootMaps:
         now = self._read()
         for level, column in self.columns.items():
             found = maps.get(column)
-            entry = None if found is None else {"map": found.identity, "ids": len(found)}
-            now[level] = entry
+            now[level] = None if found is None else {"map": found.identity, "ids": len(found)}
         with replacing(self.file) as unfinished:
             unfinished.write_text(json.dumps(now, indent=2), encoding="utf-8")
 
@@ -79,9 +78,8 @@ def number_ids(
     paths = {column: path.resolve() for column, path in maps.items()}
     done = 0
     with ExitStack() as locks:
-        for path in sorted(
-            {*paths.values(), kept.file.resolve()}
-        ):  # one order: two builds never wait in a circle
+        # In one order: two builds never wait in a circle.
+        for path in sorted({*paths.values(), kept.file.resolve()}):
             locks.enter_context(map_lock(path))
         read = {path: IdMap.read(path) for path in paths.values()}
         names = {column: read[path] for column, path in paths.items()}

@@ -206,13 +206,11 @@ class Loads:
         self._retry: tuple[int | None, float] | None = None
 
     async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        retry, self._retry, version = self._retry, None, wanted.version
+        self._retry, version = None, wanted.version
         made = await self._made(wanted, served)
         may_pass = isinstance(made, LoadFault) and made.may_pass
-        if wanted.checkpoint is not None:  # the operator knows that it failed
-            self._retry = retry if isinstance(made, LoadFault) else None
-            return made
-        if may_pass and version not in (None, served.snapshot.facts.version):
+        follows = wanted.checkpoint is None  # an operator knows that a load with one has failed
+        if may_pass and follows and version not in (None, served.snapshot.facts.version):
             self._retry = version, perf_counter() + self._hang_seconds
         return made
 

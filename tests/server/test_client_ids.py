@@ -116,12 +116,12 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
         (
             {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
             True,
-            r"exclude\.advertiser\.ids\[1\]: expected a number, got '7'; JSON has the API's",
+            r"exclude\.advertiser\.ids: JSON has the API's numbers, not texts; pass ids of the",
         ),
         (
             {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
             True,
-            r"excludeAds\[0\]: expected a number, got '7'",
+            r"exclude_ads: JSON has the API's numbers, not texts",
         ),
         ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
