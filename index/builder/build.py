@@ -31,7 +31,7 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -130,17 +130,20 @@ class BuildPlan:
     steps: Steps
     notify: Notify
 
+    @property
+    def root_maps(self) -> RootMaps:
+        columns = {name: name for name in self.schema.entities if name not in self.spec.without}
+        return RootMaps(self.spec.root / ID_MAPS, {"ad": "ad_id", **columns})
+
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
-        sids, spec, files = None, self.spec, self.source.files
-        entities = {name: name for name in self.schema.entities if name not in spec.without}
-        kept = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **entities})
         names: Mapping[str, IdMap] = {}
-        if maps := spec.id_maps:
+        sids = None
+        if maps := self.spec.id_maps:
             with self.steps.run("number ids", self.source.rows) as advance:
-                names = number_ids(files, maps, kept, advance)
+                names = number_ids(self.source.files, maps, self.root_maps, advance)
         else:
-            number_ids(files, {}, kept, lambda _: None)
+            self.root_maps.require({}, {})
         if self.spec.sids is not None:
             tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
             sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
@@ -224,6 +227,9 @@ class BuildPlan:
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
+        if not spec.id_maps:  # with maps, their file is up to date
+            with map_lock(self.root_maps.file):
+                self.root_maps.write({})
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)

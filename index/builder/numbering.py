@@ -85,7 +85,7 @@ def number_ids(
         names = {column: read[path] for column, path in paths.items()}
         known = {path: len(of_path) for path, of_path in read.items()}
         kept.require(paths, names)
-        for file in files if maps else ():
+        for file in files:
             numbered = {column: file.theirs[column] for column in names if column in file.theirs}
             for batch in file.table.batches(list(dict.fromkeys(numbered.values())), _BATCH_ROWS):
                 for column, their in numbered.items():
