@@ -169,7 +169,7 @@ def data_ids(data: Path | None) -> "DataIds | None":
 def number_of(level: str, text: str, ids: "DataIds | None") -> int:
     """Return the number of an ad or of an entity."""
     number = integer(text, 0, 2**63 - 1) if ids is None else ids.number(level, text)
-    if number is None:
+    if number is None or (ids is None and text != str(number)):
         raise InputError(
             f"{level} {text!r}: ids are 0 to 2^63 - 1; give --data FOLDER if its id map numbers "
             "this one"

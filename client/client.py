@@ -21,8 +21,7 @@ from grace.client.connection import (
     connection_fault,
     tls_fault,
 )
-from grace.client.request import RequestFields, request_of
-from grace.client.request_json import request_of_json
+from grace.client.request import RequestFields, message_of, request_of
 from grace.client.result import RetrieveResult
 from grace.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
 from grace.client.target import Addresses, target_of
@@ -96,7 +95,9 @@ class _Connected(ABC):
         if fields:
             given = ", ".join(fields)
             raise InputError(f"a request and fields ({given}); put these into the request")
-        return request if isinstance(request, wire.RetrieveRequest) else request_of_json(request)
+        if isinstance(request, wire.RetrieveRequest):
+            return request
+        return message_of(request, self._ids)
 
     def _attempts(self, timeout: float) -> Attempts:
         self._require_open()

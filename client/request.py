@@ -6,6 +6,7 @@ With a data folder, the ids of its tables become numbers and SIDs. The values be
 and `request_of_json` checks them: each fault comes with its path.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +19,8 @@ from grace.proto.retrieval_pb2 import RetrieveRequest
 
 if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
+
+_PLAIN = re.compile(r"0|[1-9][0-9]*")  # one spelling for each number
 
 Id: TypeAlias = int | str
 """A number, or a text, which is an id of the data folder's tables."""
@@ -78,7 +81,8 @@ def request_of(
     if unknown := fields.keys() - RequestFields.__annotations__.keys():
         known = ", ".join(RequestFields.__annotations__)
         raise RequestError("request", f"unknown field {min(unknown)!r}; known: {known}")
-    given = {"strict": True, **fields}
+    strict = fields.get("strict")
+    given = {**fields, "strict": True if strict is None else strict}
     values = {name: _JSON.get(name, _plain)(value) for name, value in given.items()}
     if "exclude_ads" in values:
         numbers = None if ids is None else partial(ids.number, "ad")
@@ -92,6 +96,23 @@ def request_of(
             unknown_items += left_out
     features = {name: values.pop(name) for name in FEATURES if name in values}
     return request_of_json({**values, "features": features} if features else values)
+
+
+def message_of(request: Mapping[str, Any], ids: "DataIds | None") -> RetrieveRequest:
+    """Return a request in the API's JSON, in which digits in quotes are numbers, too.
+
+    Refuse such digits where `ids` has an id map: the caller may mean an id of the tables.
+    """
+    message = request_of_json(request)
+    lists = {("ad", "exclude_ads"): request.get("exclude_ads", request.get("excludeAds"))}
+    for name, each in _items(request.get("exclude")):
+        lists[name, f"exclude.{name}.ids"] = each and each.get("ids")
+    for (level, at), listed in lists.items():
+        has_texts = any(isinstance(each, str) for each in listed or ())
+        if has_texts and ids is not None and level in ids.mapped:
+            fault = "JSON has the API's numbers, not texts; pass ids of the tables as fields"
+            raise RequestError(at, fault)
+    return message
 
 
 def _entries(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -123,7 +144,7 @@ def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> l
     """Replace each text of the list by what `find` returns for it."""
     found = list(given)
     for place, text in enumerate(given):
-        if not isinstance(text, str) or (find is None and text.isdecimal()):
+        if not isinstance(text, str) or (find is None and _PLAIN.fullmatch(text)):
             continue
         try:
             if find is None:
@@ -137,6 +158,9 @@ def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> l
 def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
     """Replace items by their SIDs, in one flat list; return those of left-out events."""
     given = events["sids"]
+    for place, each in enumerate(given):
+        if each is None:
+            raise RequestError(f"{at}.sids[{place}]", "None; give a SID or an item's id")
     sids = _replaced(given, f"{at}.sids", None if ids is None else ids.sid)
     kept = [sid is not None for sid in sids]
     if not all(kept):

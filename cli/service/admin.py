@@ -216,7 +216,7 @@ def stops(call: Call, data: Data = None) -> None:
         print("nothing is stopped")
     for level, ids in found.items():
         for stopped in ids:
-            print(level, stopped)
+            print(level, _text(names, stopped))
 
 
 def _change_stops(call: Call, change: str, given: list[str], data: Path | None) -> None:
@@ -239,7 +239,9 @@ def _update(call: Call, update: "UpdateAdsRequest", done: str, names: "DataIds |
         for _ in range(ATTEMPTS):
             found = client.status(call.timeout)
             if found.HasField("snapshot"):
-                _require_levels(update.stop, found.snapshot.entities)
+                known = ("ad", *found.snapshot.entities)
+                _require_levels(update.stop, known)
+                _require_levels(update.resume, dict.fromkeys((*known, *found.updates.stopped)))
             update.sequence = found.updates.sequence + 1
             reply = client.update_ads(update, call.timeout)
             if reply.applied:
@@ -263,23 +265,26 @@ def _shown(names: "DataIds | None", level: str, ids: Iterable[int]) -> list[int 
     return [name or number for name, number in zip(found, numbers, strict=True)]
 
 
+def _text(names: "DataIds | None", shown: int | str) -> str:
+    return f"number {shown}" if names is not None and isinstance(shown, int) else str(shown)
+
+
 def _unknown_ids(level: str, unknown: "UnknownIds", names: "DataIds | None") -> str:
     left = unknown.count - len(unknown.ids)
-    listed = ", ".join(map(str, _shown(names, level, unknown.ids)))
+    listed = ", ".join(_text(names, each) for each in _shown(names, level, unknown.ids))
     listed += f" and {left:,} more" if left else ""
     return f"not in the served snapshot, so only a later one may have them: {level} {listed}"
 
 
-def _require_levels(levels: Iterable[str], entities: Iterable[str]) -> None:
-    """Refuse levels that the served snapshot does not know.
+def _require_levels(levels: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse levels that the served snapshot does not know. A resumed one may have stops instead.
 
     The server would keep the stop for a later snapshot, and the operator would believe that the ads
     are stopped now.
     """
-    known = ("ad", *entities)
     for level in levels:
         if level not in known:
-            fault = f"{level!r} is not a level of the served snapshot, and nothing was stopped"
+            fault = f"{level!r} is not a level of the served snapshot, and nothing has changed"
             raise InputError(f"level: {fault}; give one of {', '.join(known)}")
 
 

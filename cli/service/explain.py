@@ -83,7 +83,8 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds |
     lines.append(f"ad {ad}{number}: {reply.text}")
     for entity in (*reply.stops, *reply.excluded_by, reply.limited_by):
         if ids is not None and entity.level in ids.mapped - {"ad"}:
-            lines += [f"{entity.level} {entity.id} is {ids.names(entity.level, [entity.id])[0]}"]
+            name = ids.names(entity.level, [entity.id])[0] or "not in its id map"
+            lines.append(f"{entity.level} {entity.id} is {name}")
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)

@@ -54,7 +54,7 @@ class GivenRequest:
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
-        message = _request_message(self.request, self.line)
+        message = _request_message(self.request, self.line, ids)
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
@@ -93,16 +93,16 @@ def _limits(assignments: Sequence[str]) -> dict[str, int]:
     return limits
 
 
-def _request_message(source: str | None, line: int) -> "RetrieveRequest":
+def _request_message(source: str | None, line: int, ids: "DataIds | None") -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
-    from grace.client import request_of_json
+    from grace.client.request import message_of
 
     if source is None:
-        return request_of_json({})
+        return message_of({}, ids)
     name = "standard input" if source == "-" else source
     request, place = _json_request(_text(source, name), name, line)
     try:
-        return request_of_json(request)
+        return message_of(request, ids)
     except RequestError as error:
         raise InputError(f"{place}: {error}") from None
 

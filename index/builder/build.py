@@ -12,7 +12,7 @@ from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
 from grace.index.builder.item_sids import SidTables, sids_table
 from grace.index.builder.kway import checked_k_way, k_way_matchers
-from grace.index.builder.numbering import number_ids
+from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
     AdsSource,
@@ -31,11 +31,14 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
+
+ID_MAPS = "id_maps.json"
+"""In the root, the id maps of its latest build."""
 
 MAX_THREADS = 1024
 
@@ -127,13 +130,20 @@ class BuildPlan:
     steps: Steps
     notify: Notify
 
+    @property
+    def root_maps(self) -> RootMaps:
+        columns = {name: name for name in self.schema.entities if name not in self.spec.without}
+        return RootMaps(self.spec.root / ID_MAPS, {"ad": "ad_id", **columns})
+
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
         names: Mapping[str, IdMap] = {}
         sids = None
         if maps := self.spec.id_maps:
             with self.steps.run("number ids", self.source.rows) as advance:
-                names = number_ids(self.source.files, maps, advance)
+                names = number_ids(self.source.files, maps, self.root_maps, advance)
+        else:
+            self.root_maps.require({}, {})
         if self.spec.sids is not None:
             tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
             sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
@@ -217,6 +227,9 @@ class BuildPlan:
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
+        if not spec.id_maps:  # with maps, their file is up to date
+            with map_lock(self.root_maps.file):
+                self.root_maps.write({})
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)

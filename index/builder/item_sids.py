@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
@@ -114,15 +115,28 @@ class SidTables:
                 "the table of vectors as `embeddings` in tables.yaml, and build again"
             )
             return read()
-        remedy = f", and no vector in {', '.join(self.embeddings.files)}; add its vector there"
+        remedy = (
+            f", and no usable vector in {', '.join(self.embeddings.files)}; add one there: finite "
+            "numbers, as many as others have, in one row"
+        )
         with map_lock(codebook / SIDS_FILE):
             sids = read()
             with steps.run("give SIDs to new ads", self.ads.rows) as advance:
                 new = _ads_without_sid(self.ads, names, sids, advance)
-                items = replace(TableItems.of(self.embeddings), wanted=new) if len(new) else None
-                if items is not None and next(items.batches(), None) is not None:
+                items = _with_one_vector(TableItems.of(self.embeddings), new) if len(new) else None
+                if items is not None:
                     steps.new_sids = extend(items, codebook, None, lambda *_: None).new
             return read() if steps.new_sids else sids
+
+
+def _with_one_vector(items: TableItems, wanted: pa.Array) -> TableItems | None:
+    """Return those of the wanted items that are in one row; None if there are none."""
+    found = [batch.ids for batch in replace(items, wanted=wanted).batches()]
+    if not found:
+        return None
+    counts = pa.concat_arrays(found).value_counts()
+    once = counts.field("values").filter(pc.equal(counts.field("counts"), 1))
+    return replace(items, wanted=once.cast(pa.large_string())) if len(once) else None
 
 
 def _ads_without_sid(

@@ -129,7 +129,7 @@ class NpyItems:
 class TableItems:
     """The files of a table with the columns of ids and of vectors.
 
-    wanted  ids as texts: only the items with these ids and a vector are read; None: all items
+    wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
     """
 
     files: tuple[TableFile, ...]
@@ -185,9 +185,9 @@ class TableItems:
                 first += batch.num_rows
                 if self.wanted is not None:
                     kept = pc.is_in(batch.column(0).cast(pa.large_string()), self.wanted)
-                    kept = pc.and_(kept, batch.column(1).is_valid())
-                    rows = rows[kept.to_numpy(zero_copy_only=False)]
-                    batch = batch.filter(kept)
+                    rows, batch = rows[kept.to_numpy(zero_copy_only=False)], batch.filter(kept)
+                    usable = _usable(batch.column(1), self.dims)
+                    rows, batch = rows[usable], batch.filter(pa.array(usable))
                 if len(rows):
                     ids = _ids(file.address, rows, batch.column(0), f"column {self.id_column!r}")
                     numbers = _rectangle(file.address, rows, ids, batch.column(1), self.dims, shown)
@@ -302,6 +302,16 @@ def _rectangle(
         raise InputError(f"{_place(file, rows, ids, at)}: {shown} holds a null")
     rectangle: npt.NDArray[np.floating] = numbers.to_numpy(zero_copy_only=False)
     return rectangle.reshape(-1, dims)
+
+
+def _usable(column: pa.Array, dims: int) -> npt.NDArray[np.bool_]:
+    """Return which vectors pass `_rectangle` and `_finite`."""
+    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+    usable: npt.NDArray[np.bool_] = lengths == dims
+    numbers = column.filter(pa.array(usable)).flatten().cast(pa.float64(), safe=False)
+    rectangle = numbers.to_numpy(zero_copy_only=False).reshape(-1, dims)  # a null becomes NaN
+    usable[usable] = (np.abs(rectangle) <= LARGEST).all(axis=1)
+    return usable
 
 
 def _finite(

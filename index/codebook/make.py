@@ -240,7 +240,7 @@ def _require_room(out: Path, force: bool) -> None:
             "another codebook, choose a new folder, or --force to replace this one"
         )
     for file in out.iterdir() if out.exists() else ():
-        if file.name not in FILES:
+        if file.name not in FILES and not file.name.startswith(f".{SIDS_FILE}."):  # of a killed run
             raise InputError(
                 f"--out {out} holds {file.name}, which is not part of a codebook; move it away"
             )

@@ -1,9 +1,14 @@
 """The ids of a data folder: tables and people use texts, snapshots and the API numbers."""
 
-from collections.abc import Callable, Iterable, Sequence, Set
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from itertools import count
+from os import stat_result
 from pathlib import Path
+from time import monotonic
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -17,6 +22,7 @@ from grace.index.tables.item_numbers import IdMap, IntegerIds
 from grace.index.tables.table_file import open_table
 
 _BATCH_ROWS = 1 << 18
+_SIDS_SECONDS = 1.0  # between two looks at the files of the SIDs
 _SIDS = pa.list_(pa.int64())
 _Find: TypeAlias = Callable[[Any], Any]
 """Returns what belongs to a key; None for an unknown key."""
@@ -27,7 +33,7 @@ class DataIds:
 
     A level is "ad" or an entity. Without an id map, its ids are integers, which are the numbers.
     Maps and SIDs stay in memory after their first use. They are read again if an id is missing and
-    their files have changed.
+    their files have changed. SIDs are also read again if only their files have changed.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -35,7 +41,7 @@ class DataIds:
         maps = {**({} if data.id_map is None else {"ad": data.id_map}), **data.entity_ids}
         self._maps = {each: _Lookup([path], partial(_map, path)) for each, path in maps.items()}
         sids = data.ads.files if data.sids is None else [_table_of(data.sids)]
-        self._sids = _Lookup(sids, partial(_sids, data))
+        self._sids = _Lookup(sids, partial(_sids, data), _SIDS_SECONDS)
 
     @property
     def mapped(self) -> Set[str]:
@@ -63,30 +69,44 @@ class DataIds:
 
 
 class _Lookup:
-    """Finds keys in files. It reads the files again if a key is not there."""
+    """Finds keys in files. It reads files that have changed again, on one thread at a time.
 
-    def __init__(self, files: Sequence[str | Path], read: Callable[[], _Find]) -> None:
+    It looks at the files if a key is not there, and at a key that is there every `seconds`.
+    """
+
+    def __init__(
+        self, files: Sequence[str | Path], read: Callable[[], _Find], seconds: float = math.inf
+    ) -> None:
         self._files = [*map(Path, files)]
         self._read = read
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._look_at = math.inf
         self._stamps: list[tuple[int, int, int]] | None = None
         self._find: _Find = lambda _: None
 
     def __call__(self, key: Any) -> Any:
-        find = self._find
-        found = find(key)
-        if found is None:
-            stats = (file.stat() for file in self._files if file.exists())  # a URL never changes
-            stamps = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in stats]
+        found = self._find(key)
+        if found is not None and monotonic() < self._look_at:
+            return found
+        with self._lock:
+            stamps = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in self._stats()]
+            self._look_at = monotonic() + self._seconds
             if stamps != self._stamps:
                 self._find, self._stamps = self._read(), stamps
-            if self._find is not find:
-                return self._find(key)
-        return found
+        return self._find(key)
+
+    def _stats(self) -> Iterator[stat_result]:
+        """Yield what is known of the files, and of those in folders. A URL never changes."""
+        for path in self._files:
+            for file in (path, *(sorted(path.iterdir()) if path.is_dir() else ())):
+                with suppress(FileNotFoundError):
+                    yield file.stat()
 
 
 def _map(path: Path) -> _Find:
     """Read an id map: texts find numbers, and numbers texts."""
-    numbers = IdMap.read(path).items()
+    numbers = IdMap.read_existing(path).items()
     both: dict[int | str, int | str] = {number: text for text, number in numbers}
     both.update(numbers)
     return both.get

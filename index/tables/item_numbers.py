@@ -1,12 +1,14 @@
 """Number items, since a snapshot knows ads by number: by their own numbers, or by an id map.
 
 An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
-an import reads the existing map, adds new items, and writes it back.
+an import reads the existing map, adds new items, and writes it back. The file's metadata has a
+random identity, by which a build knows the map of the build before.
 """
 
 import fcntl
 import os
 import re
+import secrets
 from collections.abc import ItemsView, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from grace.configs.errors import InputError
 from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
+_IDENTITY = b"grace.id_map"  # in the Parquet metadata
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
@@ -58,9 +61,13 @@ class IntegerIds:
 
 
 class IdMap:
-    """Items of any name. New ones get the next numbers, in order of arrival."""
+    """Items of any name. New ones get the next numbers, in order of arrival.
 
-    def __init__(self, known: dict[str, int] | None = None) -> None:
+    Its identity, None until it is written, stays the same while the map grows.
+    """
+
+    def __init__(self, known: dict[str, int] | None = None, identity: str | None = None) -> None:
+        self.identity = identity
         self._numbers: dict[str, int] = known or {}
         self._next = max(self._numbers.values(), default=-1) + 1
 
@@ -96,10 +103,16 @@ class IdMap:
     @staticmethod
     def read(path: Path) -> "IdMap":
         """Return the map that is on disk; an empty one if there is no file."""
-        if not path.exists():
-            return IdMap()
+        return IdMap.read_existing(path) if path.exists() else IdMap()
+
+    @staticmethod
+    def read_existing(path: Path) -> "IdMap":
         try:
-            table = pq.read_table(path)
+            with pq.ParquetFile(path) as file:  # opened once: a build may replace it meanwhile
+                table = file.read()
+        except FileNotFoundError:
+            fault = "no such file; restore the id map, or let `grace build` make it"
+            raise InputError(f"{path}: {fault}") from None
         except UNREADABLE as error:
             raise InputError(f"{path}: not a readable id map: {first_line(error)}") from None
         expected = {"item_id": pa.string(), "ad_id": pa.int64()}
@@ -112,16 +125,18 @@ class IdMap:
             raise InputError(f"{path}: not an id map: it holds a null, or an ad_id out of range")
         if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
             raise InputError(f"{path}: not an id map: an item or a number is in it twice")
-        return IdMap(dict(zip(texts, numbers, strict=True)))
+        identity = (table.schema.metadata or {}).get(_IDENTITY, b"").decode("latin-1")
+        return IdMap(dict(zip(texts, numbers, strict=True)), identity or None)
 
     def write(self, path: Path) -> None:
+        self.identity = self.identity or secrets.token_hex(16)
         columns = {
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
         # The file, not a link to it: others who name the file must see what was added.
         with replacing(path.resolve()) as unfinished:
-            pq.write_table(pa.table(columns), unfinished)
+            pq.write_table(pa.table(columns, metadata={_IDENTITY: self.identity}), unfinished)
 
 
 Numbering = IntegerIds | IdMap

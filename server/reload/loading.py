@@ -209,7 +209,8 @@ class Loads:
         self._retry, version = None, wanted.version
         made = await self._made(wanted, served)
         may_pass = isinstance(made, LoadFault) and made.may_pass
-        if may_pass and version not in (None, served.snapshot.facts.version):
+        follows = wanted.checkpoint is None  # an operator knows that a load with one has failed
+        if may_pass and follows and version not in (None, served.snapshot.facts.version):
             self._retry = version, perf_counter() + self._hang_seconds
         return made
 

@@ -121,15 +121,26 @@ def without_codebook(shop: Path) -> None:
     (shop / "codebook" / "codebook.yaml").unlink()
 
 
-def null_vector(shop: Path) -> None:
-    write_items(shop, named(ADS + 1), [*VECTORS[:ADS], None])
+def new_vector(vector: Any) -> Callable[[Path], None]:
+    def change(shop: Path) -> None:
+        write_items(shop, named(ADS + 1), [*VECTORS[:ADS], vector])
+
+    return change
+
+
+def two_vectors(shop: Path) -> None:
+    write_items(shop, named(ADS + 1)[ADS:] + named(ADS + 1), [VECTORS[ADS], *VECTORS[: ADS + 1]])
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (Path.exists, ", and no vector in {1}/items.parquet; add its vector there"),
-        (null_vector, ", and no vector in {1}/items.parquet; add its vector there"),
+        (Path.exists, ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector(None), ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector([np.nan] * DIMS), ", and no usable vector in {1}/items.parquet; add one there"),
+        (new_vector([-np.inf, *[1.0] * (DIMS - 1)]), ", and no usable vector in"),
+        (new_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (two_vectors, ", and no usable vector in"),
         (
             without_section,
             "; give it one with `grace sids --codebook {0}/codebook --embeddings NEW`",
@@ -166,6 +177,7 @@ def test_integer_ids_and_vectors_in_the_ads_table_do_as_well(
     tables = tables.replace("sids:", "  ignore: [embedding]\nsids:")
     (shop / "tables.yaml").write_text(tables.replace("id_map: ids.parquet\n", ""))
     write(ADS)
+    (shop / "codebook" / ".sids.parquet.4711").touch()  # of a build that was killed
     learn = ("--levels", "2", "--codes", "8", "--no-plot", "--force")
     assert invoke_grace("sids", "--data", shop, *learn).exit_code == 0
     write(ADS + 5)

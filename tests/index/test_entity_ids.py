@@ -1,17 +1,20 @@
 """Entities with ids of any kind: a build numbers them as it numbers ads, and the numbers stay."""
 
+import json
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.configs.errors import InputError
+from grace.configs.errors import ConfigError, InputError
 from grace.index.builder import BuildReport, Sharding, build, build_in_shards, spec_of
-from grace.index.storage import load_snapshot
+from grace.index.storage import current_version, load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from support.arrays import assert_same_arrays
 from support.builds import silent
@@ -149,6 +152,7 @@ def test_an_ad_with_a_cell_that_names_no_entity_is_refused(
             "bran: brands",
             "entity_ids: bran: not an entity of the targeting schema",
         ),
+        ("brand: brands", "ad_id: brands", "entity_ids: ad_id: no entity; name the id map of ads"),
         ("brand: brands.parquet, ", "", "got string; name a file under entity_ids in tables.yaml"),
     ],
 )
@@ -158,7 +162,93 @@ def test_maps_that_do_not_suit_the_schema_are_refused(
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
     tables = (shop / "tables.yaml").read_text(encoding="utf-8")
     (shop / "tables.yaml").write_text(tables.replace(old, new), "utf-8")
-    with pytest.raises(InputError, match=fault):
+    with pytest.raises((InputError, ConfigError), match=fault):
+        built(shop)
+
+
+def without_map(shop: Path) -> None:
+    (shop / "brands.parquet").unlink()
+
+
+def older_map(shop: Path) -> None:
+    table = pq.read_table(shop / "brands.parquet")
+    pq.write_table(table.slice(0, table.num_rows - 1), shop / "brands.parquet")
+
+
+def other_map(shop: Path) -> None:
+    in_tables(shop, "brand: brands", "brand: other")
+
+
+def undeclared_map(shop: Path) -> None:
+    in_tables(shop, ", seller: maps/sellers.parquet", "")
+
+
+def new_map(shop: Path) -> None:
+    in_tables(shop, "brand: brands", "campaign: campaigns.parquet, brand: brands")
+
+
+def in_tables(shop: Path, old: str, new: str) -> None:
+    text = (shop / "tables.yaml").read_text("utf-8")
+    (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+
+
+@pytest.mark.parametrize("shards", [None, 2])
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (without_map, "/brands.parquet: no such file: restore"),
+        (older_map, "/brands.parquet: an older copy of the id map, with 4 of 5 ids: restore"),
+        (other_map, "/other.parquet: no such file: restore"),
+        (undeclared_map, "seller: its id map is missing: name it in tables.yaml again"),
+        (new_map, "/campaigns.parquet: would number ids of campaign, which were the numbers"),
+    ],
+)
+def test_a_build_refuses_maps_that_are_not_those_of_the_build_before(
+    tmp_path: Path, change: Callable[[Path], None], fault: str, shards: int | None
+) -> None:
+    shop = write_shop(tmp_path / "shop", {"ads.parquet": rows(0, 9)})
+    write_old_map(shop)
+    first = built(shop, shards)
+    kept = json.loads((shop / "one" / "id_maps.json").read_text("utf-8"))
+    assert {level: each and each["ids"] for level, each in kept.items()} == {
+        "ad": 9,
+        "brand": 5,
+        "campaign": None,
+        "seller": 4,
+    }
+    change(shop)
+    with pytest.raises(InputError, match=re.escape(fault)) as refused:
+        built(shop, shards)
+    assert f"remove {shop}/one/id_maps.json if no server has stops" in str(refused.value)
+    assert current_version(shop / "one") == first.version
+    (shop / "one" / "id_maps.json").unlink()
+    assert built(shop, shards).published
+
+
+def write_old_map(shop: Path) -> None:
+    """Write a map without an identity."""
+    columns = {"item_id": ["acme"], "ad_id": pa.array([0], pa.int64())}
+    pq.write_table(pa.table(columns), shop / "brands.parquet")
+
+
+def test_a_map_that_was_made_again_is_another_map(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path / "shop", {"ads.parquet": rows(0, 9)})
+    built(shop)
+    (shop / "brands.parquet").unlink()
+    built(shop, root="two")
+    with pytest.raises(InputError, match=r"brands\.parquet: another id map than that of"):
+        built(shop)
+
+
+def test_a_build_refuses_the_first_map_for_ids_that_were_numbers(tmp_path: Path) -> None:
+    given = [{**row, "sku": at, "Brand Name": at % 3} for at, row in enumerate(rows(0, 9))]
+    shop = write_shop(tmp_path, {"ads.parquet": given})
+    write_codebook(shop / "codebook", range(9))
+    in_tables(shop, "id_map: ids.parquet", "")
+    in_tables(shop, "entity_ids:", "# entity_ids:")
+    assert built(shop).published
+    in_tables(shop, "# entity_ids:", "entity_ids:")
+    with pytest.raises(InputError, match=r"parquet: would number ids of (brand|seller), which"):
         built(shop)
 
 

@@ -71,7 +71,7 @@ def test_imports_at_once_give_different_numbers_to_different_items(tmp_path: Pat
 
 def test_a_map_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     spec = import_spec(tmp_path / "x.json", ONE_ITEM, id_map=tmp_path / "x.json" / "map.parquet")
-    with pytest.raises(InputError, match=r"map\.parquet: cannot be locked: .*; make its"):
+    with pytest.raises(InputError, match=r"map\.parquet: cannot be locked: .*; make its folder"):
         run_import(spec)
 
 

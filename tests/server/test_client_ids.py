@@ -1,6 +1,9 @@
 """The Python client with the ids of a data folder, against a real server."""
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from grace.client import (
     RetrieveResult,
     request_of,
 )
+from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
+from grace.index.tables.item_numbers import IdMap
 from support.raw_tables import write_table
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -102,6 +107,22 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             False,
             r"features\.sequences\.clicks\.sids\[0\]: 'x': texts need .*ids=FOLDER\)",
         ),
+        ({"exclude_ads": ["007"]}, False, r"exclude_ads\[0\]: '007': texts need the data folder"),
+        (
+            {"sequences": {"clicks": ["x", None]}},
+            True,
+            r"features\.sequences\.clicks\.sids\[1\]: None; give a SID or an item's id",
+        ),
+        (
+            {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
+            True,
+            r"exclude\.advertiser\.ids: JSON has the API's numbers, not texts; pass ids of the",
+        ),
+        (
+            {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
+            True,
+            r"exclude_ads: JSON has the API's numbers, not texts",
+        ),
         ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
             {"exclude": {"campaign": ["x"]}},
@@ -127,6 +148,7 @@ def test_a_text_that_has_no_number_is_refused_with_its_path(
 
 def test_texts_of_digits_are_numbers_without_a_folder() -> None:
     assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
+    assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 
 def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
@@ -138,6 +160,13 @@ def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
         found = client.retrieve(exclude={"advertizer": 3}, strict=False, timeout=TIMEOUT)
         assert found.ignored_names == ("advertizer",)
         assert client.retrieve({"exclude": {"advertizer": {"ids": [3]}}}, timeout=TIMEOUT).ads
+
+
+def until_true(is_so: Callable[[], bool]) -> None:
+    ends = time.monotonic() + TIMEOUT
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.1)
 
 
 def test_a_map_that_a_build_changed_is_read_again(
@@ -154,6 +183,46 @@ def test_a_map_that_a_build_changed_is_read_again(
     assert ids.sid("newest") is None
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [1, 2]}])
     assert ids.sid("newest") == (1, 2)
+    write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [3, 4]}])
+    until_true(lambda: ids.sid("newest") == (3, 4))
+    (shop / "ids.parquet").rename(shop / "gone.parquet")
+    assert ids.number("ad", "newer") == 8
+    for use in (lambda: ids.number("ad", "newest"), lambda: ids.names("ad", [9])):
+        with pytest.raises(InputError, match=r"ids\.parquet: no such file; restore the id map, or"):
+            use()
+    assert ids.number("ad", "newer") == 8
+
+
+def test_a_file_of_a_folder_that_changes_in_place_is_read_again(tmp_path: Path) -> None:
+    (tmp_path / "ads").mkdir()
+    (tmp_path / "tables.yaml").write_text("ads: {files: [ads]}")
+    file = tmp_path / "ads" / "a.jsonl"
+    file.write_text('{"ad_id": 1, "sid": [1, 2]}\n')
+    ids = DataIds(tmp_path)
+    assert ids.sid("22") is None
+    with file.open("r+") as opened:  # the folder's own stamp stays
+        opened.write('{"ad_id": 22, "sid": [1, 2]}\n')
+    assert ids.sid("22") == (1, 2)
+
+
+def test_a_map_that_is_replaced_all_the_time_can_be_read(tmp_path: Path) -> None:
+    path, done = tmp_path / "ids.parquet", threading.Event()
+    maps = [{f"{at}": at for at in range(many)} for many in (3, 5_000)]
+    write_map(path, maps[0])
+
+    def replace_it() -> None:
+        while not done.is_set():
+            for numbers in maps:
+                write_map(path, numbers)
+
+    writer = threading.Thread(target=replace_it)
+    writer.start()
+    try:
+        for _ in range(50):
+            assert len(IdMap.read(path)) in (3, 5_000)
+    finally:
+        done.set()
+        writer.join()
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

@@ -72,6 +72,11 @@ def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
     asked = ("explain", "--ad", sku(before[1]), "--data", shop, "--address", server.admin)
     done = invoke_grace(*asked)
     assert f"advertiser {brand} is {advertiser(brand)}\n" in done.stdout
+    kept = (shop / "advertisers.parquet").read_bytes()
+    write_map(shop / "advertisers.parquet", {str(brand): brand + 1})
+    assert f"advertiser {brand} is not in its id map\n" in invoke_grace(*asked).stdout
+    assert f"\nadvertiser number {brand}\n" in admin(server, "stops", "--data", shop)
+    (shop / "advertisers.parquet").write_bytes(kept)
     admin(server, "resume", "advertiser", advertiser(brand), "--data", shop)
     admin(server, "resume", f"ad={sku(before[0])}", "--data", shop)
     assert list(reply_of(server, serving_files).ad_ids) == before
@@ -118,6 +123,11 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
         (
             ("stop", "campaign", "x", "DATA"),
             "campaign 'x': not an integer from 0 to 2^63 - 1; name",
+        ),
+        (("stop", "ad", "007"), "ad '007': ids are 0 to 2^63 - 1; give --data FOLDER if its id"),
+        (
+            ("resume", "advertizer", "3"),
+            "level: 'advertizer' is not a level of the served snapshot, and nothing has changed;",
         ),
         (("stop", "ad"), "ad: write LEVEL ID..., such as advertiser 7 9"),
         (("weight", "7", "--to", "nan"), "weight"),

@@ -179,6 +179,26 @@ def test_a_server_does_not_leave_an_operators_version_for_one_whose_load_hung(
     run(serving_files, tmp_path, use)
 
 
+def test_a_server_does_not_try_an_operators_load_with_a_checkpoint_again(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    async def use(service: Service, live: LiveRoot) -> None:
+        third = live.add(like=1)
+        watch = asyncio.create_task(service.reloads.watch())
+        live.publish(2)
+        await until(lambda: service.version == 2)
+        await service.reloads.load(third, None)
+        service.hanging = {2}
+        await fault_of(service.reloads.load(2, live.files.checkpoint))
+        service.gate.set()
+        await until(lambda: service.hung[0]() is None)
+        await asyncio.sleep(2 * HANG_SECONDS)
+        assert service.version == third
+        watch.cancel()
+
+    run(serving_files, tmp_path, use)
+
+
 def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
