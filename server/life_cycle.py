@@ -254,7 +254,7 @@ class Server:
             self._state.phase = Phase.FAILED
         else:
             self._state.phase = Phase.DRAINING
-            _LOG.info("draining", extra={"event": "draining"})
+            _LOG.info("draining")
         return False
 
     async def _go_ready(self, pair: ServingPair) -> None:
@@ -278,7 +278,7 @@ class Server:
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
-        _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts, **engine})
+        _LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:
         pipeline = self._state.pipeline
@@ -303,7 +303,7 @@ class Server:
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""
         self._state.phase = Phase.DRAINING
-        _LOG.info("draining", extra={"event": "draining"})
+        _LOG.info("draining")
         await self._listeners.set_health(serving=False)
         listen = self._config.listen
         if await _first(asyncio.sleep(listen.linger_seconds), self._broken.wait()) != 0:
@@ -329,11 +329,11 @@ class Server:
             self._timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
-            _LOG.error("timeline_lost", extra={"event": "timeline_lost", **fields})
+            _LOG.error("timeline_lost", extra=fields)
 
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
-            _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
+            _LOG.warning("forced", extra={"cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
 
@@ -362,7 +362,7 @@ class Server:
 def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
     place = place_of(threading.main_thread().name)
-    _LOG.critical("loop_hangs", exc_info=place, extra={"event": "loop_hangs"})
+    _LOG.critical("loop_hangs", exc_info=place)
     exit_now(_logged(FAILED))
 
 
@@ -373,7 +373,7 @@ def exit_now(code: int) -> NoReturn:
 
 
 def _logged(code: int) -> int:
-    _LOG.info("stopped", extra={"event": "stopped", "exit_code": code})
+    _LOG.info("stopped", extra={"exit_code": code})
     return code
 
 

@@ -60,7 +60,7 @@ class Current:
         except Exception as error:  # noqa: BLE001, the next look may work
             fault = f"internal error ({type(error).__name__}); the server's log has its place"
             if fault != self.fault:
-                _LOG.error("look broke", exc_info=error, extra={"event": "look_broke"})
+                _LOG.error("look_broke", exc_info=error)
         self._hangs = False
         self._note(fault)
 

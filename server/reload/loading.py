@@ -170,7 +170,7 @@ class Loader:
             text = start_fault(known, config)
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
-            _LOG.error("load_broke", exc_info=error, extra={"event": "load_broke"})
+            _LOG.error("load_broke", exc_info=error)
         file = None
         if isinstance(error, SnapshotError):
             file = str(error.file if error.folder is None else error.folder / error.file)

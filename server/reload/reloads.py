@@ -313,7 +313,7 @@ class Reloads:
         facts = {"snapshot_version": version, "why": why}
         if wanted.checkpoint is not None:
             facts["checkpoint"] = str(wanted.checkpoint)
-        _LOG.info("loading", extra={"event": "loading", **facts})
+        _LOG.info("loading", extra=facts)
         self._loading = version
         try:
             load = self._loads.load(wanted, served)
@@ -344,7 +344,7 @@ class Reloads:
         self._metrics.loaded("ok")
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         facts |= {"previous_version": before, "seconds": round(seconds, 3)}
-        _LOG.info("swapped", extra={"event": "swapped", **facts})
+        _LOG.info("swapped", extra=facts)
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
@@ -352,7 +352,7 @@ class Reloads:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loaded("failed")
         facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
-        _LOG.error("load_failed", extra={"event": "load_failed", **facts})
+        _LOG.error("load_failed", extra=facts)
         return load_failed(fault.text)
 
     async def _end_pin_if_passed(self) -> None:

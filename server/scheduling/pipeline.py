@@ -312,9 +312,8 @@ class Pipeline:
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
-        requests = _ids(under_way.requests)
-        fields = {"event": "batch_failed", "stage": stage, "requests": requests}
-        _LOG.error("a batch failed", exc_info=error, extra=fields)
+        fields = {"stage": stage, "requests": _ids(under_way.requests)}
+        _LOG.error("batch_failed", exc_info=error, extra=fields)
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
         """Generate has not read the batch, so it is free once features' work is done."""
@@ -358,9 +357,8 @@ class Pipeline:
                 self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
-            requests = _ids(self._watch.requests[stage])
-            fields = {"event": "stage_died", "stage": stage, "requests": requests}
-            _LOG.critical("a stage died", exc_info=error, extra=fields)
+            fields = {"stage": stage, "requests": _ids(self._watch.requests[stage])}
+            _LOG.critical("stage_died", exc_info=error, extra=fields)
 
 
 def _ids(requests: Sequence[PendingRequest]) -> list[str]:

@@ -155,7 +155,7 @@ class FrontEnd:
             self._withdrawn(call)
             raise
         except Exception as error:  # noqa: BLE001, a caller must not see its text
-            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+            _LOG.error("call_failed", exc_info=error)
             failure = internal()
         else:
             # Count it later, so that counting does not delay the replies of its batch.
@@ -249,7 +249,7 @@ class FrontEnd:
         self._unread += 1
 
     def _log_unread(self, connection: str) -> None:
-        fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
+        fields = {"calls": self._unread, "connection": connection}
         _LOG.warning("replies_unread", extra=fields)
         self._unread = 0
 
@@ -275,7 +275,6 @@ def _log_end(
 ) -> None:
     """Write how a call ended, and where its time went if its batch has passed all stages."""
     fields: dict[str, object] = {
-        "event": "request",
         "request_id": request_id,
         "code": "OK" if error is None else error.code.name,
         "reason": None if error is None else error.reason,
