@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.configs.regular_files import sync
 from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
@@ -172,16 +173,8 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
