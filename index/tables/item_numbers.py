@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
-from grace.configs.regular_files import sync
+from grace.configs.regular_files import closing, sync
 from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
@@ -142,11 +142,9 @@ def map_lock(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path}: cannot be locked: {error.strerror}; make its folder writable"
         ) from None
-    try:
+    with closing(lock):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(lock)
 
 
 def no_name(text: str) -> str | None:
