@@ -65,11 +65,9 @@ def write_checkpoint(
         partial.rename(folder)
         sync(folder.parent)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    except BaseException:
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
     return checkpoint_id(folder)
 
 

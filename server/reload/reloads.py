@@ -22,14 +22,7 @@ from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import (
-    ServiceError,
-    draining,
-    load_failed,
-    load_refused,
-    not_ready,
-    too_many_loads,
-)
+from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
 from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
@@ -216,9 +209,10 @@ class Reloads:
             if pin is not None and seen is not None and pin.ends(seen):
                 pin = None  # it holds only until the version that CURRENT names can be served
             if version and pin is not None and version != pin.version:
-                raise load_refused(
+                raise ServiceError(
+                    "load_refused",
                     f"snapshot_version: {version}: a rollback has pinned version {pin.version}; "
-                    "unpin first (grace admin unpin)"
+                    "unpin first (grace admin unpin)",
                 )
             if not version:
                 assert seen is not None
@@ -234,9 +228,10 @@ class Reloads:
 
     async def _roll_back(self, version: int) -> Served:
         if self._stored_pin.file is None:
-            raise load_refused(
+            raise ServiceError(
+                "load_refused",
                 "state_dir: not set, so a rollback would not outlast a restart; restart the "
-                "server with --state-dir FOLDER, or publish the older version (grace publish)"
+                "server with --state-dir FOLDER, or publish the older version (grace publish)",
             )
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin
@@ -353,7 +348,7 @@ class Reloads:
         self._metrics.loaded("failed")
         facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
         _LOG.error("load_failed", extra=facts)
-        return load_failed(fault.text)
+        return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:
         """Drop the pin once the server serves what CURRENT names above it. Its file may stay."""
