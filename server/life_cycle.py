@@ -188,12 +188,9 @@ class Server:
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
-        limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._traces = open_traces(config.traces, self._metrics.traced)
-        self._front_end = FrontEnd(
-            *(state, limits, generation, self._metrics, log_requests),
-            *(credentials.tokens, self._traces),
-        )
+        tokens, traces = credentials.tokens, self._traces
+        self._front_end = FrontEnd(state, config, self._metrics, tokens, traces)
         settle, died = self._replies_left, self._thread_died
         self._updates = Updates(config, self._metrics, settle, died)
         state.updates, state.updates_file = self._updates.ads, self._updates.file

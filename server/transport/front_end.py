@@ -16,8 +16,7 @@ from time import perf_counter
 
 from grpc import StatusCode
 
-from grace.configs.generation import GenerationConfig
-from grace.configs.serving import LimitsConfig
+from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.server.errors import (
     SHED_REASONS,
     ServiceError,
@@ -90,18 +89,15 @@ class FrontEnd:
     def __init__(
         self,
         state: ServerState,
-        limits: LimitsConfig,
-        generation: GenerationConfig,
+        config: ServingConfig,
         metrics: Metrics,
-        log_requests: bool = False,
         tokens: CredentialFiles[Tokens] | None = None,
         traces: Traces | None = None,
     ) -> None:
         self._state = state
-        self._limits = limits
-        self._generation = generation
+        self._limits, self._generation = config.limits, config.generation
         self._metrics = metrics
-        self._log_requests = log_requests
+        self._log_requests = config.logs.requests
         self._tokens = tokens
         self._traces = traces
         self._loop = asyncio.get_running_loop()
