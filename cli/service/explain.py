@@ -92,12 +92,10 @@ def _rules(reply: "ExplainResponse") -> Iterator[str]:
 
 
 def _steps(reply: "ExplainResponse") -> "Table":
-    from rich import box
-    from rich.table import Table
+    from grace.cli.tables import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept"):
-        table.add_column(heading, justify="right")
+    headings = ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept")
+    table = plain_table("", *headings)
     for number, step in enumerate(reply.steps, start=1):
         score = f"{step.score:.3f}" if step.admitted else "not admitted"
         lowest = f"{step.lowest_score:.3f}" if step.HasField("lowest_score") else ""

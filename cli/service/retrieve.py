@@ -164,13 +164,10 @@ def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Itera
 
 
 def _table(reply: "RetrieveResponse") -> "Table":
-    from rich import box
-    from rich.table import Table
+    from grace.cli.tables import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD)
     with_sids = len(reply.sids.sid_of_ad) > 0
-    for heading in ("ad", "score", "p(SID)", *(("SID",) if with_sids else ())):
-        table.add_column(heading, justify="right")
+    table = plain_table("", "ad", "score", "p(SID)", *(("SID",) if with_sids else ()))
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         row = [str(ad_id), f"{score:.3f}", f"{math.exp(score):.3g}"]
         table.add_row(*row, *([_sid(reply, place)] if with_sids else []))
