@@ -13,45 +13,18 @@ import typer
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
+    from grace.client import Access
     from grace.index.tables.ids import DataIds
     from grace.model.train.catalogue import Stated
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
-TlsCa: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(help="PEM file of the CA that signed the server's certificate; turns TLS on."),
-]
-TlsCertificate: TypeAlias = Annotated[
-    Path | None, typer.Option(help="PEM file of your certificate, for a server that requires one.")
-]
-TlsKey: TypeAlias = Annotated[
-    Path | None, typer.Option(help="PEM file of the key of --tls-certificate.")
-]
-TokenFile: TypeAlias = Annotated[
-    Path | None, typer.Option(help="File with a token that the server accepts.")
-]
 Data: TypeAlias = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Data folder with the id maps of the ids that you give."),
 ]
-Timeout: TypeAlias = Annotated[
-    float, typer.Option(min=0.001, help="Seconds to wait for the reply.")
-]
 Dtype: TypeAlias = Annotated[
     str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
-]
-ComputeDevice: TypeAlias = Annotated[
-    str | None, typer.Option(help="cpu, or cuda:0. Default: the GPU, if there is one.")
-]
-MaxUnknown: TypeAlias = Annotated[
-    float,
-    typer.Option(
-        min=0, max=1, help="Largest share of events of unknown ads; above it, the command ends."
-    ),
-]
-SidSpace: TypeAlias = Annotated[
-    str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
 ]
 Without: TypeAlias = Annotated[
     list[str] | None,
@@ -59,9 +32,6 @@ Without: TypeAlias = Annotated[
         metavar="NAME",
         help="Leave out this attribute, set or entity, which no ad has; repeatable.",
     ),
-]
-VocabSizes: TypeAlias = Annotated[
-    str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
 ]
 
 
@@ -73,10 +43,21 @@ class LogOptions:
         Path,
         typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
     ]
-    device: ComputeDevice = None
-    max_unknown: MaxUnknown = 0.1
-    sid_space: SidSpace = None
-    vocab_sizes: VocabSizes = None
+    device: Annotated[
+        str | None, typer.Option(help="cpu, or cuda:0. Default: the GPU, if there is one.")
+    ] = None
+    max_unknown: Annotated[
+        float,
+        typer.Option(
+            min=0, max=1, help="Largest share of events of unknown ads; above it, the command ends."
+        ),
+    ] = 0.1
+    sid_space: Annotated[
+        str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
+    ] = None
+    vocab_sizes: Annotated[
+        str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
+    ] = None
     without: Without = None
 
     def stated(self) -> "Stated":
@@ -87,29 +68,57 @@ class LogOptions:
         return Stated(self.sid_space, sizes, tuple(self.without or ()))
 
 
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The options of every command that calls a server."""
+
+    address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051"
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of the CA that signed the server's certificate; turns TLS on."),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(help="PEM file of your certificate, for a server that requires one."),
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(help="PEM file of the key of --tls-certificate.")
+    ] = None
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the reply.")] = 10.0
+    as_json: AsJson = False
+
+    def access(self, token_file: Path | None = None) -> "Access":
+        from grace.client import access_of
+
+        require_seconds("--timeout", self.timeout)
+        return access_of(self.tls_ca, self.tls_certificate, self.tls_key, token_file)
+
+
 MOST_SECONDS = 86_400
 """A day. gRPC takes a wait of many years for one that has already ended."""
 
 
 def spread(
-    options: type, **defaults: object
+    *options: type, **defaults: object
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command that takes a dataclass first: its fields become options of the command.
+    """Decorate a command that takes dataclasses first: their fields become its options.
 
     The command's required options come first. `defaults` replace those of the fields.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        shared = dict(signature(options).parameters)
+        fields = [signature(each).parameters for each in options]
+        shared = {name: option for each in fields for name, option in each.items()}
         for name, default in defaults.items():
             shared[name] = shared[name].replace(default=default)
-        _, *own = signature(command).parameters.values()
+        own = list(signature(command).parameters.values())[len(options) :]
         required = [option for option in own if option.default is Parameter.empty]
         shown = [*required, *shared.values(), *own[len(required) :]]
 
         @wraps(command)
         def run(**given: Any) -> None:
-            command(options(**{name: given.pop(name) for name in shared}), **given)
+            values = [{name: given.pop(name) for name in each} for each in fields]
+            command(*(each(**its) for each, its in zip(options, values, strict=True)), **given)
 
         run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
         run.__annotations__ = {option.name: option.annotation for option in shown}

@@ -7,6 +7,8 @@ another process has leased. Errors are OSErrors, whose `strerror` is a fault for
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -32,6 +34,20 @@ def open_regular(path: str | Path, folder: int | None = None, flags: int = 0) ->
         os.close(file)
         raise
     return file
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync(path: Path) -> None:
+    """Sync a file, or a folder, so that the names in it survive a power cut."""
+    with closing(os.open(path, os.O_RDONLY | os.O_CLOEXEC)) as opened:
+        os.fsync(opened)
 
 
 def read_regular(path: Path, most: int) -> bytes:

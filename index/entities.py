@@ -36,10 +36,6 @@ class Entities:
         at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
         return np.where(self.ids[at] == wanted, at, -1)
 
-    def ads_of(self, place: int) -> npt.NDArray[np.int32]:
-        """Return the ordinals of one entity's ads."""
-        return self.ads[self.offsets[place] : self.offsets[place + 1]]
-
 
 def group_ads(name: str, ids: npt.NDArray[np.int64], none: npt.NDArray[np.bool_]) -> Entities:
     """Group the ads by entity. `ids` and `none` are by ordinal; ads in `none` have no entity.

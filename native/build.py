@@ -193,19 +193,6 @@ def build(
     return library
 
 
-def build_program(source: Path, out: Path, *, sanitize: bool = False, root: Path = ROOT) -> Path:
-    """Build an executable from `source` and the library's objects, next to the library."""
-    build(out, sanitize=sanitize, root=root)
-    record = read_record(out)
-    assert record is not None
-    program = out / source.stem
-    objects = map(str, sorted((out / CPU.objects).glob("*.o")))
-    include = f"-I{root / 'include'}"
-    flags = (*record.flags, "-O1", include)  # the work is in the objects
-    _run_into(program, [*find_compiler(), *flags, str(source), *objects])
-    return program
-
-
 def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
     """Return the files of all patterns; none if the first pattern matches no file."""
     found = [sorted(root.glob(pattern)) for pattern in patterns]

@@ -158,16 +158,6 @@ def draining() -> ServiceError:
     return ServiceError("draining", "the server is shutting down; ask another one")
 
 
-def load_failed(fault: str) -> ServiceError:
-    """Return the failure of an operator's load; the old pair serves on."""
-    return ServiceError("load_failed", fault)
-
-
-def load_refused(text: str) -> ServiceError:
-    """Return the refusal of an operator's load, which has not begun."""
-    return ServiceError("load_refused", text)
-
-
 def too_many_loads(most: int) -> ServiceError:
     text = (
         f"{most} calls load or wait for their turn, and no more may; see GetStatus, and try again"

@@ -188,12 +188,9 @@ class Server:
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
-        limits, generation, log_requests = config.limits, config.generation, config.logs.requests
         self._traces = open_traces(config.traces, self._metrics.traced)
-        self._front_end = FrontEnd(
-            *(state, limits, generation, self._metrics, log_requests),
-            *(credentials.tokens, self._traces),
-        )
+        tokens, traces = credentials.tokens, self._traces
+        self._front_end = FrontEnd(state, config, self._metrics, tokens, traces)
         settle, died = self._replies_left, self._thread_died
         self._updates = Updates(config, self._metrics, settle, died)
         state.updates, state.updates_file = self._updates.ads, self._updates.file
@@ -254,7 +251,7 @@ class Server:
             self._state.phase = Phase.FAILED
         else:
             self._state.phase = Phase.DRAINING
-            _LOG.info("draining", extra={"event": "draining"})
+            _LOG.info("draining")
         return False
 
     async def _go_ready(self, pair: ServingPair) -> None:
@@ -278,7 +275,7 @@ class Server:
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
-        _LOG.info("ready", extra={"event": "ready", "device": config.device, **facts, **engine})
+        _LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:
         pipeline = self._state.pipeline
@@ -303,7 +300,7 @@ class Server:
     async def _drain(self) -> bool:
         """Return whether every call that was taken has been answered."""
         self._state.phase = Phase.DRAINING
-        _LOG.info("draining", extra={"event": "draining"})
+        _LOG.info("draining")
         await self._listeners.set_health(serving=False)
         listen = self._config.listen
         if await _first(asyncio.sleep(listen.linger_seconds), self._broken.wait()) != 0:
@@ -329,11 +326,11 @@ class Server:
             self._timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
-            _LOG.error("timeline_lost", extra={"event": "timeline_lost", **fields})
+            _LOG.error("timeline_lost", extra=fields)
 
     def _asked_to_stop(self) -> None:
         if self._stop_asked.is_set():
-            _LOG.warning("forced", extra={"event": "forced", "cut": self._state.in_flight})
+            _LOG.warning("forced", extra={"cut": self._state.in_flight})
             exit_now(_logged(FAILED))
         self._stop_asked.set()
 
@@ -362,7 +359,7 @@ class Server:
 def _loop_hangs() -> NoReturn:
     """End the server from another thread: nothing else can, not even a signal."""
     place = place_of(threading.main_thread().name)
-    _LOG.critical("loop_hangs", exc_info=place, extra={"event": "loop_hangs"})
+    _LOG.critical("loop_hangs", exc_info=place)
     exit_now(_logged(FAILED))
 
 
@@ -373,7 +370,7 @@ def exit_now(code: int) -> NoReturn:
 
 
 def _logged(code: int) -> int:
-    _LOG.info("stopped", extra={"event": "stopped", "exit_code": code})
+    _LOG.info("stopped", extra={"exit_code": code})
     return code
 
 

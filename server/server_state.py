@@ -55,15 +55,15 @@ class ServerState:
 
     @property
     def waiting(self) -> int:
-        return 0 if self.pipeline is None else self.pipeline.waiting
+        return 0 if self.pipeline is None else self.pipeline.scheduler.waiting
 
     @property
     def in_flight(self) -> int:
-        return 0 if self.pipeline is None else self.pipeline.in_flight
+        return 0 if self.pipeline is None else self.pipeline.scheduler.in_flight
 
     @property
     def margin(self) -> float:
-        return 0.0 if self.pipeline is None else self.pipeline.margin
+        return 0.0 if self.pipeline is None else self.pipeline.scheduler.margin
 
     @property
     def update_sequence(self) -> int:
@@ -80,4 +80,4 @@ class ServerState:
         return 0 if self.pair is None else self.pair.live.ads_stopped
 
     def sheds(self, priority: Priority) -> bool:
-        return self.pipeline is not None and self.pipeline.sheds(priority)
+        return self.pipeline is not None and self.pipeline.scheduler.sheds(priority)

@@ -8,12 +8,7 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import ServingConfig
-from grace.server.engine.serving_pair import (
-    ServingPair,
-    engine_settings,
-    load_pair,
-    require_numbered_ids,
-)
+from grace.server.engine.serving_pair import ServingPair, load_pair, require_numbered_ids
 from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
@@ -91,15 +86,7 @@ def load_and_warm_up(
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         require_numbered_ids(config.limits, config.generation)
         try:
-            pair = load_pair(
-                config.snapshots,
-                config.checkpoint,
-                config.generation,
-                device,
-                engine_settings(config, device),
-                config.threads.post,
-                version,
-            )
+            pair = load_pair(config, device, version)
         except Exception as error:  # too little memory has no one type
             shortage = too_little_memory(error, config)
             if shortage is None:

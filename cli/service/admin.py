@@ -8,19 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grace.cli.options import (
-    AsJson,
-    Data,
-    Timeout,
-    TlsCa,
-    TlsCertificate,
-    TlsKey,
-    data_ids,
-    ids_by_name,
-    number_of,
-    require_seconds,
-    spread,
-)
+from grace.cli.options import Connection, Data, data_ids, ids_by_name, number_of, spread
+from grace.cli.service.retrieve import reply_json
 from grace.configs.errors import CallError, InputError
 
 if TYPE_CHECKING:
@@ -40,38 +29,31 @@ Ids: TypeAlias = Annotated[
         help="Ids of a level: ad, or an entity of the targeting schema, such as advertiser.",
     ),
 ]
-QUICK, LONG = 10.0, 600.0
+LONG = 600.0
 
 app = typer.Typer(no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """A call to a server. Its fields are the options that every command here has."""
+class Call(Connection):
+    """A call to a server's section admin. Its fields are options of the command."""
 
     address: Annotated[
         str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
     ] = "127.0.0.1:50052"
-    tls_ca: TlsCa = None
-    tls_certificate: TlsCertificate = None
-    tls_key: TlsKey = None
-    timeout: Timeout = QUICK
-    as_json: AsJson = False
 
     def client(self) -> "AdminClient":
-        from grace.client import AdminClient, access_of
+        from grace.client import AdminClient
 
-        require_seconds("--timeout", self.timeout)
-        access = access_of(self.tls_ca, self.tls_certificate, self.tls_key, None)
-        return AdminClient(self.address, access.tls)
+        return AdminClient(self.address, self.access().tls)
 
     def print(self, reply: "Message", text: str) -> None:
-        print(_json(reply) if self.as_json else text)
+        print(json.dumps(reply_json(reply), indent=2) if self.as_json else text)
 
 
-def _command(timeout: float = QUICK) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _command(**defaults: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command that takes a `Call` first."""
-    return lambda command: app.command()(spread(Call, timeout=timeout)(command))
+    return lambda command: app.command()(spread(Call, **defaults)(command))
 
 
 @app.callback()
@@ -93,7 +75,7 @@ def status(call: Call) -> None:
     call.print(found, "\n".join(f"{name:<10}  {text}" for name, text in _status_rows(found)))
 
 
-@_command(LONG)
+@_command(timeout=LONG)
 def load(
     call: Call,
     version: Annotated[
@@ -121,7 +103,7 @@ def load(
     call.print(reply, f"{call.address} {change} {what}")
 
 
-@_command(LONG)
+@_command(timeout=LONG)
 def rollback(
     call: Call,
     version: Annotated[
@@ -144,7 +126,7 @@ def rollback(
     call.print(reply, f"{call.address} serves {reply.snapshot_version}, pinned; {before}")
 
 
-@_command(LONG)
+@_command(timeout=LONG)
 def unpin(call: Call) -> None:
     """Remove the pin of a rollback, and serve what CURRENT names.
 
@@ -286,15 +268,6 @@ def _require_levels(levels: Iterable[str], known: Iterable[str]) -> None:
         if level not in known:
             fault = f"{level!r} is not a level of the served snapshot, and nothing has changed"
             raise InputError(f"level: {fault}; give one of {', '.join(known)}")
-
-
-def _json(message: "Message") -> str:
-    from google.protobuf.json_format import MessageToDict
-
-    fields = MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    return json.dumps(fields, indent=2)
 
 
 def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:

@@ -7,16 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grace.cli.options import (
-    AsJson,
-    Timeout,
-    TlsCa,
-    TlsCertificate,
-    TlsKey,
-    number_of,
-    require_seconds,
-    spread,
-)
+from grace.cli.options import number_of, spread
+from grace.cli.service.admin import Call
 from grace.cli.service.ads_table import known_ads, shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
@@ -28,24 +20,17 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import ExplainResponse
 
 
-@spread(GivenRequest)
+@spread(GivenRequest, Call)
 def explain(
     given: GivenRequest,
+    call: Call,
     ad: Annotated[str, typer.Option(metavar="ID", help="Id of the ad, as the ads table has it.")],
-    address: Annotated[
-        str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
-    ] = "127.0.0.1:50052",
-    timeout: Timeout = 10.0,
     data: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER", help="Data folder with the ads table and id maps: show the title."
         ),
     ] = None,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    as_json: AsJson = False,
 ) -> None:
     """Explain why an ad is, or is not, in the reply to a request.
 
@@ -54,20 +39,17 @@ def explain(
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
-    from grace.client import AdminClient, access_of
     from grace.proto.retrieval_pb2 import ExplainRequest
 
-    require_seconds("--timeout", timeout)
     table = shown_table(None, None, data)
     ids = None if table is None else table.ids
     number = number_of("ad", ad, ids)
     asked = ExplainRequest(ad_id=number, request=given.message(ids))
-    access = access_of(tls_ca, tls_certificate, tls_key, None)
-    with AdminClient(address, access.tls) as client:
-        reply = client.explain(asked, timeout)
+    with call.client() as client:
+        reply = client.explain(asked, call.timeout)
     known = {} if table is None else known_ads(table, [number], {})
     title = known[number].title if number in known else None
-    if as_json:
+    if call.as_json:
         shown = reply_json(reply) | ({} if table is None else {"title": title})
         print(json.dumps(shown, indent=2))
     else:
@@ -111,12 +93,10 @@ def _rules(reply: "ExplainResponse") -> Iterator[str]:
 
 
 def _steps(reply: "ExplainResponse") -> "Table":
-    from rich import box
-    from rich.table import Table
+    from grace.cli.tables import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept"):
-        table.add_column(heading, justify="right")
+    headings = ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept")
+    table = plain_table("", *headings)
     for number, step in enumerate(reply.steps, start=1):
         score = f"{step.score:.3f}" if step.admitted else "not admitted"
         lowest = f"{step.lowest_score:.3f}" if step.HasField("lowest_score") else ""

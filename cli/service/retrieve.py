@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import (
-    AsJson,
-    Timeout,
-    TlsCa,
-    TlsCertificate,
-    TlsKey,
-    TokenFile,
-    require_seconds,
-    spread,
-)
+from grace.cli.options import Connection, require_seconds, spread
 from grace.cli.service.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
 from grace.cli.service.request_file import GivenRequest
 
@@ -33,10 +24,10 @@ DEFAULT_MAX_ADS = 10
 STAGES = ("queue", "input", "features", "generate", "post")
 
 
-@spread(GivenRequest)
+@spread(GivenRequest, Connection)
 def retrieve(
     given: GivenRequest,
-    address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051",
+    server: Connection,
     ads: Annotated[
         str | None,
         typer.Option(
@@ -55,15 +46,12 @@ def retrieve(
         ),
     ] = None,
     sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
-    timeout: Timeout = 10.0,
     wait: Annotated[
         float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
     ] = 0.0,
-    tls_ca: TlsCa = None,
-    tls_certificate: TlsCertificate = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
-    as_json: AsJson = False,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a token that the server accepts.")
+    ] = None,
 ) -> None:
     """Retrieve ads for a user from a running server: ads and stage times.
 
@@ -75,25 +63,24 @@ def retrieve(
     """
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from grace.client import Client, access_of
+    from grace.client import Client
 
-    require_seconds("--timeout", timeout)
     require_seconds("--wait", wait)
     table = shown_table(ads, targeting, data)
     message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
-    access = access_of(tls_ca, tls_certificate, tls_key, token_file)
+    access = server.access(token_file)
     # One attempt: the command shows what the server answers, refusals included.
-    with Client(address, access.tls, access.token, retry=None) as client:
+    with Client(server.address, access.tls, access.token, retry=None) as client:
         if wait:
             client.wait_ready(wait)
         started = time.perf_counter()
-        reply = client.retrieve(message, timeout=timeout).message
+        reply = client.retrieve(message, timeout=server.timeout).message
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
     known = None if table is None else known_ads(table, reply.ad_ids, user_values)
-    if as_json:
+    if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         print(
             json.dumps(
@@ -177,13 +164,10 @@ def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Itera
 
 
 def _table(reply: "RetrieveResponse") -> "Table":
-    from rich import box
-    from rich.table import Table
+    from grace.cli.tables import plain_table
 
-    table = Table(box=box.SIMPLE_HEAD)
     with_sids = len(reply.sids.sid_of_ad) > 0
-    for heading in ("ad", "score", "p(SID)", *(("SID",) if with_sids else ())):
-        table.add_column(heading, justify="right")
+    table = plain_table("", "ad", "score", "p(SID)", *(("SID",) if with_sids else ()))
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         row = [str(ad_id), f"{score:.3f}", f"{math.exp(score):.3g}"]
         table.add_row(*row, *([_sid(reply, place)] if with_sids else []))

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors.numpy
@@ -24,10 +23,10 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.codebook.codebook import Codebook, Level, Tokens, Vectors
 from grace.index.codebook.items import Ids
+from grace.index.importers.ads_table import SID, sid_metadata, write_items
 from grace.index.snapshot import require_sids
 from grace.index.tables.addresses import UNREADABLE, first_line
-from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY
-from grace.index.tables.item_numbers import replacing
+from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE
 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
@@ -35,10 +34,8 @@ REPORT = "report.json"
 PICTURE = "codebook.png"
 FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT, PICTURE)
 
-_ROWS_PER_GROUP = 1 << 17
 _SPACE_DIGITS = 8
 _LONGEST_NAME = 200
-_LISTS = pa.list_(pa.uint16())
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +142,8 @@ def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at:
 
 def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:
     """Write `item_id` and `sid`; the file appears whole or not at all."""
-    kind = pa.int64() if pa.types.is_integer(table.ids.type) else pa.string()
-    sizes = ",".join(map(str, facts.vocab_sizes))
-    metadata = {SID_SPACE_KEY: facts.sid_space.encode(), VOCAB_SIZES_KEY: sizes.encode()}
-    schema = pa.schema([("item_id", kind), ("sid", _LISTS)], metadata)
-    with replacing(path) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
-        for first in range(0, len(table.ids), _ROWS_PER_GROUP):
-            tokens = table.tokens[first : first + _ROWS_PER_GROUP]
-            offsets = np.arange(len(tokens) + 1, dtype=np.int32) * np.int32(tokens.shape[1])
-            sids = pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))
-            ids = table.ids.slice(first, _ROWS_PER_GROUP).cast(kind)
-            writer.write_table(pa.table([ids, sids], schema=schema))
+    metadata = sid_metadata(facts.sid_space, facts.vocab_sizes)
+    write_items(path, "item_id", table.ids, table.tokens, metadata)
 
 
 def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
@@ -166,7 +154,7 @@ def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
         raise InputError(f"{path}: not a readable table of SIDs: {first_line(error)}") from None
     names, metadata = table.schema.names, table.schema.metadata or {}
     space = metadata.get(SID_SPACE_KEY, b"").decode(errors="replace")
-    if names != ["item_id", "sid"] or table.schema.field("sid").type != _LISTS:
+    if names != ["item_id", "sid"] or table.schema.field("sid").type != SID:
         raise InputError(f"{path}: its columns must be item_id and sid, list<uint16>")
     if space != facts.sid_space:
         raise InputError(

@@ -1,6 +1,6 @@
 """Write the ads table that a build reads: one ad per item, or an ads table with the items' SIDs."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +13,33 @@ from grace.configs.errors import InputError
 from grace.index.importers.items import AcceptedItems
 from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject, RejectLog, brief
-from grace.index.tables.addresses import UNREADABLE, first_line
+from grace.index.tables.addresses import Format
 from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY
 from grace.index.tables.item_numbers import IdMap, replacing
-from grace.index.tables.parquet import without_views
+from grace.index.tables.table_file import open_table
 
+SID = pa.list_(pa.uint16())
 ROWS_PER_GROUP = 1 << 17
 _ROWS_PER_BATCH = 1 << 16
-_READ_BUFFER = 1 << 22
-_SID = pa.list_(pa.uint16())
 
 
-def write_items(out: Path, items: AcceptedItems, sid_space: str, advance: Advance) -> None:
-    """One ad per item: `ad_id`, `sid`."""
-    schema = pa.schema(
-        [("ad_id", pa.int64()), ("sid", _SID)], _metadata(sid_space, items.vocab_sizes)
-    )
+def write_items(
+    out: Path,
+    name: str,
+    ids: pa.Array,
+    tokens: npt.NDArray[np.uint16],
+    metadata: Mapping[bytes, bytes],
+    advance: Advance = lambda _: None,
+) -> None:
+    """Write the ids as column `name`, and `sid`; the file appears whole or not at all."""
+    kind = pa.int64() if pa.types.is_integer(ids.type) else pa.string()
+    schema = pa.schema([(name, kind), ("sid", SID)], metadata)
     with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
-        for first in range(0, len(items.numbers), ROWS_PER_GROUP):
-            part = slice(first, first + ROWS_PER_GROUP)
-            columns = [pa.array(items.numbers[part]), _sids(items.tokens[part])]
-            writer.write_table(pa.table(columns, schema=schema))
-            advance(min(part.stop, len(items.numbers)))
+        for first in range(0, len(ids), ROWS_PER_GROUP):
+            part = ids.slice(first, ROWS_PER_GROUP).cast(kind)
+            sids = _sids(tokens[first : first + ROWS_PER_GROUP])
+            writer.write_table(pa.table([part, sids], schema=schema))
+            advance(first + len(part))
 
 
 class AdsToJoin:
@@ -43,18 +48,16 @@ class AdsToJoin:
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
         self.key = key
-        try:
-            with pq.ParquetFile(path) as file:
-                self.schema: pa.Schema = without_views(file.schema_arrow)
-                self.rows: int = file.metadata.num_rows
-        except UNREADABLE as error:
-            raise InputError(f"{path}: not a readable Parquet file: {first_line(error)}") from None
-        names = self.schema.names
+        self.table = open_table(str(path))
+        if self.table.format is not Format.PARQUET:
+            shown = self.table.format.shown
+            raise InputError(f"{path}: not a readable Parquet file, but {shown}")
+        self.schema = self.table.schema
+        self.rows = self.table.count_rows()
         for name in ("ad_id", key):
-            if names.count(name) != 1:
-                fault = "is missing" if name not in names else "appears twice"
-                raise InputError(f"{path}: column {name!r} {fault}")
-        if "sid" in names:
+            if name not in self.schema.names:
+                raise InputError(f"{path}: column {name!r} is missing")
+        if "sid" in self.schema.names:
             raise InputError(f"{path}: has a column 'sid' already; drop it to join others")
         _check_joinable(path, self.schema)
         kind = self.schema.field(key).type
@@ -65,19 +68,6 @@ class AdsToJoin:
                 f"{path}: column {key!r} must be integers or text, got {kind}; "
                 "cast the column to int64 or string"
             )
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Group by group, since Arrow cannot join nested dictionaries across the groups' border."""
-        row = 0
-        try:
-            with pq.ParquetFile(self.path, buffer_size=_READ_BUFFER, pre_buffer=False) as file:
-                for group in range(file.num_row_groups):
-                    for batch in file.iter_batches(_ROWS_PER_BATCH, row_groups=[group]):
-                        yield batch.cast(self.schema)
-                        row += batch.num_rows
-        except UNREADABLE as error:
-            fault = f"damaged near row {row + 1}: {first_line(error)}"
-            raise InputError(f"{self.path}: {fault}") from None
 
 
 def _check_joinable(path: Path, schema: pa.Schema) -> None:
@@ -104,13 +94,13 @@ def write_joined(
 
     Returns which items some ad names. An ad whose item has no SID is refused.
     """
-    metadata = {**(ads.schema.metadata or {}), **_metadata(sid_space, items.vocab_sizes)}
-    schema = ads.schema.append(pa.field("sid", _SID)).with_metadata(metadata)
+    metadata = {**(ads.schema.metadata or {}), **sid_metadata(sid_space, items.vocab_sizes)}
+    schema = ads.schema.append(pa.field("sid", SID)).with_metadata(metadata)
     places_of = _Places(items.numbers, names)
     named = np.zeros(len(items.numbers), np.bool_)
     row = 0
     with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
-        for batch in ads.batches():
+        for batch in ads.table.batches(ads.schema.names, _ROWS_PER_BATCH):
             keys = batch.column(ads.key)
             places = places_of(keys)
             found = places >= 0
@@ -186,6 +176,6 @@ def _sids(tokens: npt.NDArray[np.uint16]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))
 
 
-def _metadata(sid_space: str, vocab_sizes: tuple[int, ...]) -> dict[bytes, bytes]:
-    sizes = ",".join(str(size) for size in vocab_sizes)
+def sid_metadata(sid_space: str, vocab_sizes: Sequence[int]) -> dict[bytes, bytes]:
+    sizes = ",".join(map(str, vocab_sizes))
     return {SID_SPACE_KEY: sid_space.encode(), VOCAB_SIZES_KEY: sizes.encode()}

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.importers.ads_table import AdsToJoin, write_items, write_joined
+from grace.index.importers.ads_table import AdsToJoin, sid_metadata, write_items, write_joined
 from grace.index.importers.items import (
     AcceptedItems,
     ItemBatch,
@@ -78,7 +79,8 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     advance = _step(progress, "write", rows)
     used = np.ones(len(items.numbers), np.bool_)
     if ads is None:
-        write_items(spec.out, items, spec.sid_space, advance)
+        metadata = sid_metadata(spec.sid_space, items.vocab_sizes)
+        write_items(spec.out, "ad_id", pa.array(items.numbers), items.tokens, metadata, advance)
     else:
         texts = names if ads.key_is_text else None
         used = write_joined(spec.out, items, texts, ads, spec.sid_space, rejects, advance)

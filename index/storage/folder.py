@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
-from grace.configs.regular_files import open_regular
+from grace.configs.regular_files import closing, open_regular
 from grace.index.snapshot import MAX_VERSION
 
 OnWait = Callable[[str], None]
@@ -38,18 +38,10 @@ def version_of_name(name: str) -> int | None:
     return int(name)
 
 
-@contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def open_root(root: Path) -> AbstractContextManager[int]:
     """A descriptor of the root folder."""
     try:
-        return _closing(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        return closing(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
         raise InputError(
             f"{root}: no snapshot root here ({error.strerror}); name another folder"
@@ -60,7 +52,7 @@ def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
     """A descriptor of a folder inside another."""
     try:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        return _closing(os.open(name, flags, dir_fd=folder))
+        return closing(os.open(name, flags, dir_fd=folder))
     except OSError as error:
         raise _fault(name, folder, error) from None
 
@@ -69,7 +61,7 @@ def open_folder(name: str, folder: int) -> AbstractContextManager[int]:
 def open_file(name: str, folder: int) -> Iterator[tuple[int, int]]:
     """A descriptor and the size of a regular file."""
     try:
-        with _closing(open_regular(name, folder, os.O_NOFOLLOW)) as file:
+        with closing(open_regular(name, folder, os.O_NOFOLLOW)) as file:
             yield file, os.fstat(file).st_size
     except OSError as error:
         raise _fault(name, folder, error) from None
@@ -106,7 +98,7 @@ def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
     """A descriptor of the root folder, made if missing, while no other process writes there."""
     root.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open_root(root) as folder, _closing(os.open(LOCK, flags, 0o644, dir_fd=folder)) as lock:
+    with open_root(root) as folder, closing(os.open(LOCK, flags, 0o644, dir_fd=folder)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -126,7 +118,7 @@ def write_new(
 ) -> None:
     """Write a file that must not exist yet; `synced`: down to the disk."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _closing(os.open(name, flags, mode, dir_fd=folder)) as file:
+    with closing(os.open(name, flags, mode, dir_fd=folder)) as file:
         for part in parts:
             left = memoryview(part)
             while left:

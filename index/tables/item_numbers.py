@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.configs.regular_files import closing, sync
 from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
@@ -156,11 +157,9 @@ def map_lock(path: Path) -> Iterator[None]:
         raise InputError(
             f"{path}: cannot be locked: {error.strerror}; make its folder writable"
         ) from None
-    try:
+    with closing(lock):
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(lock)
 
 
 def no_name(text: str) -> str | None:
@@ -187,16 +186,8 @@ def replacing(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield unfinished
-        _sync(unfinished)
+        sync(unfinished)
         unfinished.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

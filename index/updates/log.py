@@ -24,6 +24,7 @@ from pathlib import Path
 import xxhash
 
 from grace.configs.errors import GraceError, InputError
+from grace.configs.regular_files import sync
 from grace.index.storage.folder import write_new
 
 FILE, NEW_FILE, LOCK = "log", ".log.new", ".lock"
@@ -251,12 +252,8 @@ def _make_folder(folder: Path) -> None:
     if not folder.parent.exists():
         folder.parent.mkdir(0o700, parents=True, exist_ok=True)
     folder.mkdir(0o700, exist_ok=True)  # the error is the better one if its parent is a file
-    for parent in (folder.parent, folder.parent.parent):  # so that the names survive a power cut
-        opened = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+    for parent in (folder.parent, folder.parent.parent):
+        sync(parent)
 
 
 def _locked(folder: Path) -> int:

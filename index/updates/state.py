@@ -58,15 +58,11 @@ class UpdateState:
     def __len__(self) -> int:
         return sum(map(len, self.stopped.values())) + len(self.weights)
 
-    def require_next(self, update: AdUpdate, *, awaits_full: bool = False) -> None:
-        """Raise GapError unless the update is in force already or may come next."""
-        require_after(self.sequence, update, awaits_full=awaits_full)
-
     def apply(self, update: AdUpdate) -> bool:
         """Apply an update. Return False if its number was in force before, so nothing changes."""
         if update.sequence <= self.sequence:
             return False
-        self.require_next(update)
+        require_after(self.sequence, update)
         if update.full:
             self.stopped, self.weights = {}, IdMap(NO_WEIGHT)
         for present, levels in ((True, update.stop), (False, update.resume)):

@@ -19,7 +19,7 @@ import yaml
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, InputError
-from grace.configs.regular_files import open_regular
+from grace.configs.regular_files import open_regular, sync
 from grace.index.snapshot import Snapshot
 from grace.kernels import require_device
 from grace.model.checkpoints.folder import (
@@ -61,15 +61,13 @@ def write_checkpoint(
         partial.mkdir()
         write_yaml(partial / MODEL_YAML, spec.to_json())
         write_weights(partial / WEIGHTS, entries, tensor_of)
-        _sync(partial)
+        sync(partial)
         partial.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    except BaseException:
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
     return checkpoint_id(folder)
 
 
@@ -163,15 +161,6 @@ def write_yaml(path: Path, values: Mapping[str, Any]) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Sync a folder, so that the names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class _Dumper(yaml.SafeDumper):

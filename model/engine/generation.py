@@ -7,7 +7,8 @@ A batch has as many rows as one of the configuration's batch buckets. Requests h
 and empty users the others, so every shape is known beforehand.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -252,7 +253,8 @@ class GraphGeneration:
         trace: SearchTrace | None = None,
     ) -> Generated:
         if trace is not None:
-            return self._traced(features, users, index, profile, trace)
+            with self._turn():  # without a graph, one operation after the other
+                return self._fast.generate(features, users, index, profile, trace)
         require_together(self._fast.vocab_sizes, index, profile)
         bucket = len(users.bitmask)
         call = self._calls.get((bucket, profile))
@@ -261,31 +263,20 @@ class GraphGeneration:
                 f"a batch of {bucket} with beams {list(profile.beams)} was not captured: buckets "
                 f"{sorted(self._inputs)}; give the profile when generation is made"
             )
-        with self._lock:
-            stream = torch.cuda.current_stream(self._fast.device)
-            stream.wait_event(self._done)
-            try:
-                self._slot.point_at(users, index)
-                copy_features(features, self._inputs[bucket])
-                call.replay()
-                return Generated.unpacked(started_copy(call.result), bucket)
-            finally:  # the next batch waits for whatever this one has queued
-                self._done.record(stream)
+        with self._turn():
+            self._slot.point_at(users, index)
+            copy_features(features, self._inputs[bucket])
+            call.replay()
+            return Generated.unpacked(started_copy(call.result), bucket)
 
-    def _traced(
-        self,
-        features: FeatureTensors,
-        users: UserTensors,
-        index: DecodeIndex,
-        profile: BeamProfile,
-        trace: SearchTrace,
-    ) -> Generated:
-        """Search without a graph, one operation after the other. The next batch waits for it."""
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the batch before on the GPU. The next one waits for whatever this one queues."""
         with self._lock:
             stream = torch.cuda.current_stream(self._fast.device)
             stream.wait_event(self._done)
             try:
-                return self._fast.generate(features, users, index, profile, trace)
+                yield
             finally:
                 self._done.record(stream)
 

@@ -96,18 +96,13 @@ class ServingPair:
 
 
 def load_pair(
-    snapshots: Path,
-    checkpoint: Path,
-    generation: GenerationConfig,
-    device: torch.device,
-    engine: EngineSettings,
-    match_threads: int,
-    version: int | None = None,
+    config: ServingConfig, device: torch.device, version: int | None = None
 ) -> ServingPair:
-    """Load a snapshot of a folder, the current one without a `version`, and a checkpoint."""
-    snapshot = load_version(snapshots, version, device, generation.max_batch, available_cores())
-    model = load_model(checkpoint, snapshot, generation, device, engine)
-    return serving_pair(snapshot, model, match_threads, generation.max_batch)
+    """Load a snapshot, the current one without a `version`, and the configuration's checkpoint."""
+    snapshots, most = config.snapshots, config.generation.max_batch
+    snapshot = load_version(snapshots, version, device, most, available_cores())
+    model = load_model(config, snapshot, device)
+    return serving_pair(snapshot, model, config.threads.post, most)
 
 
 def load_version(
@@ -124,14 +119,13 @@ def load_version(
         return read_snapshot(opened, threads, mapped_memory, readers)
 
 
-def load_model(
-    checkpoint: Path,
-    snapshot: Snapshot,
-    generation: GenerationConfig,
-    device: torch.device,
-    engine: EngineSettings,
-) -> ServingModel:
-    """Load and prepare a checkpoint of the snapshot's SID space."""
+def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) -> ServingModel:
+    """Load and prepare the configuration's checkpoint, which must be of the snapshot's SID space.
+
+    Refuse a precision that the device lacks.
+    """
+    checkpoint, generation = config.checkpoint, config.generation
+    engine = engine_settings(config, device)
     # The features' tables, most of a large model, are rounded at once; the rest is folded first.
     loaded = load_checkpoint(checkpoint, device, features=PRECISIONS[engine.precision])
     require_match(loaded.spec, snapshot, checkpoint)

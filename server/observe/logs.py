@@ -1,6 +1,6 @@
 """The server's log: one line a record on standard error, as JSON or as text.
 
-A record gets its event and fields so: `LOG.info("ready", extra={"event": "ready", ...})`. Messages
+A record gets its event and fields so: `LOG.info("ready", extra={"device": "cpu"})`. Messages
 may quote a caller's values, so a line never has an exception's message: `exc_info` becomes the
 exception's type and the places it came through. For the same reason a line of a foreign library
 has its logger and place only. Text that a library prints becomes such a line, too (`PrintedText`).
@@ -173,7 +173,7 @@ class LineWriter(logging.Handler):
     def _report(self, event: str, lines: int) -> None:
         """Add a line about others that are missing."""
         record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, event, None, None)
-        record.__dict__.update(event=event, lines=lines)
+        record.__dict__.update(lines=lines)
         self._records.append(record)
         self._accepted += 1
 
@@ -255,7 +255,7 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return all that a line says of a record, but for its time and level."""
     if _is_ours(record):
         given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
-        fields = {"event": given.pop("event", None) or record.getMessage(), **given}
+        fields = {"event": record.getMessage(), **given}
     else:
         where = f"{Path(record.pathname).name}:{record.lineno}"
         fields = {"event": "library", "logger": record.name, "where": where}

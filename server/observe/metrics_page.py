@@ -95,7 +95,7 @@ class _Server(ThreadingMixIn, TCPServer):
         now = time.monotonic()
         if now >= self._warned + _WARN_SECONDS:
             self._warned = now
-            fields = {"event": "cannot_accept", "address": "metrics", "fault": error.strerror}
+            fields = {"address": "metrics", "fault": error.strerror}
             _LOG.error("cannot_accept", extra=fields)
         time.sleep(_PAUSE_SECONDS)
 

@@ -9,7 +9,7 @@ from grace.configs.errors import GraceError, SnapshotError
 from grace.index.storage import Published, published, root_of, versions
 from grace.index.storage.versions import CURRENT, some_of
 from grace.server.daemon_thread import DaemonThread
-from grace.server.errors import load_failed, load_refused
+from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOGGER
 from grace.server.reload.decision import Pin
 
@@ -60,7 +60,7 @@ class Current:
         except Exception as error:  # noqa: BLE001, the next look may work
             fault = f"internal error ({type(error).__name__}); the server's log has its place"
             if fault != self.fault:
-                _LOG.error("look broke", exc_info=error, extra={"event": "look_broke"})
+                _LOG.error("look_broke", exc_info=error)
         self._hangs = False
         self._note(fault)
 
@@ -71,7 +71,7 @@ class Current:
             # A look may be under way that began before this call; the new one queues after it.
             await asyncio.wait((look,), timeout=2 * self._look_seconds)
         if self.fault:
-            raise load_failed(self.fault)
+            raise ServiceError("load_failed", self.fault)
 
     async def versions(self) -> tuple[int, ...]:
         """Return the versions in the root; raise `load_failed` if it cannot be read."""
@@ -84,8 +84,8 @@ class Current:
                 if listing.done():
                     return listing.result()
             except (GraceError, OSError) as error:
-                raise load_failed(self._word(error)) from None
-        raise load_failed(self.fault or self._hanging("its versions"))
+                raise ServiceError("load_failed", self._word(error)) from None
+        raise ServiceError("load_failed", self.fault or self._hanging("its versions"))
 
     async def older(self, version: int, served: int, pin: Pin | None) -> int:
         """Return the version to roll back to; 0 asks for the newest below the served one.
@@ -107,9 +107,10 @@ class Current:
         has = f"{some_of(below)} below it; name one of them"
         if not below:
             has = f"no version below it, only {some_of(there)}; copy an older one there"
-        raise load_refused(
+        raise ServiceError(
+            "load_refused",
             f"snapshot_version: {version}: {what}, and {root_of(self._snapshots)} has {has}, or "
-            "load another one (grace admin load)"
+            "load another one (grace admin load)",
         )
 
     async def require(self, version: int) -> None:
@@ -119,9 +120,10 @@ class Current:
     def _require(self, version: int, there: tuple[int, ...]) -> None:
         if version not in there:
             root = root_of(self._snapshots)
-            raise load_refused(
+            raise ServiceError(
+                "load_refused",
                 f"snapshot_version: {version}: not in {root}, which has {some_of(there)}; name one "
-                "that is there"
+                "that is there",
             )
 
     def _named(self) -> Published:

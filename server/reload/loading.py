@@ -28,7 +28,6 @@ from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingModel,
     ServingPair,
-    engine_settings,
     load_model,
     load_version,
     serving_pair,
@@ -138,11 +137,9 @@ class Loader:
         return pair
 
     def _model(self, checkpoint: Path, snapshot: Snapshot) -> ServingModel:
-        config = self.config
         require_match(load_spec(checkpoint / MODEL_YAML), snapshot, checkpoint)
         require_memory_of_weights(checkpoint, self.device)
-        settings = engine_settings(config, self.device)
-        return load_model(checkpoint, snapshot, config.generation, self.device, settings)
+        return load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
 
     def _pause(self, seconds: float) -> None:
         """Leave the engine to live requests for `seconds`, as long as a warm-up batch took."""
@@ -170,7 +167,7 @@ class Loader:
             text = start_fault(known, config)
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
-            _LOG.error("load_broke", exc_info=error, extra={"event": "load_broke"})
+            _LOG.error("load_broke", exc_info=error)
         file = None
         if isinstance(error, SnapshotError):
             file = str(error.file if error.folder is None else error.folder / error.file)

@@ -5,14 +5,12 @@ The file is one line of JSON with its digest, so that a damaged file is never re
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import xxhash
 
 from grace.configs.errors import ConfigError
-from grace.configs.regular_files import read_regular
+from grace.configs.regular_files import closing, read_regular, sync
 from grace.index.snapshot import MAX_VERSION
 from grace.index.storage.folder import write_new
 from grace.server.reload.decision import Pin
@@ -53,12 +51,11 @@ class PinFile:
         else:
             folder.mkdir(0o700, parents=True, exist_ok=True)
             (folder / NEW).unlink(missing_ok=True)
-            with _opened(folder) as opened:
+            with closing(os.open(folder, os.O_RDONLY | os.O_CLOEXEC)) as opened:
                 write_new(NEW, opened, [_rendered(pin)], mode=0o600)
             (folder / NEW).replace(self.path)
         if folder.exists():
-            with _opened(folder) as opened:
-                os.fsync(opened)  # so that the name survives a power cut
+            sync(folder)
 
     def _fault(self, fault: str) -> ConfigError:
         return ConfigError(
@@ -71,12 +68,3 @@ def _rendered(pin: Pin) -> bytes:
     fields: dict[str, object] = {"version": pin.version, "until_above": pin.until_above}
     digest = xxhash.xxh3_64_hexdigest(json.dumps(fields).encode())
     return json.dumps({**fields, "xxh3_64": digest}).encode() + b"\n"
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

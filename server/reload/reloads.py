@@ -22,14 +22,7 @@ from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import (
-    ServiceError,
-    draining,
-    load_failed,
-    load_refused,
-    not_ready,
-    too_many_loads,
-)
+from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
 from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
@@ -216,9 +209,10 @@ class Reloads:
             if pin is not None and seen is not None and pin.ends(seen):
                 pin = None  # it holds only until the version that CURRENT names can be served
             if version and pin is not None and version != pin.version:
-                raise load_refused(
+                raise ServiceError(
+                    "load_refused",
                     f"snapshot_version: {version}: a rollback has pinned version {pin.version}; "
-                    "unpin first (grace admin unpin)"
+                    "unpin first (grace admin unpin)",
                 )
             if not version:
                 assert seen is not None
@@ -234,9 +228,10 @@ class Reloads:
 
     async def _roll_back(self, version: int) -> Served:
         if self._stored_pin.file is None:
-            raise load_refused(
+            raise ServiceError(
+                "load_refused",
                 "state_dir: not set, so a rollback would not outlast a restart; restart the "
-                "server with --state-dir FOLDER, or publish the older version (grace publish)"
+                "server with --state-dir FOLDER, or publish the older version (grace publish)",
             )
         async with self._operators_turn():
             before, pin = self._state.served(), self._pin
@@ -313,7 +308,7 @@ class Reloads:
         facts = {"snapshot_version": version, "why": why}
         if wanted.checkpoint is not None:
             facts["checkpoint"] = str(wanted.checkpoint)
-        _LOG.info("loading", extra={"event": "loading", **facts})
+        _LOG.info("loading", extra=facts)
         self._loading = version
         try:
             load = self._loads.load(wanted, served)
@@ -344,7 +339,7 @@ class Reloads:
         self._metrics.loaded("ok")
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         facts |= {"previous_version": before, "seconds": round(seconds, 3)}
-        _LOG.info("swapped", extra={"event": "swapped", **facts})
+        _LOG.info("swapped", extra=facts)
 
     def _failed(self, version: int, fault: LoadFault) -> ServiceError:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
@@ -352,8 +347,8 @@ class Reloads:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loaded("failed")
         facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
-        _LOG.error("load_failed", extra={"event": "load_failed", **facts})
-        return load_failed(fault.text)
+        _LOG.error("load_failed", extra=facts)
+        return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:
         """Drop the pin once the server serves what CURRENT names above it. Its file may stay."""

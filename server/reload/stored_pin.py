@@ -36,4 +36,4 @@ class StoredPin:
         self._metrics.pinned(pinned=self.pin is not None)
         if about is not None:
             facts = {"snapshot_version": about.version, "until_above": about.until_above}
-            _LOG.warning(event, extra={"event": event, **facts})
+            _LOG.warning(event, extra=facts)

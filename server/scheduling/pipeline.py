@@ -30,7 +30,6 @@ from grace.server.messages import (
     InputBatch,
     Outcome,
     PendingRequest,
-    Priority,
     RequestBatch,
     Span,
     StageName,
@@ -96,7 +95,7 @@ class _Carried(Generic[Batch]):
 
 
 class Pipeline:
-    """Any thread may submit, cancel and close.
+    """Any thread may submit, cancel and close, and ask the scheduler how much waits.
 
     `died` is called once, from one of the threads here, when a stage has died and all requests have
     ended. The process must end then.
@@ -122,7 +121,7 @@ class Pipeline:
         self._died = died
         self._timeline = timeline
         self._watch = StageWatch(batching.hang_seconds)
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
         self._to_features: Slot[_Carried[InputBatch]] = Slot()
@@ -138,7 +137,7 @@ class Pipeline:
         self._marks = streams.clock
         self._failed = {stage: FailedBatches() for stage in self._streams}
         self._threads = [
-            self._thread("input", self._scheduler.next_batch, self._input, self._to_features.close),
+            self._thread("input", self.scheduler.next_batch, self._input, self._to_features.close),
             self._thread(
                 "features", self._to_features.take, self._features, self._to_generate.close
             ),
@@ -150,28 +149,13 @@ class Pipeline:
         for thread in self._threads:
             thread.start()
 
-    @property
-    def waiting(self) -> int:
-        return self._scheduler.waiting
-
-    @property
-    def in_flight(self) -> int:
-        return self._scheduler.in_flight
-
-    @property
-    def margin(self) -> float:
-        return self._scheduler.margin
-
-    def sheds(self, priority: Priority) -> bool:
-        return self._scheduler.sheds(priority)
-
     def submit(self, request: PendingRequest) -> None:
         """Take a request, or raise why it is refused."""
-        self._scheduler.submit(request)
+        self.scheduler.submit(request)
 
     def cancel(self, request: PendingRequest) -> bool:
         """Note that the caller has gone. True if the request still waited: it has no outcome."""
-        return self._scheduler.cancel(request)
+        return self.scheduler.cancel(request)
 
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""
@@ -180,7 +164,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""
-        self._scheduler.close()
+        self.scheduler.close()
 
     def join(self, timeout: float) -> bool:
         """Wait for the threads to end, after `close`. True once all have."""
@@ -239,19 +223,19 @@ class Pipeline:
             self._to_generate.put(carried)
 
     def _generate(self, given: _Carried[FeatureBatch]) -> None:
-        if failures := self._scheduler.unwanted(given.batch.input.requests):
+        if failures := self.scheduler.unwanted(given.batch.input.requests):
             self._give_up(given, failures)
             return
-        self._scheduler.advance(given.under_way, Place.QUEUED)
+        self.scheduler.advance(given.under_way, Place.QUEUED)
         carried = self._attempt("generate", given, self._stages.generate)
         if carried is not None:
             if self._streams["generate"].passed(carried.times[-1].end):
-                self._scheduler.advance(given.under_way, Place.GENERATED)
+                self.scheduler.advance(given.under_way, Place.GENERATED)
             self._to_post.put(carried)
 
     def _post(self, given: _Carried[GeneratedBatch]) -> None:
         self._marks.wait_for(given.times[-1].end)
-        self._scheduler.advance(given.under_way, Place.POST)
+        self.scheduler.advance(given.under_way, Place.POST)
         spans = self._spans(given.times)
         with self._answering.turn():
             carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
@@ -312,9 +296,8 @@ class Pipeline:
     def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
-        requests = _ids(under_way.requests)
-        fields = {"event": "batch_failed", "stage": stage, "requests": requests}
-        _LOG.error("a batch failed", exc_info=error, extra=fields)
+        fields = {"stage": stage, "requests": _ids(under_way.requests)}
+        _LOG.error("batch_failed", exc_info=error, extra=fields)
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
         """Generate has not read the batch, so it is free once features' work is done."""
@@ -343,12 +326,12 @@ class Pipeline:
         spans: tuple[Span, ...] = (),
     ) -> None:
         """End requests, and their batch if it is given, and report their outcomes."""
-        reported = self._scheduler.end(outcomes, under_way, spans)
+        reported = self.scheduler.end(outcomes, under_way, spans)
         if reported:
             self._outcomes.ended(reported)
 
     def _die(self, stage: StageName, error: BaseException) -> None:
-        lost = self._scheduler.abandon()
+        lost = self.scheduler.abandon()
         if lost is None:  # another stage died before
             return
         for slot in (self._to_features, self._to_generate, self._to_post):
@@ -358,9 +341,8 @@ class Pipeline:
                 self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
-            requests = _ids(self._watch.requests[stage])
-            fields = {"event": "stage_died", "stage": stage, "requests": requests}
-            _LOG.critical("a stage died", exc_info=error, extra=fields)
+            fields = {"stage": stage, "requests": _ids(self._watch.requests[stage])}
+            _LOG.critical("stage_died", exc_info=error, extra=fields)
 
 
 def _ids(requests: Sequence[PendingRequest]) -> list[str]:

@@ -89,7 +89,7 @@ class Admin:
             fault = f"{shown!r} is not a level; give one of {', '.join(_LOG_LEVELS)}"
             raise invalid_field("level", fault)
         previous = set_log_level(cast("LogLevel", level))
-        fields = {"event": "log_level", "level_now": level, "level_before": previous}
+        fields = {"level_now": level, "level_before": previous}
         # `_LOG.info` would hide the change to a level above it.
         made = _LOG.makeRecord(
             _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields

@@ -16,8 +16,7 @@ from time import perf_counter
 
 from grpc import StatusCode
 
-from grace.configs.generation import GenerationConfig
-from grace.configs.serving import LimitsConfig
+from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.server.errors import (
     SHED_REASONS,
     ServiceError,
@@ -90,18 +89,15 @@ class FrontEnd:
     def __init__(
         self,
         state: ServerState,
-        limits: LimitsConfig,
-        generation: GenerationConfig,
+        config: ServingConfig,
         metrics: Metrics,
-        log_requests: bool = False,
         tokens: CredentialFiles[Tokens] | None = None,
         traces: Traces | None = None,
     ) -> None:
         self._state = state
-        self._limits = limits
-        self._generation = generation
+        self._limits, self._generation = config.limits, config.generation
         self._metrics = metrics
-        self._log_requests = log_requests
+        self._log_requests = config.logs.requests
         self._tokens = tokens
         self._traces = traces
         self._loop = asyncio.get_running_loop()
@@ -155,7 +151,7 @@ class FrontEnd:
             self._withdrawn(call)
             raise
         except Exception as error:  # noqa: BLE001, a caller must not see its text
-            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+            _LOG.error("call_failed", exc_info=error)
             failure = internal()
         else:
             # Count it later, so that counting does not delay the replies of its batch.
@@ -249,7 +245,7 @@ class FrontEnd:
         self._unread += 1
 
     def _log_unread(self, connection: str) -> None:
-        fields = {"event": "replies_unread", "calls": self._unread, "connection": connection}
+        fields = {"calls": self._unread, "connection": connection}
         _LOG.warning("replies_unread", extra=fields)
         self._unread = 0
 
@@ -275,7 +271,6 @@ def _log_end(
 ) -> None:
     """Write how a call ended, and where its time went if its batch has passed all stages."""
     fields: dict[str, object] = {
-        "event": "request",
         "request_id": request_id,
         "code": "OK" if error is None else error.code.name,
         "reason": None if error is None else error.reason,

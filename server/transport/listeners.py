@@ -96,7 +96,7 @@ class Listeners:
         except (OSError, UnicodeError) as error:
             raise refusal("metrics", metrics.host, metrics.port, fault_of(error)) from None
         addresses = Addresses(retrieve, operators, address(metrics.host, self._page.port))
-        facts = {"event": "listening", **asdict(addresses), "front_ends": listen.front_ends}
+        facts = {**asdict(addresses), "front_ends": listen.front_ends}
         _LOG.info("listening", extra=facts)
         return addresses
 
@@ -104,7 +104,7 @@ class Listeners:
         try:
             await listener.ended()
         except Exception as error:  # noqa: BLE001, whatever ends gRPC ends the service
-            _LOG.critical("grpc_died", exc_info=error, extra={"event": "grpc_died"})
+            _LOG.critical("grpc_died", exc_info=error)
             self._died()
 
     async def set_health(self, *, serving: bool) -> None:

@@ -40,7 +40,7 @@ def method_of_bytes(reply: Method) -> Method:
             # The traceback would keep what the call used, such as a batch and its pair.
             failure = error.with_traceback(None)
         except Exception as error:  # noqa: BLE001, the caller must not see its text
-            _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+            _LOG.error("call_failed", exc_info=error)
             failure = internal()
         return await context.abort(failure.code, failure.text, failure.trailers)
 

@@ -139,7 +139,7 @@ class AdUpdates:
         self._thread = threading.Thread(target=self._run, name="grace-updates", daemon=True)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
-        _LOG.info("updates_read", extra={"event": "updates_read", **facts, "cut": self._log.cut})
+        _LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
 
     def start(self) -> None:
         self._thread.start()
@@ -165,7 +165,7 @@ class AdUpdates:
         watermark = pair.snapshot.facts.updates_watermark
         if watermark > self._state.sequence:
             facts = {"watermark": watermark, "sequence": self._state.sequence}
-            _LOG.warning("updates_behind", extra={"event": "updates_behind", **facts})
+            _LOG.warning("updates_behind", extra=facts)
 
     def stops_among(self, levels: Mapping[str, int]) -> dict[str, int]:
         """Return the ids, by level, that are stopped now."""
@@ -217,7 +217,7 @@ class AdUpdates:
         except BaseException as error:  # noqa: BLE001, the log and the state may differ now
             failure = internal()
             self._died()
-            _LOG.critical("updates_died", exc_info=error, extra={"event": "updates_died"})
+            _LOG.critical("updates_died", exc_info=error)
         with self._changed:
             self._closed = True
         for waiting in (*group, *self._early, *self._waiting):
@@ -324,8 +324,7 @@ class AdUpdates:
         return UpdateFacts(state.sequence, stopped, len(state.weights), self._awaits_full)
 
     def _not_kept(self, error: NotKeptError, group: list[_Waiting]) -> None:
-        fields = {"event": "updates_not_kept", "updates": len(group), "fault": str(error)}
-        _LOG.error("updates_not_kept", extra=fields)
+        _LOG.error("updates_not_kept", extra={"updates": len(group), "fault": str(error)})
         for each in group:
             self._fail(each, ServiceError("update_not_kept", str(error)), "failed")
 
@@ -338,7 +337,7 @@ class AdUpdates:
 
     def _log_group(self, updates: int) -> None:
         facts = self.facts
-        fields = {"event": "ads_updated", "updates": updates, "sequence": facts.sequence}
+        fields = {"updates": updates, "sequence": facts.sequence}
         fields |= {"stopped": facts.stopped, "weights": facts.weights}
         _LOG.info("ads_updated", extra=fields)
 
@@ -348,5 +347,4 @@ class AdUpdates:
         try:
             self._log.rewrite(self._state.full_message())
         except GraceError as error:
-            fields = {"event": "updates_log_grows", "fault": str(error)}
-            _LOG.error("updates_log_grows", extra=fields)
+            _LOG.error("updates_log_grows", extra={"fault": str(error)})

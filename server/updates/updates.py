@@ -53,10 +53,10 @@ class Updates:
         waits: list[Future[Any]] = []
         if self.ads is None:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
-            _LOG.warning("no_state_dir", extra={"event": "no_state_dir", **fields})
+            _LOG.warning("no_state_dir", extra=fields)
         else:
             if not self.ads.complete.done():
-                _LOG.warning("awaits_full", extra={"event": "awaits_full"})
+                _LOG.warning("awaits_full")
             waits.append(self.ads.complete)
         if self.file is not None:
             waits.append(self.file.caught_up)

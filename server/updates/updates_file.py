@@ -95,7 +95,7 @@ class UpdatesFile:
             except OSError as error:
                 self._unreadable(error)
             except Exception as error:  # noqa: BLE001, the old state stays in force
-                fields = {"event": "updates_file_failed", "path": str(self._path)}
+                fields = {"path": str(self._path)}
                 _LOG.error("updates_file_failed", exc_info=error, extra=fields)
                 self._stop("internal error: see updates_file_failed in the server's log")
             if not self.caught_up.done():
@@ -227,13 +227,11 @@ class UpdatesFile:
         self._closing.wait(RETRY_SECONDS)
 
     def _log_stop(self, fault: str) -> None:
-        fields = {"event": "updates_file_stopped", "path": str(self._path), "fault": fault}
-        _LOG.error("updates_file_stopped", extra=fields)
+        _LOG.error("updates_file_stopped", extra={"path": str(self._path), "fault": fault})
 
     def _go_on(self) -> None:
         if self._line_fault:
-            fields = {"event": "updates_file_followed", "path": str(self._path)}
-            _LOG.info("updates_file_followed", extra=fields)
+            _LOG.info("updates_file_followed", extra={"path": str(self._path)})
         self._line_fault = ""
 
 

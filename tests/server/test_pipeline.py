@@ -40,7 +40,7 @@ def test_while_generate_works_one_batch_is_prepared_and_the_others_wait_to_fill_
     requests = [request_of(f"w{i}") for i in range(5)]
     for request in requests:
         pipeline.submit(request)
-    assert (pipeline.waiting, pipeline.in_flight) == (5, 7)
+    assert (pipeline.scheduler.waiting, pipeline.scheduler.in_flight) == (5, 7)
     assert script.given("input") == [("running",), ("prepared",)]
     script.open("generate")
     recorder.wait_for(*requests)

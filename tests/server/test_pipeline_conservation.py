@@ -121,5 +121,5 @@ def test_every_request_ends_exactly_once(
     assert not set(cancelled) & reports.keys()
     assert set(cancelled) | reports.keys() == taken
     assert len(taken) + sum(caller.refused for caller in callers) == CALLERS * REQUESTS
-    assert (pipeline.in_flight, pipeline.waiting) == (0, 0)
+    assert (pipeline.scheduler.in_flight, pipeline.scheduler.waiting) == (0, 0)
     assert recorder.deaths <= 1

@@ -51,7 +51,7 @@ def test_an_exception_fails_its_batch_and_the_stage_goes_on(
     assert [recorder.reason(request) for request in failed] == ["internal"] * len(failed)
     assert recorder.reason(answered) is None
     assert recorder.deaths == 0
-    records = [record for record in caplog.records if vars(record).get("event") == "batch_failed"]
+    records = [record for record in caplog.records if record.message == "batch_failed"]
     assert [vars(record)["requests"] for record in records] == [["failed0"], ["failed1"]]
     assert {vars(record)["stage"] for record in records} == {stage}
     assert not any("SECRET" in record.getMessage() for record in records)
@@ -142,7 +142,7 @@ def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     assert not any(pipeline.cancel(request) for request in requests)
     with pytest.raises(ServiceError, match="draining"):
         pipeline.submit(request_of())
-    (record,) = [each for each in caplog.records if vars(each).get("event") == "stage_died"]
+    (record,) = [each for each in caplog.records if each.message == "stage_died"]
     assert (vars(record)["stage"], record.levelno) == (stage, logging.CRITICAL)
     assert record.exc_info is not None
     assert record.exc_info[1] is error
@@ -175,7 +175,7 @@ def test_a_stage_dies_when_it_works_on_one_batch_for_too_long(
     assert recorder.deaths == 1
     assert recorder.reason(hanging) == recorder.reason(waiting) == "stage_died"
     assert recorder.reason(slow) is None
-    (died,) = (vars(each) for each in caplog.records if vars(each).get("event") == "stage_died")
+    (died,) = (vars(each) for each in caplog.records if each.message == "stage_died")
     assert (died["stage"], died["requests"]) == (stage, ["hanging"])
     for _ in range(2 * limit):
         pipeline.beat()

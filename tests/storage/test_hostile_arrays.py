@@ -296,7 +296,8 @@ def use(snapshot: Snapshot) -> None:
         of_ads = [entities.ids[place] for place in entities.of_ad if place >= 0]
         np.testing.assert_array_equal(entities.places(of_ads), entities.of_ad[entities.of_ad >= 0])
         for place in range(len(entities)):
-            assert len(ads.ad_ids[entities.ads_of(place)]) > 0
+            first, last = entities.offsets[place : place + 2]
+            assert len(ads.ad_ids[entities.ads[first:last]]) > 0
     if snapshot.exact is not None:
         use_lists(snapshot, snapshot.exact)
         return

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.serving import ServingConfig
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -18,7 +19,6 @@ from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
 from grace.model.definition.spec import parse_spec
 from grace.model.engine.feature_reader import read_inputs
-from grace.model.engine.generation import EngineSettings
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
@@ -102,11 +102,8 @@ class Scene:
         built(spec)
         checkpoint = folder / "checkpoint"
         write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
-        pair = load_pair(
-            *(spec.root, checkpoint, GENERATION, device),
-            engine=EngineSettings("fp32", 1 << 22),
-            match_threads=1,
-        )
+        settings: dict[str, Any] = {"precision": "fp32", "memo_bytes": 1 << 22}
+        pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)
         stopped = {
             "ad": {ad.ad_id for ad in ads[::17]},
             "campaign": {7},

@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grace.configs.serving import ServingConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
 from grace.kernels import load_ops
@@ -74,12 +76,9 @@ def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPair
 
 
 def captured_pairs(files: ServingFiles, precision: Precision) -> TwoPairs:
-    pair = load_pair(
-        *(files.snapshots, files.checkpoint, GENERATION, torch.device("cuda:0")),
-        engine=EngineSettings(precision, MEMO_BYTES),
-        match_threads=2,
-    )
-    return TwoPairs.of(pair, files)
+    settings: dict[str, Any] = {"precision": precision, "memo_bytes": MEMO_BYTES}
+    config = ServingConfig(files.snapshots, files.checkpoint, GENERATION, **settings)
+    return TwoPairs.of(load_pair(config, torch.device("cuda:0")), files)
 
 
 def whole(request: JsonRequest, name: str, profile: str = "full") -> dict[str, object]:

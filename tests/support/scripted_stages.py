@@ -65,7 +65,7 @@ def pipelines(script: Script, recorder: Recorder) -> Iterator[Start]:
     for pipeline in started:
         pipeline.close()
         assert pipeline.join(LONG)
-        assert (pipeline.in_flight, pipeline.waiting) == (0, 0)
+        assert (pipeline.scheduler.in_flight, pipeline.scheduler.waiting) == (0, 0)
     assert set(recorder.reports().values()) <= {1}
 
 

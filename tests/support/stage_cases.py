@@ -12,11 +12,10 @@ from google.protobuf.json_format import ParseDict
 from grace.bench.load.tiny_server import TINY
 from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section, read_sections
-from grace.configs.serving import LimitsConfig
+from grace.configs.serving import LimitsConfig, ServingConfig, ThreadsConfig
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_update
-from grace.model.engine.generation import EngineSettings
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
@@ -33,11 +32,8 @@ DEFAULT_LIMITS = LimitsConfig()
 
 
 def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
-    return load_pair(
-        *(snapshots, checkpoint, GENERATION, torch.device("cpu")),
-        engine=EngineSettings("fp32", 0),
-        match_threads=1,
-    )
+    config = ServingConfig(snapshots, checkpoint, GENERATION, threads=ThreadsConfig(post=1))
+    return load_pair(config, torch.device("cpu"))
 
 
 def stop(pair: ServingPair, ads: Collection[int]) -> None:

@@ -69,7 +69,7 @@ class WatchedCredentials:
         assert path is not None
         if listen.tls is None and not is_loopback("listen", listen.host, listen.port):
             where = address(listen.host, listen.port)
-            facts = {"event": "tokens_in_plaintext", "address": where, "remedy": "give listen.tls"}
+            facts = {"address": where, "remedy": "give listen.tls"}
             _LOG.warning("tokens_in_plaintext", extra=facts)
         warn = partial(_warn_if_public, setting, path)
         report = partial(self._changed, setting, warn)
@@ -80,12 +80,10 @@ class WatchedCredentials:
     def _changed(self, setting: str, warn: Callable[[], None], fault: ConfigError | None) -> None:
         self._metrics.credentials_loaded(setting, "ok" if fault is None else "failed")
         if fault is None:
-            _LOG.info(
-                "credentials_loaded", extra={"event": "credentials_loaded", "setting": setting}
-            )
+            _LOG.info("credentials_loaded", extra={"setting": setting})
             warn()
         else:
-            facts = {"event": "credentials_refused", "setting": setting, "fault": str(fault)}
+            facts = {"setting": setting, "fault": str(fault)}
             _LOG.error("credentials_refused", extra=facts)
 
     def _check_expiry(self) -> None:
@@ -97,8 +95,7 @@ class WatchedCredentials:
             self._metrics.certificate_expires(listener, expires)
             if expires <= time.time() and (listener, expires) not in self._warned:
                 self._warned.add((listener, expires))
-                facts = {"event": "certificate_expired", "setting": f"{listener}.tls"}
-                _LOG.warning("certificate_expired", extra=facts)
+                _LOG.warning("certificate_expired", extra={"setting": f"{listener}.tls"})
 
 
 def _warn_if_public(setting: str, path: Path) -> None:
@@ -110,6 +107,6 @@ def _warn_if_public(setting: str, path: Path) -> None:
     with suppress(OSError):  # the file has gone; its old content is in use
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IROTH:
-            facts = {"event": "secret_is_public", "setting": setting, "path": str(path)}
-            facts |= {"mode": f"{mode:04o}", "remedy": f"chmod 600 {path}"}
+            facts = {"setting": setting, "path": str(path), "mode": f"{mode:04o}"}
+            facts |= {"remedy": f"chmod 600 {path}"}
             _LOG.warning("secret_is_public", extra=facts)

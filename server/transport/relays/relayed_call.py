@@ -48,7 +48,7 @@ class RelayedCall:
             try:
                 self._link.send(Kind.REPLY, self._number, await front_end.answer(call, self))
             except Exception as error:  # noqa: BLE001, a caller waits, and must not see its text
-                _LOG.error("call failed", exc_info=error, extra={"event": "call_failed"})
+                _LOG.error("call_failed", exc_info=error)
                 failure = internal()
                 await self.abort(failure.code, failure.text, failure.trailers)
 

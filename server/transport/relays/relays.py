@@ -200,8 +200,7 @@ class _Relay:
             how = f"SIGKILL from the server: {self._killed}"
         if code or not self._closing:
             facts = {"pid": self._process.pid, "end": how, "calls": len(self._calls)}
-            facts |= {"event": "front_end_died", "front_end": self._name}
-            _LOG.error("front_end_died", extra=facts)
+            _LOG.error("front_end_died", extra={**facts, "front_end": self._name})
             self._relays.died()
         return f"listen.front_ends: process {self._name} ended with {how}"
 
@@ -221,7 +220,7 @@ class _Relay:
             elif kind == Kind.LOG:
                 for line in body.splitlines():
                     facts = {**json.loads(line), "front_end": self._name}
-                    _LOG.log(facts.pop("level"), facts["event"], extra=facts)
+                    _LOG.log(facts.pop("level"), facts.pop("event"), extra=facts)
             else:
                 self._orders[number].set_result(body.decode())
 

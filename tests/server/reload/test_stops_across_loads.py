@@ -61,9 +61,8 @@ def ads_in(expected: Mapping[tuple[str, int], RetrieveResponse], version: int) -
 def ads_of_campaigns(snapshot: Snapshot, campaigns: Iterable[int]) -> set[int]:
     (entities,) = (each for each in snapshot.entities if each.name == "campaign")
     places = entities.places(list(campaigns))
-    return {
-        int(snapshot.ads.ad_ids[ordinal]) for place in places for ordinal in entities.ads_of(place)
-    }
+    lists = (entities.ads[entities.offsets[at] : entities.offsets[at + 1]] for at in places)
+    return {int(snapshot.ads.ad_ids[ordinal]) for ordinals in lists for ordinal in ordinals}
 
 
 def campaign_of(snapshot: Snapshot, ad: int) -> int | None:
