@@ -1,5 +1,6 @@
 """CSV: every cell a text, an empty one null. A line break in a cell must be in quotes."""
 
+import io
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -17,7 +18,7 @@ _IS_BORDER = np.isin(np.arange(256), tuple(b',\r\n"'))
 """By byte: what a quotation mark of a cell may follow, and what may follow it."""
 
 
-class _Quotes:
+class _Quotes(io.RawIOBase):
     """A stream that checks quotation marks: they are around a cell, or twice inside such a cell.
 
     Arrow reads on after any other one, so a cell could take rows after it, and its row their rules.
@@ -30,7 +31,9 @@ class _Quotes:
         self._line = 1
         self.is_open = False  # in a cell in quotes
         self.fault_line: int | None = None
-        self.closed = False
+
+    def readable(self) -> bool:
+        return True
 
     def read(self, size: int = -1) -> bytes:
         part = self._stream.read(size)
@@ -66,18 +69,6 @@ class _Quotes:
         if self.is_open:
             return InputError(f"{address}: a cell in quotes is not closed: {remedy}")
         return None
-
-    def close(self) -> None:
-        self.closed = True
-
-    def readable(self) -> bool:
-        return True
-
-    def writable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
 
 
 def read_header(stream: BinaryIO, address: str) -> pa.Schema:
