@@ -337,9 +337,8 @@ class AdUpdates:
 
     def _log_group(self, updates: int) -> None:
         facts = self.facts
-        fields = {"updates": updates, "sequence": facts.sequence}
-        fields |= {"stopped": facts.stopped, "weights": facts.weights}
-        _LOG.info("ads_updated", extra=fields)
+        fields = {"updates": updates, "sequence": facts.sequence, "weights": facts.weights}
+        _LOG.info("ads_updated", extra={**fields, "stopped": facts.stopped})
 
     def _rewrite_if_large(self) -> None:
         if not self._log.wants_rewrite:
