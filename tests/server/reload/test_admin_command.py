@@ -100,7 +100,7 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
         (
             ("stop", "advertisr", "7"),
             2,
-            "level: 'advertisr' is not a level of the served snapshot, and nothing was",
+            "level: 'advertisr' is not a level of the served snapshot, and nothing has",
         ),
     ],
 )
