@@ -198,7 +198,8 @@ def test_every_precision_is_measured_next_to_float32_on_the_same_users(
         for k, share in found[name]["recall"].items():
             one_user = 1 / measured["users"]
             assert share == pytest.approx(plain[k], abs=1.01 * one_user)
-    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"] < 1
+    # On some machines, bf16 finds all of float32's SIDs of so few users.
+    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"] <= 1
     options = ("--checkpoint", random_checkpoint, "--data", training_folder, *given)
     done = invoke_grace("evaluate", *options)
     for name, own in found.items():

@@ -43,8 +43,10 @@ class Echo:
     """A pipeline that answers when the test says so, at once by default."""
 
     waiting = in_flight = 0
+    margin = 0.0
 
     def __init__(self, padding: str) -> None:
+        self.scheduler = self
         self.padding = padding
         self.answers = True
         self.taken: list[PendingRequest] = []
