@@ -159,12 +159,12 @@ def require_known(name: str, known: tuple[str, ...], option: str) -> None:
 def ids_by_name(assignments: Sequence[str], option: str = "") -> dict[str, list[str]]:
     """Collect the ids of each name from texts such as campaign=9,12.
 
-    `option` begins the text of an error.
+    A comma before a blank is part of an id: `Acme, Inc.` is one. `option` begins an error's text.
     """
     found: dict[str, list[str]] = {}
     for assignment in assignments:
         name, listed = split(assignment, option, "NAME=ID,ID, such as campaign=9,12")
-        found.setdefault(name, []).extend(listed.split(","))
+        found.setdefault(name, []).extend(re.split(r",(?! )", listed))
     return found
 
 

@@ -19,10 +19,11 @@ _LEXICON = {
 }
 ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
 USER_NAMES, TIME_NAMES, ACTION_NAMES = (_LEXICON[key] for key in ("users", "times", "actions"))
-SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORDS, AD_STATES = (
+SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORDS = (
     frozenset(_LEXICON[key])
-    for key in ("several", "user_codes", "vectors", "prose", "bounds", "lettered", "ad_states")
+    for key in ("several", "user_codes", "vectors", "prose", "bounds", "lettered")
 )
+AD_STATES, EVERYBODY = (frozenset(_LEXICON[key]) for key in ("ad_states", "everybody"))
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
 _NEGATIVE, _DOUBTFUL, _AROUND = (

@@ -102,7 +102,7 @@ def decide(
     for column in sorted(facts, key=lambda column: not is_entity(plain_name(column))):
         chosen.other(column)
     chosen.doubt_second_lists()
-    chosen.note_cases()
+    chosen.note_values()
     return [chosen.decisions[column] for column in facts]
 
 
@@ -267,8 +267,8 @@ class _Choice:
                 )
                 self.decisions[one.column] = replace(one, reason=one.reason + doubt)
 
-    def note_cases(self) -> None:
-        """Note the values of a rule that differ only in case, because a build keeps them apart."""
+    def note_values(self) -> None:
+        """Note the values of a rule that a build takes in another way than people may mean them."""
         for rule in [each for each in self.decisions.values() if each.role in LIMITING]:
             name = rule.name.removesuffix(EXCLUDE_SUFFIX)
             alike: dict[str, set[str]] = {}
@@ -276,12 +276,16 @@ class _Choice:
                 if each.name in (name, name + EXCLUDE_SUFFIX):
                     for value in each.facts.values:
                         alike.setdefault(value.casefold(), set()).add(value)
+            reason = rule.reason
+            for key in sorted(names.EVERYBODY & alike.keys()):
+                shown = min(alike[key])
+                reason += f"; {shown!r} is a value like others: an empty cell means everybody"
             groups = [alike[key] for key in sorted(alike) if len(alike[key]) > 1]
             if groups:
                 shown = " and ".join(map(repr, sorted(groups[0])[:2]))
                 more = f" (and {len(groups) - 1:,} more such)" if len(groups) > 1 else ""
-                note = f"; {shown}{more} differ only in case: they are different values"
-                self.decisions[rule.column] = replace(rule, reason=rule.reason + note)
+                reason += f"; {shown}{more} differ only in case: they are different values"
+            self.decisions[rule.column] = replace(rule, reason=reason)
 
     def _entity(self, facts: ColumnFacts, plain: str) -> str | None:
         named, is_text = is_entity(plain), facts.kind is Kind.TEXT or facts.typed_text

@@ -356,13 +356,14 @@ def test_ids_as_texts_of_digits_are_numbered(tmp_path: Path, form: str) -> None:
     assert read_data_folder(tmp_path / "shop").id_map is not None
 
 
-def test_the_reason_names_values_that_differ_only_in_case(tmp_path: Path) -> None:
+def test_the_reason_names_values_that_people_may_mean_in_another_way(tmp_path: Path) -> None:
     rows = [
         {
             "id": at,
             "country": ["US", "NO", None][at % 3],
             "country_exclude": ["us", None][at % 2],
             "device": ["phone", "tv"][at % 2],
+            "os": ["ios", "All"][at % 2],
             "interests": ["Golf", "golf", "TEA", "tea"][at % 4],
         }
         for at in range(63)
@@ -374,5 +375,6 @@ def test_the_reason_names_values_that_differ_only_in_case(tmp_path: Path) -> Non
     )
     assert "; 'Golf' and 'golf' (and 1 more such) differ only in case" in reasons["interests"]
     assert "differ" not in reasons["device"]
+    assert reasons["os"].endswith("; 'All' is a value like others: an empty cell means everybody")
     targeting = (tmp_path / "shop" / "targeting.yaml").read_text()
     assert "'US' and 'us' differ only in case" in targeting

@@ -184,6 +184,7 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
             2,
             "campaign '9223372036854775808': ids are 0 to 2",
         ),
+        (("--exclude", "campaign=Acme, Inc.,7"), 2, "campaign 'Acme, Inc.': ids are 0 to 2^63"),
         (("--exclude", "campaign=-1"), 2, "campaign '-1': ids are 0 to 2^63 - 1; give --data"),
         (("--at-most", "advertiser="), 2, "--at-most advertiser=: write NAME=N, such as adver"),
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
