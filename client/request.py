@@ -110,9 +110,8 @@ def message_of(request: Mapping[str, Any], ids: "DataIds | None") -> RetrieveReq
     for (level, at), listed in lists.items():
         texts = [each for each in listed or () if isinstance(each, str)]
         if texts and ids is not None and level in ids.mapped:
-            fault = "JSON has the API's numbers: write numbers, without quotes"
-            remedy = "fields of the client and --exclude take ids of the tables"
-            raise RequestError(at, f"{texts[0]!r}: {fault}; {remedy}")
+            fault = "JSON has the API's numbers: write numbers, without quotes; fields take ids"
+            raise RequestError(at, f"{texts[0]!r}: {fault}")
     return message
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import AdsFile
@@ -22,14 +21,6 @@ class MapRecord:
 
     largest: int  # number; -1 without any
     digest: str  # of the ids up to it
-
-    @classmethod
-    def of(cls, found: IdMap) -> "MapRecord":
-        return cls(found.largest, found.digest(found.largest))
-
-    @classmethod
-    def of_json(cls, value: Any) -> "MapRecord | None":
-        return None if value is None else cls(int(value["largest"]), str(value["digest"]))
 
 
 @dataclass(slots=True)
@@ -65,33 +56,28 @@ class RootMaps:
     def _read(self) -> dict[str, MapRecord | None]:
         try:
             records = json.loads(self.file.read_text(encoding="utf-8"))
-            return {level: MapRecord.of_json(each) for level, each in records.items()}
+            return {
+                level: each if each is None else MapRecord(int(each["largest"]), each["digest"])
+                for level, each in records.items()
+            }
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
-            raise InputError(
-                f"{self.file}: cannot be read: {error}; restore it, or remove it if no server has "
-                "stops by these ids"
-            ) from None
+            remedy = "restore it, or remove it if no server has stops by these ids"
+            raise InputError(f"{self.file}: cannot be read: {error}; {remedy}") from None
 
 
-def _fault(
-    level: str, path: Path | None, found: IdMap | None, before: MapRecord | None
-) -> str | None:
+def _fault(level: str, path: Path | None, now: IdMap | None, old: MapRecord | None) -> str | None:
     """Return how a level's map differs from the recorded one, and the first remedy."""
-    if path is None or found is None:
-        or_option = " or give --id-map" if level == "ad" else ""
-        remedy = f"name it in tables.yaml again{or_option}"
-        return None if before is None else f"{level}: its id map is missing: {remedy}"
-    if before is None:
+    if path is None or now is None:
+        remedy = "name it in tables.yaml again" + " or give --id-map" * (level == "ad")
+        return None if old is None else f"{level}: its id map is missing: {remedy}"
+    if old is None:
         return f"{path}: would number ids of {level}, which were the numbers: leave it out"
     if not path.exists():
         return f"{path}: no such file: restore this id map"
-    if found.digest(before.largest) != before.digest:
-        return (
-            f"{path}: another id map than that of the build before, or an older copy; its ids up "
-            f"to number {before.largest:,} are not the same: restore that one"
-        )
+    if now.digest(old.largest) != old.digest:
+        return f"{path}: another id map than the build before had, or an older copy: restore that"
     return None
 
 
@@ -121,5 +107,8 @@ def number_ids(
         for path, of_path in read.items():
             if len(of_path) > known[path] or not path.exists():
                 of_path.write(path)
-        kept.found = {column: MapRecord.of(of_column) for column, of_column in names.items()}
+        kept.found = {
+            column: MapRecord(each.largest, each.digest(each.largest))
+            for column, each in names.items()
+        }
     return names

@@ -28,7 +28,8 @@ AD_STATES, EVERYBODY = (frozenset(_LEXICON[key]) for key in ("ad_states", "every
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
 _NEGATIVE, _DOUBTFUL = (frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative"))
-_AT_ENDS = _NEGATIVE | _DOUBTFUL | {*_LEXICON["around"]}
+_NO = rf"({'|'.join([*_NEGATIVE, *_DOUBTFUL, *_LEXICON['around']])})s?"
+_AT_ENDS = re.compile(rf"^({_NO}_)+|(_{_NO})+$")
 _NOT_NEGATIVE = re.compile(r"(^|_)no(_of_|$)|not_to_exceed|(?<!not_)restricted_to")
 
 
@@ -37,8 +38,8 @@ def plain_name(column: str) -> str:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", column)
     decomposed = unicodedata.normalize("NFKD", apart.replace("ß", "ss"))
     text = decomposed.encode("ascii", "ignore").decode().lower()
-    apart = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
-    return re.sub(r"(black|block|deny)_list", r"\1list", apart)
+    text = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    return re.sub(r"(black|block|deny)_list", r"\1list", text)
 
 
 def words(plain: str) -> frozenset[str]:
@@ -61,9 +62,8 @@ def rule_name(plain: str) -> str:
 def names_users(plain: str) -> bool:
     """Return whether the name says that a column limits who may see an ad."""
     found = words(plain)
-    people, entities = _LEXICON["people"], _LEXICON["entities"]
     pairs = pairwise(map(singular, plain.split("_")))
-    of_people = any(one in people and other in entities for one, other in pairs)
+    of_people = any(a in _LEXICON["people"] and b in _LEXICON["entities"] for a, b in pairs)
     of_users = found & _USER_WORDS and not is_about_ads(plain)
     return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
 
@@ -102,15 +102,8 @@ def excluded_by(plain: str) -> str | None:
 
     The one negative word is at the beginning or the end, with small words around it.
     """
-    if len(_signs(plain)) != 1:
-        return None
-    found = rule_name(plain).split("_")
-    while found and singular(found[0]) in _AT_ENDS:
-        del found[0]
-    while found and singular(found[-1]) in _AT_ENDS:
-        del found[-1]
-    base = "_".join(found)
-    return None if is_negative(base) else base or None
+    base = _AT_ENDS.sub("", rule_name(plain))
+    return base if len(_signs(plain)) == 1 and not is_negative(base) else None
 
 
 def excludes_users(plain: str) -> bool:

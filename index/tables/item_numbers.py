@@ -64,15 +64,10 @@ class IdMap:
 
     def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}
-        self._next = max(self._numbers.values(), default=-1) + 1
+        self.largest = max(self._numbers.values(), default=-1)
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    @property
-    def largest(self) -> int:
-        """The largest number; -1 without any."""
-        return self._next - 1
 
     def digest(self, largest: int) -> str:
         """Return the XXH3 of the ids with numbers up to the largest one, and of these numbers."""
@@ -93,8 +88,8 @@ class IdMap:
                 if reason := no_name(text):
                     faults[at] = Fault("item_id", brief(text), reason)
                     continue
-                number = self._numbers[text] = self._next
-                self._next += 1
+                self.largest += 1
+                number = self._numbers[text] = self.largest
             numbers[at] = number
         return numbers, faults
 

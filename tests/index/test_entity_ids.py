@@ -219,8 +219,8 @@ def write_map(
     ("change", "fault"),
     [
         (without_map, "/brands.parquet: no such file: restore"),
-        (older_map, "/brands.parquet: another id map than that of the build before, or an older"),
-        (forked_map, "/brands.parquet: another id map than that of the build before, or an older"),
+        (older_map, "/brands.parquet: another id map than the build before had, or an older copy"),
+        (forked_map, "/brands.parquet: another id map than the build before had, or an older copy"),
         (other_map, "/other.parquet: no such file: restore"),
         (undeclared_map, "seller: its id map is missing: name it in tables.yaml again, build"),
         (new_map, "/campaigns.parquet: would number ids of campaign, which were the numbers"),
