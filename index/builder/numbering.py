@@ -77,7 +77,7 @@ def _fault(level: str, path: Path | None, now: IdMap | None, old: MapRecord | No
     if not path.exists():
         return f"{path}: no such file: restore this id map"
     if now.digest(old.largest) != old.digest:
-        return f"{path}: another id map than the build before had, or an older copy: restore that"
+        return f"{path}: another id map than the build before had, or an older copy: restore it"
     return None
 
 
@@ -107,8 +107,5 @@ def number_ids(
         for path, of_path in read.items():
             if len(of_path) > known[path] or not path.exists():
                 of_path.write(path)
-        kept.found = {
-            column: MapRecord(each.largest, each.digest(each.largest))
-            for column, each in names.items()
-        }
+        kept.found = {name: MapRecord(m.largest, m.digest(m.largest)) for name, m in names.items()}
     return names

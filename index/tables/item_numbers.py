@@ -74,9 +74,8 @@ class IdMap:
         numbers = np.fromiter(self._numbers.values(), np.int64, len(self))
         order = np.argsort(numbers, kind="stable")
         order = order[numbers[order] <= largest]
-        found = xxhash.xxh3_64(numbers[order].tobytes())
-        found.update("\0".join(np.array([*self._numbers], object)[order]).encode())
-        return found.hexdigest()
+        texts = "\0".join(np.array([*self._numbers], object)[order])
+        return xxhash.xxh3_64_hexdigest(numbers[order].tobytes() + texts.encode())
 
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
         faults: Faults = {}
