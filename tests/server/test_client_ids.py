@@ -1,7 +1,6 @@
 """The Python client with the ids of a data folder, against a real server."""
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -220,29 +219,6 @@ def test_a_map_that_a_build_changed_is_read_again(
         with pytest.raises(InputError, match=r"ids\.parquet: no such file; restore the id map, or"):
             use()
     assert ids.number("ad", "newer") == 8
-
-
-def test_a_thread_that_knows_an_id_does_not_wait_for_one_that_reads_again(tmp_path: Path) -> None:
-    (tmp_path / "tables.yaml").write_text("ads: {files: [ads.jsonl]}")
-    file = write_table(tmp_path / "ads.jsonl", [{"ad_id": 1, "sid": [1, 2]}])
-    ids, found = DataIds(tmp_path), list[object]()
-    assert ids.sid("1") == (1, 2)
-    slow = tmp_path / "slow"
-    os.mkfifo(slow)  # a reader of it waits for a writer
-    slow.rename(file)
-    time.sleep(1.1)
-    first, *others = (
-        threading.Thread(target=lambda: found.append(ids.sid("1")), daemon=True) for _ in range(4)
-    )
-    first.start()
-    time.sleep(1.3)  # longer than the time between two looks at the file
-    for other in others:
-        other.start()
-        other.join(5.0)
-    assert (first.is_alive(), found) == (True, 3 * [(1, 2)])
-    file.write_text("{")
-    first.join(TIMEOUT)
-    assert found == 4 * [(1, 2)]
 
 
 def test_a_file_of_a_folder_that_changes_in_place_is_read_again(tmp_path: Path) -> None:
