@@ -22,6 +22,14 @@ def require_tensor(
         raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
 
 
+def require_optional(
+    name: str, tensor: Tensor | None, dtype: torch.dtype | None = None, **axes: int
+) -> None:
+    """Check as `require_tensor` does what may be None."""
+    if tensor is not None:
+        require_tensor(name, tensor, dtype, **axes)
+
+
 def require_contiguous(**tensors: Tensor) -> None:
     """Refuse other layouts where a body computes addresses: a copy would cost what it saves."""
     for name, tensor in tensors.items():

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, number_kind, require_contiguous
-from grace.kernels.decode.select_beams import check_selection
-from grace.kernels.decode.tensors import Beams, Candidates
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.tensors import Beams
 from grace.native.loader import declare, load_cuda_library
 
 _MOST_BEAMS = 65536
@@ -43,16 +43,10 @@ def prepare_selection(device: torch.device) -> None:
         _prepare_selection()
 
 
-def select_beams_cuda(
-    logits: Tensor,
-    scores: Tensor,
-    candidates: Candidates,
-    k: int,
-    ordered: bool,
-    row_scale: Tensor | None = None,
-) -> Beams:
+def select_beams_cuda(given: Choice) -> Beams:
     """Compute what `select_beams_reference` does, for up to 65536 beams of 65536 candidates."""
-    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
+    requests, beams = given.check()
+    logits, candidates, k = given.logits, given.candidates, given.k
     device = logits.device
     kind = number_kind("logits", logits.dtype)
     require_contiguous(logits=logits)
@@ -75,8 +69,8 @@ def select_beams_cuda(
     )
     selection = _Selection(
         logits=address("logits", logits, device, logits.dtype),
-        row_scale=address("row_scale", row_scale, device, torch.float32),
-        scores=address("scores", scores, device, torch.float32),
+        row_scale=address("row_scale", given.row_scale, device, torch.float32),
+        scores=address("scores", given.scores, device, torch.float32),
         offsets=address("candidates.offsets", candidates.offsets, device, torch.int32),
         counts=address("candidates.counts", candidates.counts, device, torch.int32),
         tokens=address("candidates.tokens", candidates.tokens, device, torch.int32),
@@ -95,7 +89,7 @@ def select_beams_cuda(
         logit_kind=kind,
         k=k,
         capacity=capacity,
-        ordered=ordered,
+        ordered=given.ordered,
     )
     if requests:
         _select_beams(current_stream(device), ctypes.sizeof(selection), ctypes.byref(selection))
