@@ -3,6 +3,8 @@
 A tensor has the shape, type and layout that the operation expects, or the error prints both.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -43,6 +45,11 @@ def number_kind(name: str, dtype: torch.dtype) -> int:
         kinds = ", ".join(map(_short, NUMBER_KINDS))
         raise ValueError(f"{name} must be one of {kinds}, got {_short(dtype)}")
     return NUMBER_KINDS[dtype]
+
+
+def fields(kind: type, names: str) -> list[tuple[str, Any]]:
+    """Return fields of one type in a structure of compiled code, in their order."""
+    return [(name, kind) for name in names.split()]
 
 
 def address(name: str, tensor: Tensor | None, device: torch.device, dtype: torch.dtype) -> int:

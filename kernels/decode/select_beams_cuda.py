@@ -6,7 +6,7 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, number_kind, require_contiguous
+from grace.kernels.checks import address, current_stream, fields, number_kind, require_contiguous
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.tensors import Beams
 from grace.native.loader import declare, load_cuda_library
@@ -16,18 +16,14 @@ _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
 _GROUPS = 32
 
 
-def _fields(names: str, kind: type) -> list[tuple[str, type]]:
-    return [(name, kind) for name in names.split()]
-
-
 class _Selection(ctypes.Structure):
     """The layout of native/cuda/selection.cuh."""
 
     _fields_ = (
-        *_fields("logits row_scale scores offsets counts tokens nodes", c_void_p),
-        *_fields("normalisers group_best keys", c_void_p),
-        *_fields("kept_parents kept_tokens kept_nodes kept_scores corrupt", c_void_p),
-        *_fields("requests beams columns logit_kind k capacity ordered", c_int64),
+        *fields(c_void_p, "logits row_scale scores offsets counts tokens nodes"),
+        *fields(c_void_p, "normalisers group_best keys"),
+        *fields(c_void_p, "kept_parents kept_tokens kept_nodes kept_scores corrupt"),
+        *fields(c_int64, "requests beams columns logit_kind k capacity ordered"),
     )
 
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, require_contiguous
+from grace.kernels.checks import address, current_stream, fields, require_contiguous
 from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.fp8_products import (
     E4M3,
@@ -44,9 +44,9 @@ class _Product(ctypes.Structure):
     """The layout of native/cuda/hopper/fp8_products.cu."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),
-        *((name, c_void_p) for name in ("row_factors", "out", "rounded", "squares")),
-        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "result", "early")),
+        *fields(c_void_p, "x weight weight_scales request_scales"),
+        *fields(c_void_p, "row_factors out rounded squares"),
+        *fields(c_int64, "rows outs inner beams result early"),
         ("times", c_float),
     )
 

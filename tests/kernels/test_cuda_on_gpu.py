@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from grace.kernels import (
     UserTensors,
     admission_slot,
     load_ops,
-    with_eligible,
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
 from grace.kernels.decode.select_beams import Choice
@@ -249,33 +248,3 @@ def test_a_batch_on_any_stream_sees_the_last_write_of_pairs(ops: Ops) -> None:
         assert torch.equal(index.exact.leaf_rules.cpu(), torch.from_numpy(written))
         assert torch.equal(seen, REFERENCE.eligible_nodes(users, index))
         assert bool(seen.any()) == (written is rules)
-
-
-@every_lane
-def test_a_captured_admission_reads_the_masks_that_the_slot_points_at(ops: Ops, lanes: int) -> None:
-    """One graph serves batches of another snapshot, and of one whose ads are stopped."""
-    index, other = large_index(5), large_index(8, rules=1111)
-    widest = (max(*index.vocab_sizes, *other.vocab_sizes),)
-    index, other = (replace(own, vocab_sizes=widest) for own in (index, other))
-    first = with_eligible(users_on_gpu(6, 16), index, ops)
-    rng, slot = np.random.default_rng(7), CudaSlot()
-    drawn = rng.integers(-1, index.first_leaf, size=(16, 111), dtype=np.int32)
-    nodes = torch.from_numpy(drawn).to(GPU)
-    slot.point_at(first, index)
-    slot.admit_children(nodes, lanes)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        candidates = slot.admit_children(nodes, lanes)
-    admitted = []
-    for seed, own in ((9, index), (10, other), (11, index)):
-        if seed == 11:
-            assert own.exact is not None
-            own.exact.leaf_rules[: len(own.exact.leaf_rules) // 2] = own.exact.num_rules
-        users = with_eligible(users_on_gpu(seed, 16), own, ops)
-        slot.point_at(users, own)
-        nodes.copy_(torch.from_numpy(drawn % own.first_leaf).int())
-        graph.replay()
-        expected = REFERENCE.admit_children(nodes, users, own)
-        assert_same_candidates(candidates, expected)
-        admitted.append(len(expected.tokens))
-    assert min(admitted) > 0

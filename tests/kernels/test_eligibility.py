@@ -31,7 +31,7 @@ from support.exact_indexes import (
     random_user_bits,
 )
 from support.oracle import RawAd, eligible_prefixes
-from support.strategies import Case, cases, examples, random_schema
+from support.strategies import Case, cases, examples
 
 NATIVE = load_ops(CPU)
 bodies = pytest.mark.parametrize("ops", [REFERENCE, NATIVE], ids=["reference", "native"])
@@ -81,17 +81,6 @@ def test_a_node_is_eligible_if_and_only_if_the_user_may_see_an_ad_below_it(case:
     for ops in (REFERENCE, NATIVE):
         eligible = ops.eligible_nodes(made.users, made.index)
         assert nodes_of(eligible, len(case.users)) == expected_nodes(made)
-
-
-@bodies
-@pytest.mark.parametrize("requests", [1, 15, 16, 17, 40])
-@pytest.mark.parametrize("num_sets", [0, 1, 3], ids=lambda n: f"sets={n}")
-def test_any_number_of_requests_and_sets(ops: Ops, requests: int, num_sets: int) -> None:
-    rng = np.random.default_rng(requests)
-    schema = random_schema(rng, (63, 5) if num_sets else (), num_sets)
-    made = decode_case(branching_case(rng, 63, requests, schema), MatcherMode.EXACT)
-    eligible = ops.eligible_nodes(made.users, made.index)
-    assert nodes_of(eligible, requests) == expected_nodes(made)
 
 
 @examples(20)
