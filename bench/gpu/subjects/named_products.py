@@ -79,14 +79,10 @@ def named_rounded(ops: RoundedOps | None) -> Iterator[RoundedOps | None]:
 
     library: Any = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     operands, own = "Tensor x, Tensor weight, Tensor scales", torch.ops.grace_bench
-    more = "Tensor? request_scales, float eps"
+    more, three = "Tensor? request_scales, float eps", "(Tensor, Tensor, Tensor)"
     for name, run, others in (
         ("rounded_product", product, "Tensor(a!) out) -> ()"),
-        (
-            "rounded_add",
-            add,
-            f"Tensor(a!) rows, Tensor factors, {more}) -> (Tensor, Tensor, Tensor)",
-        ),
+        ("rounded_add", add, f"Tensor(a!) rows, Tensor factors, {more}) -> {three}"),
         ("rounded_hidden", hidden, "Tensor rows, Tensor factors) -> Tensor"),
     ):
         library.define(f"{name}({operands}, {others}")
@@ -96,14 +92,9 @@ def named_rounded(ops: RoundedOps | None) -> Iterator[RoundedOps | None]:
         own.rounded_product(x, weight.rounded, weight.scales, out)
 
     def named_add(by: Addition) -> RoundedRows:
+        weight, rows = by.weight, (by.rows, by.row_factors)
         after, copy, of_copy = own.rounded_add(
-            by.rounded,
-            by.weight.rounded,
-            by.weight.scales,
-            by.rows,
-            by.row_factors,
-            by.request_scales,
-            by.eps,
+            by.rounded, weight.rounded, weight.scales, *rows, by.request_scales, by.eps
         )
         return RoundedRows(by.rows, after, copy, of_copy)
 
