@@ -24,7 +24,6 @@ import torch
 
 from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
@@ -44,6 +43,7 @@ from grace.bench.gpu.subjects.served import (
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer
 from grace.index.matchers.modes import MatcherMode
@@ -81,7 +81,7 @@ def _of_precision(
             tls=identities.server_section,
             environment=environment,
         )
-        for number, environment in enumerate(_environments(options.device), 1)
+        for number, environment in enumerate(_environments(torch.device(options.device)), 1)
     ]
     with _started(servers):
         yield from _rows(options, files, identities, precision, servers[:1])

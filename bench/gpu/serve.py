@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
     EDGE_SHARE,
@@ -48,6 +47,7 @@ from grace.bench.load.timeline import (
     window,
     write_window,
 )
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.errors import CallError

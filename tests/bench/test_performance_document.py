@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from grace.bench.gpu.options import TABLES
 from grace.bench.gpu.pages.document import NAME, performance_document
 from grace.bench.gpu.pages.overview import draw_overview, eligible_ads
 from grace.bench.gpu.pages.pictures import draw_pictures
+from grace.bench.options import TABLES
 from grace.bench.result_file import Row
 from grace.configs.marked_text import replaced
 

@@ -12,13 +12,13 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import WIRE, write_wire
 from grace.bench.load.thread_times import ThreadWatch
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.client import Tls
@@ -136,7 +136,7 @@ def server_of(
         files.checkpoint,
         files.profiles,
         warm_up=str(files.warm_up),
-        device=str(options.device),
+        device=options.device,
         precision=precision,
         threads={"post": _POST_THREADS},
         batching={"target_queue_ms": _NO_SHEDDING_MS},
