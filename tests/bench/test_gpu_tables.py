@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from grace.bench.gpu import attention, budget, gtm, ladder, serve
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
 from grace.bench.gpu.subjects.named_products import (
     ADD,
@@ -28,6 +27,7 @@ from grace.bench.gpu.subjects.named_products import (
 )
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
 from grace.configs.serving import LimitsConfig
@@ -135,7 +135,7 @@ def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:
 
 def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:
     """0.446 TFLOP per request, 15.5 ms a batch: 46.6 %; our count of its decoder is near."""
-    paper = workload_of(BenchOptions("ladder", torch.device("cuda")))
+    paper = workload_of(BenchOptions("ladder", "cuda"))
     assert paper.dynamic.beams == (1, 512, 1024, 1024)
     assert ladder.mfu(paper, paper.dynamic.beams, 15.5) == pytest.approx(0.466, rel=0.03)
 
