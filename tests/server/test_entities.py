@@ -1,20 +1,14 @@
 """Entities of requests, and unknown names: through the stages, and on a real server."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
-from support.oracle import RawAd, is_excluded, within_limits
-from support.retrieve_calls import Caller, message
-from support.server_process import ServerProcess
+from support.oracle import RawAd
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, raw_ads, replies_of, request_batch
-from support.update_calls import Updater, assert_only_missing
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +20,6 @@ def pair(serving_files: ServingFiles) -> ServingPair:
 @pytest.fixture(scope="module")
 def catalogue(serving_files: ServingFiles, pair: ServingPair) -> list[RawAd]:
     return raw_ads(serving_files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
-
-
-@pytest.fixture
-def server(serving_files: ServingFiles, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server that takes updates and has had none."""
-    config = serving_files.write_config("entities.yaml", state_dir=str(tmp_path / "state"))
-    with ServerProcess(config) as server:
-        yield server
-
-
-@pytest.fixture
-def updater(server: ServerProcess) -> Iterator[Updater]:
-    with Updater(server) as updater:
-        yield updater
-
-
-@pytest.fixture
-def caller(server: ServerProcess) -> Iterator[Caller]:
-    caller = Caller(server.address)
-    yield caller
-    caller.close()
 
 
 def test_entities_are_excluded_and_limited(
@@ -115,35 +88,3 @@ def test_a_strict_request_with_an_unknown_name_fails_alone(
     start = f"{name}: no such name, and the request is strict; known: "
     assert failure.error.text.startswith(start)
     assert known in failure.error.text
-
-
-@pytest.mark.subprocess
-def test_an_advertiser_is_stopped_while_requests_exclude_and_limit_entities(
-    updater: Updater, caller: Caller, catalogue: list[RawAd], serving_files: ServingFiles
-) -> None:
-    """The reply without stops gives the order of the ads."""
-    ads = {ad.ad_id: ad for ad in catalogue}
-
-    def reply(**fields: Any) -> RetrieveResponse:
-        request = message(serving_files.requests[0], max_ads=10_000, **fields)
-        return caller.call(request).response
-
-    before = [ads[ad_id] for ad_id in reply().ad_ids]
-    stop = {"advertiser": {before[0].entities["advertiser"]}}
-    of_advertiser = {ad.ad_id for ad in catalogue if is_excluded(ad, stop)}
-    assert updater.apply(1, stop=stop).ads_stopped == len(of_advertiser) > 0
-    left = [ads[ad_id] for ad_id in reply().ad_ids]
-    assert_only_missing([ad.ad_id for ad in left], [ad.ad_id for ad in before], of_advertiser)
-    exclude = {"campaign": {next(of for ad in left if (of := ad.entities.get("campaign")))}}
-
-    kept = [ad for ad in left if not is_excluded(ad, exclude)]
-    at_most = {"advertiser": 1}
-    limited = within_limits(kept, at_most, 10_000)
-    got = reply(exclude={"campaign": {"ids": [*exclude["campaign"]]}}, at_most=at_most)
-    assert list(got.ad_ids) == [kept[place].ad_id for place in limited.places]
-    assert got.counts.ads_stopped <= len(of_advertiser)
-    assert got.counts.ads_excluded == len(left) - len(kept) > 0
-    assert got.counts.ads_limited == limited.left_out > 0
-    assert got.counts.ads_matched == len(kept)
-    updater.apply(2, resume=stop)
-    assert list(reply().ad_ids) == [ad.ad_id for ad in before]

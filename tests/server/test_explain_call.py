@@ -74,24 +74,6 @@ def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
     return reply
 
 
-def test_explanations_agree_with_the_replies_of_the_same_server(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
-) -> None:
-    for request in serving_files.requests[:5]:
-        few = message(request, max_ads=4)
-        reply, whole = returned(server, few), returned(server, message(request, max_ads=10_000))
-        assert list(reply.ad_ids) == list(whole.ad_ids)[:4]
-        for place, ad_id in list(enumerate(whole.ad_ids))[:9]:
-            explained = explainer.explain(ad_id, few)
-            outcome = Outcome.OUTCOME_RETURNED if place < 4 else Outcome.OUTCOME_MAX_ADS
-            assert (explained.outcome, explained.rank) == (outcome, place + 1)
-            assert (explained.score, explained.ranked_ads) == (
-                whole.scores[place],
-                len(whole.ad_ids),
-            )
-            assert len(explained.steps) == len(explained.sid) == 4
-
-
 def test_a_stop_is_explained_until_it_ends(
     server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
@@ -346,15 +328,6 @@ def test_the_command_explains_what_retrieve_asks_with_the_same_options(
     assert {"nowhere"} in [{*rule["user"]} for rule in explained["rules"]] or explained["steps"]
     explained = json.loads(invoke_grace(*asked, *options, "--at-most", "advertiser=0").stdout)
     assert explained["outcome"] == "OUTCOME_AT_MOST"
-
-
-def test_the_command_prints_json(server: ServerProcess, request_file: Path) -> None:
-    options = ("--address", server.admin, "--request", request_file, "--json")
-    done = invoke_grace("explain", "--ad", "7", *options)
-    assert (done.exit_code, done.stderr) == (0, "")
-    explained = json.loads(done.stdout)
-    assert explained["outcome"] == "OUTCOME_NOT_IN_CATALOGUE"
-    assert explained["ad_id"] == "7"
 
 
 @pytest.mark.parametrize(

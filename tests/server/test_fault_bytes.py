@@ -96,28 +96,6 @@ def test_many_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
 
 
 @pytest.mark.parametrize(
-    ("frame", "reason"),
-    [
-        (b"\x0a\xff\xff\xff\xff\x0f", "malformed"),
-        (b"\x0a\x02\xff\xfe", "malformed"),
-        (b"\x0b" * 50_000, "invalid_field"),
-        (FRAMES[0] * 3, ""),
-        (b"", ""),
-        (b"\x0a\x83\x80\x10" + b"x" * ((1 << 18) + 3), "too_large"),
-        (message({"features": {"dense": {"hour": {"values": ["NaN"]}}}}), "invalid_field"),
-        (message({"user": {"location": {"values": ["fr"] * 10_000}}}), "invalid_field"),
-    ],
-    ids=(
-        "too long a length, no UTF-8, groups, thrice, nothing, beyond the limit, NaN, 10,000 places"
-    ).split(", "),
-)
-def test_known_bad_bytes_have_their_reason(caller: Caller, frame: bytes, reason: str) -> None:
-    outcome = caller.call(frame)
-    assert outcome.reason == reason
-    assert outcome.code is (grpc.StatusCode.INVALID_ARGUMENT if reason else grpc.StatusCode.OK)
-
-
-@pytest.mark.parametrize(
     ("fields", "remedy"),
     [
         ({"user": {name: {"values": ["*"]}}}, "reserved")

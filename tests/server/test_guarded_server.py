@@ -143,18 +143,6 @@ def test_admin_cannot_be_reached_without_a_certificate_of_its_ca(
             assert (call.code() is grpc.StatusCode.OK) == reached
 
 
-def test_only_a_client_of_admin_s_ca_gets_an_explanation(guarded: Guarded) -> None:
-    asked = ("explain", "--ad", "7", "--address", guarded.admin)
-    certificate = guarded.options()[:-2]  # without the token, which only Retrieve needs
-    done = invoke_grace(*asked, *certificate)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout.startswith("ad 7: snapshot 1 does not have ad 7\n")
-    for options in ((), certificate[:2]):
-        done = invoke_grace(*asked, *options)
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert done.stderr.startswith("error: UNAVAILABLE: ")
-
-
 def test_the_python_clients_and_commands_answer_with_certificate_and_token(
     guarded: Guarded, serving_files: ServingFiles
 ) -> None:
@@ -252,18 +240,6 @@ def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
             assert client.retrieve(REQUEST, timeout=30.0).request_id == "r1"
     assert guarded.server.running
     assert all(Path(f"/proc/{relay}").exists() for relay in relays)
-
-
-def test_a_token_file_is_read_again_by_the_running_server(guarded: Guarded) -> None:
-    server, token = guarded.server, "another-token-of-the-test"
-    with Client(server.address, guarded.tls, token) as client:
-        with pytest.raises(CallError, match="unauthenticated"):
-            client.retrieve(REQUEST, timeout=30.0)
-        guarded.token_file.write_text(f"{TOKEN}\n{token}\n")
-        loaded = len(server.log("credentials_loaded"))
-        server.wait_log("credentials_loaded", loaded + 1)
-        assert client.retrieve(REQUEST, timeout=30.0).request_id == "r1"
-    assert not any(TOKEN in line or token in line for line in server.lines)
 
 
 def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from grace.client import Client
@@ -21,8 +20,6 @@ from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
-HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
-
 
 def services_by_reflection(address: str) -> list[str]:
     with grpc.insecure_channel(address) as channel:
@@ -30,20 +27,6 @@ def services_by_reflection(address: str) -> list[str]:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
     return [service.name for service in reply.list_services_response.service]
-
-
-def health_code(address: str, service: str) -> grpc.StatusCode:
-    """Return the code with which a health check of a service fails; OK if it says SERVING."""
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
-        except grpc.RpcError as error:
-            code = error.code()
-            assert isinstance(code, grpc.StatusCode)
-            return code
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    return grpc.StatusCode.OK
 
 
 def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
@@ -119,17 +102,6 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     (ready,) = healthy_server.log("ready")
     assert ready["checkpoint"] == shown.model.checkpoint
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
-
-
-def test_each_address_has_the_health_of_its_own_service(healthy_server: ServerProcess) -> None:
-    server = healthy_server
-    for address, own, other in (
-        (server.address, "grace.v1.AdsRetrieval", "grace.v1.Admin"),
-        (server.admin, "grace.v1.Admin", "grace.v1.AdsRetrieval"),
-    ):
-        assert health_code(address, "") is grpc.StatusCode.OK
-        assert health_code(address, own) is grpc.StatusCode.OK
-        assert health_code(address, other) is grpc.StatusCode.NOT_FOUND
 
 
 def test_clients_cannot_reach_the_admin_service(healthy_server: ServerProcess) -> None:

@@ -2,21 +2,19 @@
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
-from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot
 from grace.model.checkpoints.init import write_random
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from support.health import status
 from support.live_snapshots import LiveRoot
 from support.operators import Operator, operator_of
 from support.retrieve_calls import Caller, message
+from support.served import front_ends
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, model_spec
 from support.update_calls import Load, Updater
@@ -29,11 +27,6 @@ LEAST_SWAPS, LEAST_STOPS = 5, 31
 @pytest.fixture
 def live(serving_files: ServingFiles, tmp_path: Path) -> LiveRoot:
     return LiveRoot.write(tmp_path, serving_files)
-
-
-@pytest.fixture
-def config(live: LiveRoot, tmp_path: Path) -> Path:
-    return live.write_config("stops.yaml", state_dir=str(tmp_path / "state"))
 
 
 def assert_answers_without(
@@ -58,22 +51,12 @@ def ads_in(expected: Mapping[tuple[str, int], RetrieveResponse], version: int) -
     return {ad for (_, of), reply in expected.items() if of == version for ad in reply.ad_ids}
 
 
-def ads_of_campaigns(snapshot: Snapshot, campaigns: Iterable[int]) -> set[int]:
-    (entities,) = (each for each in snapshot.entities if each.name == "campaign")
-    places = entities.places(list(campaigns))
-    lists = (entities.ads[entities.offsets[at] : entities.offsets[at + 1]] for at in places)
-    return {int(snapshot.ads.ad_ids[ordinal]) for ordinals in lists for ordinal in ordinals}
-
-
-def campaign_of(snapshot: Snapshot, ad: int) -> int | None:
-    (entities,) = (each for each in snapshot.entities if each.name == "campaign")
-    place = entities.of_ad[snapshot.ads.ordinals([ad])[0]]
-    return None if place < 0 else int(entities.ids[place])
-
-
+@front_ends
 def test_no_reply_has_a_stopped_ad_while_the_server_swaps_in_every_way(
-    live: LiveRoot, config: Path, tmp_path: Path
+    live: LiveRoot, tmp_path: Path, front_ends: int
 ) -> None:
+    state, listen = str(tmp_path / "state"), {"front_ends": front_ends}
+    config = live.write_config(f"stops-{front_ends}.yaml", state_dir=state, listen=listen)
     expected = live.expected(1, 2)
     write_random(model_spec(), tmp_path / "second", seed=7, dtype=torch.float32)
     first, second, ended, swaps = live.files.checkpoint, tmp_path / "second", threading.Event(), []
@@ -108,29 +91,3 @@ def test_no_reply_has_a_stopped_ad_while_the_server_swaps_in_every_way(
         assert all(outcome.ok for _, outcome in load.seen)
         assert all(swaps[1:])
         assert_answers_without(server, live, set(load.acknowledged), 1)
-
-
-def test_a_rollback_and_a_kill_bring_back_no_stopped_ad(live: LiveRoot, config: Path) -> None:
-    """Ads that only the older version has are stopped while the newer one serves."""
-    expected, old = live.expected(1, 2), load_snapshot(live.root, 1)
-    only_old = sorted(ads_in(expected, 1) - ads_in(expected, 2))
-    campaigns = [found for ad in only_old if (found := campaign_of(old, ad)) is not None]
-    stopped = {only_old[0], *ads_of_campaigns(old, campaigns[:1])}
-    live.publish(2)
-    with (
-        ServerProcess(config) as server,
-        operator_of(server) as operator,
-        Updater(server) as updater,
-    ):
-        updater.apply(1, stop={"ad": only_old[:1], "campaign": campaigns[:1]})
-        assert_answers_without(server, live, stopped, 2)
-        operator.roll_back(1)
-        assert_answers_without(server, live, stopped, 1)
-        updater.apply(2, stop={"ad": only_old[-1:]})
-        stopped.add(only_old[-1])
-        server.kill()
-    with ServerProcess(config) as server, operator_of(server) as operator:
-        assert status(server).load.pinned_version == 1
-        assert_answers_without(server, live, stopped, 1)
-        operator.unpin()
-        assert_answers_without(server, live, stopped, 2)
