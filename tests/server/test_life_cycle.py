@@ -1,9 +1,9 @@
-"""Readiness, and what a server reports about itself. test_start_up.py has its start,
-test_fault_shutdown.py its end.
-"""
+"""Readiness, what a server reports about itself, and its end. test_start_up.py has its start."""
 
 import sys
+from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -14,7 +14,7 @@ from grace.client import Client
 from grace.proto.retrieval_pb2 import GetStatusResponse, SetLogLevelRequest, SetLogLevelResponse
 from support.faults import Faults
 from support.health import HealthWatch, health, status
-from support.retrieve_calls import Caller, message
+from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess, server_script
 from support.serving_files import ServingFiles
 
@@ -165,3 +165,48 @@ def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
             change("loud")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "'loud' is not a level; give one of debug, info" in str(refused.value.details())
+
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("loading.yaml")
+    with (
+        faults.closed("input"),
+        ServerProcess(config, faults=faults, ready=False) as server,
+    ):
+        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
+        assert health(server) == health(server, "") == "NOT_SERVING"
+        with counted_calls(server) as caller:
+            early = caller.call(message(serving_files.requests[0]))
+            assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
+        server.terminate()
+        assert server.wait() == 0
+    assert not server.log("ready")
+
+
+STAGES = ("grace-input", "grace-features", "grace-generate", "grace-post")
+OTHERS = (
+    "grace-loop",
+    "grace-log",
+    "grace-metrics",
+    "grace-match",
+)  # a match thread less than post
+
+
+def names_of(pid: int) -> Counter[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter((task / "comm").read_text().strip() for task in tasks)
+
+
+def test_every_thread_that_matters_has_its_name(healthy_server: ServerProcess) -> None:
+    pid = healthy_server.pid
+    names = names_of(pid)
+    expected = dict.fromkeys((*STAGES, *OTHERS), 1)
+    assert {name: names[name] for name in expected} == expected, names
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "grace-loop"
+    relay_names = [names_of(relay)["grace-relay"] for relay in healthy_server.children]
+    assert relay_names == [1] * status(healthy_server).front_ends

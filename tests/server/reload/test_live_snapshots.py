@@ -1,24 +1,27 @@
-"""SIGHUP, and the pin of a rollback at the start. test_any_sequence.py has all that follows."""
+"""SIGHUP, SIGTERM while it loads, and the pin of a rollback at the start of a server."""
 
 import signal
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from itertools import cycle
 from pathlib import Path
 from time import sleep
 
+import grpc
 import pytest
 
+from grace.proto.retrieval_pb2 import LoadRequest, RetrieveResponse
 from grace.server.reload.decision import Pin
 from grace.server.reload.pin_file import PinFile
-from support.live_snapshots import LiveRoot
+from support.faults import Faults
+from support.health import HealthWatch
+from support.live_snapshots import LiveRoot, assert_plain
 from support.operators import operator_of, refused
+from support.retrieve_calls import Caller, Outcome, logged_ends, message
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
-
-
-@pytest.fixture
-def live(serving_files: ServingFiles, tmp_path: Path) -> LiveRoot:
-    return LiveRoot.write(tmp_path, serving_files)
 
 
 def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None:
@@ -78,3 +81,71 @@ def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(
     with ServerProcess(config, ready=False) as server:
         assert server.wait() == 2
     assert f"state_dir: {file.path}: is damaged" in server.lines[-1]
+
+
+def call_until(stop: threading.Event, address: str, live: LiveRoot, seen: list[Outcome]) -> None:
+    """Call until the server reports a drain: by its health or, to a slow client, in a reply."""
+    caller = Caller(address)
+    for request in cycle(live.requests):
+        if stop.is_set() or (seen and not seen[-1].ok):
+            break
+        seen.append(caller.call(message(request)))
+    caller.close()
+
+
+def assert_none_lost(
+    seen: list[Outcome],
+    expected: Mapping[tuple[str, int], RetrieveResponse],
+    server: ServerProcess,
+) -> None:
+    """Only a client that learns of the drain too late may get a refusal, and may then retry."""
+    if not seen[-1].ok:
+        assert seen.pop().code is grpc.StatusCode.UNAVAILABLE
+    for outcome in seen:
+        assert_plain(outcome.response, expected)
+    ends = logged_ends(server)
+    del ends["draining"]
+    assert ends == {"OK": len(seen)}
+
+
+def test_sigterm_after_swaps_abandons_a_load_and_loses_no_request(
+    live: LiveRoot, faults: Faults
+) -> None:
+    expected, seen = live.expected(1, 2), list[Outcome]()
+    # Long enough for a busy machine to notify the clients.
+    listen = {"linger_seconds": 2.0, "front_ends": 2}
+    config = live.write_config("abandoned.yaml", listen=listen)
+    with (
+        ServerProcess(config, faults=faults) as server,
+        HealthWatch(server) as watch,
+        operator_of(server) as operator,
+        ExitStack() as held,
+    ):
+        client = threading.Thread(
+            target=call_until, args=(watch.not_serving, server.address, live, seen)
+        )
+        client.start()
+        for version in (2, 1):
+            assert operator.load(version).changed
+        held.enter_context(faults.warm_up_closed())
+        live.publish(2)
+        server.wait_until(lambda: operator.status().load.loading_version == 2, "it loads")
+        waiting = operator.stub.Load.future(LoadRequest(snapshot_version=1), timeout=60)
+        done = len(seen)
+        server.wait_until(lambda: len(seen) > done + 10, "it serves meanwhile")
+        server.terminate()
+        client.join()
+        late = Caller(server.address)
+        seen.insert(0, late.call(message(live.requests[0])))
+        late.close()
+        with refused() as found:
+            waiting.result()
+        assert found[0].reason == "draining"
+        with refused() as found:
+            operator.load(1)
+        assert found[0].reason == "draining"
+        assert server.wait() == 0
+    assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
+    assert_none_lost(seen, expected, server)
+    assert len(server.log("swapped")) == 2
+    assert not server.log("load_failed")
