@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from grace.client import (
     AsyncClient,
     Client,
     Events,
-    InvalidCallError,
     RequestError,
     RetrieveResult,
     request_of,
@@ -23,7 +20,7 @@ from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from grace.index.tables.item_numbers import IdMap
 from support.raw_tables import write_table
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 from support.text_shop import advertiser, sku, write_map, write_text_shop
 
@@ -151,24 +148,6 @@ def test_texts_of_digits_are_numbers_without_a_folder() -> None:
     assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 
-def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
-    healthy_server: ServerProcess,
-) -> None:
-    with Client(healthy_server.address) as client:
-        with pytest.raises(InvalidCallError, match=r"advertizer: no such name"):
-            client.retrieve(exclude={"advertizer": 3}, timeout=TIMEOUT)
-        found = client.retrieve(exclude={"advertizer": 3}, strict=False, timeout=TIMEOUT)
-        assert found.ignored_names == ("advertizer",)
-        assert client.retrieve({"exclude": {"advertizer": {"ids": [3]}}}, timeout=TIMEOUT).ads
-
-
-def until_true(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
-
-
 def test_a_map_that_a_build_changed_is_read_again(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
@@ -184,7 +163,7 @@ def test_a_map_that_a_build_changed_is_read_again(
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [1, 2]}])
     assert ids.sid("newest") == (1, 2)
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [3, 4]}])
-    until_true(lambda: ids.sid("newest") == (3, 4))
+    wait_until(lambda: ids.sid("newest") == (3, 4), "the changed file is read")
     (shop / "ids.parquet").rename(shop / "gone.parquet")
     assert ids.number("ad", "newer") == 8
     for use in (lambda: ids.number("ad", "newest"), lambda: ids.names("ad", [9])):

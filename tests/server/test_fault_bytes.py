@@ -70,29 +70,20 @@ def hostile(seed: int) -> bytes:
 HOSTILE_FRAMES = mutated_frames(FRAMES) | st.integers(0, 2**32).map(hostile)
 
 
-def check(caller: Caller, other: Caller, frame: bytes) -> None:
-    before = answer_of(other, FRAMES[0])
-    outcome = caller.call(frame)
-    assert outcome.code in CALLERS_FAULT, outcome
-    assert answer_of(caller, FRAMES[0]) == answer_of(other, FRAMES[0]) == before
-    caller.sent += 2  # the calls of the other caller
-
-
-@settings(max_examples=31)
-@given(frame=HOSTILE_FRAMES)
+@pytest.mark.parametrize("examples", [31, pytest.param(2000, marks=pytest.mark.soak)])
 def test_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
-    caller: Caller, other: Caller, frame: bytes
+    caller: Caller, other: Caller, examples: int
 ) -> None:
-    check(caller, other, frame)
+    @settings(max_examples=examples)
+    @given(frame=HOSTILE_FRAMES)
+    def check(frame: bytes) -> None:
+        before = answer_of(other, FRAMES[0])
+        outcome = caller.call(frame)
+        assert outcome.code in CALLERS_FAULT, outcome
+        assert answer_of(caller, FRAMES[0]) == answer_of(other, FRAMES[0]) == before
+        caller.sent += 2  # the calls of the other caller
 
-
-@pytest.mark.soak
-@settings(max_examples=2000)
-@given(frame=HOSTILE_FRAMES)
-def test_many_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
-    caller: Caller, other: Caller, frame: bytes
-) -> None:
-    check(caller, other, frame)
+    check()
 
 
 @pytest.mark.parametrize(

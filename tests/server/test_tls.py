@@ -63,30 +63,6 @@ async def outcome(address: str, tls: Tls | None) -> str:
     return "OK"
 
 
-def test_a_server_with_tls_answers_over_tls_only(ca: Authority, files: Files) -> None:
-    async def use(service: Service, _: Any) -> None:
-        assert await outcome(service.address, client_tls(ca)) == "OK"
-        assert await outcome(service.address, None) == "UNAVAILABLE"
-        assert service.count("grace_requests_total", code="OK") == 1
-
-    served(use, tls=server_tls(files))
-
-
-def test_with_a_client_ca_only_clients_with_a_certificate_of_it_get_in(
-    ca: Authority, other_ca: Authority, files: Files
-) -> None:
-    async def use(service: Service, _: Any) -> None:
-        for client, code in (
-            (None, "UNAVAILABLE"),
-            (other_ca.issue("stranger"), "UNAVAILABLE"),
-            (ca.issue("client"), "OK"),
-        ):
-            assert await outcome(service.address, client_tls(ca, client)) == code
-        assert service.count("grace_requests_total", code="OK") == 1
-
-    served(use, tls=server_tls(files, ca.file))
-
-
 def half_written(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
     files.certificate.write_bytes(files.certificate.read_bytes()[:333])
 

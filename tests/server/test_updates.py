@@ -192,9 +192,11 @@ def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     assert "(no_state_dir): state_dir: not set" in str(caught.value)
 
 
-def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answered(
-    config: Path, request_: bytes, faults: Faults
+def test_an_update_is_acknowledged_only_when_replies_of_the_older_state_have_left_every_relay(
+    serving_files: ServingFiles, tmp_path: Path, request_: bytes, faults: Faults
 ) -> None:
+    state = str(tmp_path / "state")
+    config = serving_files.write_config("upd.yaml", state_dir=state, listen={"front_ends": 2})
     with serving(config, faults=faults) as (server, updater, caller):
         first = ads_of(caller, request_)[0]
         faults.forget()
@@ -208,20 +210,11 @@ def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answ
         assert stop.outcome().ok
         assert waiting.outcome().ok
         assert first not in ads_of(caller, request_)
-
-
-def test_an_update_is_acknowledged_only_when_the_replies_have_left_every_relay(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    state = str(tmp_path / "state")
-    config = serving_files.write_config("upd.yaml", state_dir=state, listen={"front_ends": 2})
-    with serving(config) as (server, updater, _):
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        relay = int(children[-1])
+        relay = server.children[-1]
         os.kill(relay, signal.SIGSTOP)
         try:
-            stop = updater.start(update(1, stop={"ad": [7]}))
-            server.wait_until(lambda: status(server).updates.sequence == 1, "it is published")
+            stop = updater.start(update(2, stop={"ad": [7]}))
+            server.wait_until(lambda: status(server).updates.sequence == 2, "it is published")
             time.sleep(A_MOMENT)
             assert not stop.done
         finally:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -119,6 +121,7 @@ class Service:
             config, self.front_end, admin, died, self.credentials, settle_seconds
         )
         self.address = ""
+        self.retrieve: Any = None  # the method of a client
 
     def count(self, name: str, **labels: str) -> float:
         value = self.metrics.registry.get_sample_value(name, labels)
@@ -139,11 +142,34 @@ def served(
             opening = service.listeners.open(service.metrics.registry, service.state)
             service.address = (await opening).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
-                await use(service, channel.unary_unary(METHOD))
+                service.retrieve = channel.unary_unary(METHOD)
+                await use(service, service.retrieve)
         finally:
             await service.listeners.close()
 
     asyncio.run(asyncio.wait_for(serve(), 120))
+
+
+def serving(
+    limits: LimitsConfig | None = None, *, everywhere: bool = False, **settings: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Let a test run with a service, its first argument.
+
+    everywhere  once with gRPC in the server, and once with gRPC in relays
+    """
+
+    def decorated(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(test)
+        def run(**given: Any) -> None:
+            relays = {"front_ends": given.pop("front_ends")} if everywhere else {}
+            served(lambda service, _: test(service, **given), limits, **settings, **relays)
+
+        _, *fixtures = signature(test).parameters.values()
+        relays = [Parameter("front_ends", Parameter.KEYWORD_ONLY)] if everywhere else []
+        run.__signature__ = Signature([*fixtures, *relays])  # type: ignore[attr-defined]
+        return front_ends(run) if everywhere else run
+
+    return decorated
 
 
 async def until(holds: Callable[[], bool]) -> None:
