@@ -17,7 +17,6 @@ from grace.configs.serving import (
     ListenConfig,
     MetricsConfig,
     ServingConfig,
-    TlsConfig,
 )
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
@@ -73,35 +72,21 @@ class Echo:
 
 
 class Service:
-    """Listeners and front end; `died` is set if a relay dies."""
+    """Listeners with these settings of `listen`, and front end; `died` is set if a relay dies."""
 
     def __init__(
         self,
         limits: LimitsConfig,
-        host: str = "127.0.0.1",
-        reply_seconds: float = 60.0,
-        front_ends: int = 0,
         settle_seconds: float = 0.2,
         padding: str = PADDING,
-        tls: TlsConfig | None = None,
-        token_file: Path | None = None,
-        connection_seconds: float = 300.0,
-        idle_seconds: float = 60.0,
+        reply_seconds: float = 60.0,
+        **listen: Any,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
-            listen=ListenConfig(
-                host=host,
-                port=0,
-                tls=tls,
-                token_file=token_file,
-                reply_seconds=reply_seconds,
-                front_ends=front_ends,
-                connection_seconds=connection_seconds,
-                idle_seconds=idle_seconds,
-            ),
+            listen=ListenConfig(port=0, reply_seconds=reply_seconds, **listen),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
             limits=limits,

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 import grpc
 import pytest
@@ -262,7 +263,8 @@ class Machine(RuleBasedStateMachine):
         try:
             found: int | str = really()
         except grpc.RpcError as error:
-            found = str(dict(error.trailing_metadata())["grace-reason"])
+            given: Any = error
+            found = str(dict(given.trailing_metadata())["grace-reason"])
         assert found == expected
         self.check()
 
