@@ -1,4 +1,4 @@
-"""`grace import-sids`: from published Semantic IDs to an ads table."""
+"""`grace import-sids`: from published Semantic IDs to a table of SIDs."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ def import_sids(
     source: Annotated[
         Path, typer.Argument(metavar="SIDS", help="FILE.index.json, FILE.jsonl or FILE.npy.")
     ],
-    out: Annotated[Path, typer.Option(help="The ads table to write, Parquet.")],
+    out: Annotated[Path, typer.Option(help="The table of SIDs to write, Parquet.")],
     sid_space: Annotated[
         str, typer.Option(help="Name of the SID space, which must be the model's.")
     ],
@@ -34,27 +34,18 @@ def import_sids(
             min=1, help="Cut longer SIDs, such as one whose last token only separates items."
         ),
     ] = None,
-    ads: Annotated[
-        Path | None, typer.Option(help="Add the SIDs to this ads table. Default: an ad per item.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Column of --ads with the item's id. Default: ad_id.")
-    ] = None,
-    id_map: Annotated[
-        Path | None,
-        typer.Option(help="Number items by this Parquet file, and add new items to it."),
-    ] = None,
     max_rejects: Annotated[
         int, typer.Option(min=0, help="Leave out up to this many faulty items.")
     ] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace OUT.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into an ads table.
+    """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into a table of SIDs.
 
-    Faulty items are listed in OUT with the ending .rejects.jsonl.
+    `grace build --sids OUT` joins it to the ads. Faulty items are listed in OUT with the ending
+    .rejects.jsonl.
 
-    Example: `grace import-sids Beauty.index.json --out ads.parquet --sid-space beauty-1`
+    Example: `grace import-sids Beauty.index.json --out sids.parquet --sid-space beauty-1`
     """
     from grace.index.importers import ImportSpec
     from grace.index.importers import import_sids as import_items
@@ -66,9 +57,6 @@ def import_sids(
         ids=ids,
         vocab_sizes=numbers(vocab_sizes, "--vocab-sizes", "256,256,256"),
         sid_length=sid_length,
-        ads=ads,
-        key=key,
-        id_map=id_map,
         max_rejects=max_rejects,
         force=force,
     )
@@ -78,10 +66,8 @@ def import_sids(
         print(json.dumps(report.to_json(), indent=2))
         return
     sizes = ",".join(str(size) for size in report.vocab_sizes)
-    print(f"{out}: {report.ads:,} ads of {report.sids:,} SIDs, from {report.items:,} items")
+    print(f"{out}: {report.items:,} items of {report.sids:,} SIDs, from {report.read:,} items")
     print(f"SID space {sid_space}, vocabulary {sizes}")
-    if report.unused_items:
-        print(f"{report.unused_items:,} items are in no ad, left out")
     for reason, count in report.rejects.items():
         print(f"refused {count:,}: {reason}")
     if report.reject_file is not None:

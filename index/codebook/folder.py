@@ -23,10 +23,10 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.codebook.codebook import Codebook, Level, Tokens, Vectors
 from grace.index.codebook.items import Ids
-from grace.index.importers.ads_table import SID, sid_metadata, write_items
 from grace.index.snapshot import require_sids
 from grace.index.tables.addresses import UNREADABLE, first_line
 from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE
+from grace.index.tables.sid_table import SID, write_sid_table
 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
@@ -142,8 +142,7 @@ def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at:
 
 def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:
     """Write `item_id` and `sid`; the file appears whole or not at all."""
-    metadata = sid_metadata(facts.sid_space, facts.vocab_sizes)
-    write_items(path, "item_id", table.ids, table.tokens, metadata)
+    write_sid_table(path, table.ids, table.tokens, facts.sid_space, facts.vocab_sizes)
 
 
 def read_sids(path: Path, facts: CodebookFacts) -> SidTable:

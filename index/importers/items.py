@@ -1,6 +1,7 @@
 """Items and their SIDs: read batch by batch, accepted over the whole file.
 
-An item is refused for a token out of range, an id without a number, or an id that occurs twice.
+An item is refused for a token out of range, for an id that names nothing, or for an id that occurs
+twice.
 """
 
 import re
@@ -11,10 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from grace.index.rejects import Fault, Reject, RejectLog, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
-from grace.index.tables.item_numbers import Int64, Numbering
+from grace.index.tables.cells import integers
+from grace.index.tables.item_numbers import Int64, no_name
 
 BATCH_ITEMS = 1 << 16
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
@@ -125,11 +129,11 @@ def _batch(file: str, items: Iterable[RawItem], rule: SidRule) -> ItemBatch:
 @dataclass(frozen=True, slots=True)
 class AcceptedItems:
     """
-    numbers  int64 [items]       unique, in the file's order
-    tokens   uint16 [items, L]
+    ids     int64 if all of them are integers from 0, else large_string [items]; in the file's order
+    tokens  uint16 [items, L]
     """
 
-    numbers: Int64
+    ids: pa.Array
     tokens: npt.NDArray[np.uint16]
     vocab_sizes: tuple[int, ...]
     read: int  # items in the file, refused ones too
@@ -138,49 +142,40 @@ class AcceptedItems:
 def accept_items(
     file: str,
     batches: Iterable[ItemBatch],
-    numbering: Numbering,
     vocab_sizes: tuple[int, ...] | None,
     rejects: RejectLog,
 ) -> AcceptedItems:
-    """Return the accepted items; without vocab_sizes, the vocabulary is as large as they need.
-
-    It keeps 16 bytes for each item at L = 4.
-    """
-    parts = []
+    """Return the accepted items; without vocab_sizes, the vocabulary is as large as they need."""
+    rows, ids, tokens = [], [], []
     refused_ids: set[str] = set()
     read = 0
     for batch in batches:
         read += len(batch.rows) + len(batch.rejects)
-        faults = _outside(batch.tokens, vocab_sizes)
+        faults = _outside(batch.tokens, vocab_sizes) | _unnamed(batch.ids)
         refused_ids.update(batch.refused_ids, (str(batch.ids[at]) for at in faults))
-        in_range = np.delete(np.arange(len(batch.rows)), list(faults))
-        numbers, unnumbered = numbering.numbers(_taken(batch.ids, in_range))
-        faults |= {int(in_range[at]): fault for at, fault in unnumbered.items()}
         found = (
             Reject(file, int(batch.rows[at]), brief(str(batch.ids[at])), fault)
-            for at, fault in faults.items()
+            for at, fault in sorted(faults.items())
         )
         rejects.extend([*batch.rejects, *found])
-        good = np.delete(np.arange(len(numbers)), list(unnumbered))
+        good = np.delete(np.arange(len(batch.rows)), list(faults))
         if len(good):
-            kept = in_range[good]
-            parts.append((batch.rows[kept], numbers[good], batch.tokens[kept].astype(np.uint16)))
-    if not parts:
-        return AcceptedItems(np.empty(0, np.int64), np.empty((0, 0), np.uint16), (), read)
-    rows, numbers, tokens = map(np.concatenate, zip(*parts, strict=True))
-    del parts
-    refused = [number for text in refused_ids if (number := numbering.find(text)) is not None]
-    repeated = _repeated(numbers) | np.isin(numbers, np.array(refused, np.int64))
-    names = numbering.names(numbers[repeated])
+            rows.append(batch.rows[good])
+            ids.append(_taken(batch.ids, good))
+            tokens.append(batch.tokens[good].astype(np.uint16))
+    if not rows:
+        return AcceptedItems(pa.nulls(0, pa.int64()), np.empty((0, 0), np.uint16), (), read)
+    names, sids = pa.concat_arrays(ids), np.concatenate(tokens)
+    repeated = _repeated(names, refused_ids)
+    places = np.concatenate(rows)[repeated].tolist()
     rejects.extend(
         Reject(file, row, name, Fault("item_id", name, "is repeated; no copy of it is imported"))
-        for row, name in zip(rows[repeated].tolist(), names, strict=True)
+        for row, name in zip(places, map(str, names.filter(pa.array(repeated))), strict=True)
     )
-    if repeated.any():
-        numbers, tokens = numbers[~repeated], tokens[~repeated]
-    if vocab_sizes is None and len(tokens):
-        vocab_sizes = tuple(int(most) + 1 for most in tokens.max(axis=0))
-    return AcceptedItems(numbers, tokens, vocab_sizes or (), read)
+    names, sids = _as_integers(names.filter(pa.array(~repeated))), sids[~repeated]
+    if vocab_sizes is None and len(sids):
+        vocab_sizes = tuple(int(most) + 1 for most in sids.max(axis=0))
+    return AcceptedItems(names, sids, vocab_sizes or (), read)
 
 
 def _outside(tokens: npt.NDArray[Any], vocab_sizes: tuple[int, ...] | None) -> dict[int, Fault]:
@@ -199,15 +194,34 @@ def _outside(tokens: npt.NDArray[Any], vocab_sizes: tuple[int, ...] | None) -> d
     return faults
 
 
-def _taken(ids: Int64 | list[str], places: Int64) -> Int64 | list[str]:
-    return [ids[at] for at in places] if isinstance(ids, list) else ids[places]
+def _unnamed(ids: Int64 | list[str]) -> dict[int, Fault]:
+    """Return the faults of ids that name no item, by place."""
+    if isinstance(ids, list):
+        reasons = {at: reason for at, text in enumerate(ids) if (reason := no_name(text))}
+    else:
+        reasons = dict.fromkeys(np.flatnonzero(ids < 0).tolist(), "must not be negative")
+    return {at: Fault("item_id", brief(str(ids[at])), why) for at, why in reasons.items()}
 
 
-def _repeated(numbers: Int64) -> npt.NDArray[np.bool_]:
-    if (numbers[1:] > numbers[:-1]).all():
-        return np.zeros(len(numbers), np.bool_)
-    in_order = np.sort(numbers)
-    return np.isin(numbers, in_order[1:][in_order[1:] == in_order[:-1]])
+def _taken(ids: Int64 | list[str], places: Int64) -> pa.Array:
+    if isinstance(ids, list):
+        return pa.array([ids[at] for at in places], pa.large_string())
+    return pa.array(ids[places], pa.int64())
+
+
+def _repeated(ids: pa.Array, refused: Iterable[str]) -> npt.NDArray[np.bool_]:
+    """Return which items have an id that another item has, also a refused one."""
+    codes = ids.dictionary_encode().indices.to_numpy()
+    again: npt.NDArray[np.bool_] = np.bincount(codes)[codes] > 1
+    named = pa.array([text for text in refused if no_name(text) is None], pa.large_string())
+    return again | pc.is_in(ids, named.cast(ids.type)).to_numpy(zero_copy_only=False)
+
+
+def _as_integers(ids: pa.Array) -> pa.Array:
+    if pa.types.is_integer(ids.type):
+        return ids
+    numbers, bad = integers(ids)
+    return ids if bad.any() or (numbers.to_numpy() < 0).any() else numbers
 
 
 def distinct_sids(tokens: npt.NDArray[np.uint16]) -> int:

@@ -18,7 +18,7 @@ from grace.index.rejects import brief
 from grace.index.tables.addresses import ending_format, within
 from grace.index.tables.cells import is_list, texts
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, read_data_folder
-from grace.index.tables.item_numbers import IdMap, IntegerIds
+from grace.index.tables.item_numbers import IdMap, integer_id
 from grace.index.tables.table_file import open_table
 
 _BATCH_ROWS = 1 << 18
@@ -50,7 +50,7 @@ class DataIds:
 
     def number(self, level: str, text: str) -> int:
         """Return the number of an id; raise an InputError for one that has none."""
-        number: int | None = self._maps.get(level, IntegerIds().find)(text)
+        number: int | None = self._maps.get(level, integer_id)(text)
         if number is None:
             fault = "not in its id map; name an id of a table that was built"
             if level not in self._maps:
