@@ -17,7 +17,6 @@ from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, 
 from grace.index.builder.source import (
     AdsSource,
     ExpectedColumns,
-    both_names,
     open_ads,
     sid_space_in,
     vocab_sizes_in,
@@ -32,6 +31,7 @@ from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_s
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap, map_lock
+from grace.index.tables.roles import both_names
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"

@@ -5,7 +5,7 @@ A reader may read a table twice, and never holds all of it in memory.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -22,17 +22,14 @@ from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_text
 from grace.index.tables.data_folder import TableSource
-from grace.index.tables.item_numbers import no_name
+from grace.index.tables.roles import NAME, VECTOR, require_column
+from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile, table_files
 
 Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
-Rows = npt.NDArray[np.int64]
-"""The row of each item in its file, from 0"""
-
 MOST_DIMS = 1 << 14
-LARGEST = 1e15  # the square of a larger number has no exact place in float32
 _NUMBERS_AT_A_TIME = 1 << 23
 _FLOATS = re.compile(r"[<>=|]?f[248]")
 _ID_NAMES = ("item_id", "ad_id", "id")
@@ -47,6 +44,12 @@ class ItemBatch:
 
     ids: Ids
     vectors: Vectors
+
+    @classmethod
+    def of(cls, rows: Rows, dims: int) -> "ItemBatch":
+        ids, vectors = rows.names("item_id"), rows.vectors("vector", dims)
+        rows.require_good("item")
+        return cls(ids, vectors)
 
 
 class Items(Protocol):
@@ -116,13 +119,19 @@ class NpyItems:
             if first >= len(self.array):
                 raise InputError(f"{self.ids}: more ids than the {first} items of {self.path}")
             named = pa.array(part, pa.large_string() if isinstance(part, list) else pa.int64())
-            places = np.arange(first, first + len(named))
-            _require_ids(str(self.ids or self.path), places, named, "the id")
             for begin in range(0, len(named), rows):
-                ids, at = named.slice(begin, rows), places[begin : begin + rows]
-                vectors = np.asarray(self.array[at[0] : at[0] + len(ids)])
-                yield ItemBatch(ids, _finite(self.name, at, ids, vectors, "the vector"))
+                ids = named.slice(begin, rows)
+                at = first + begin
+                yield ItemBatch.of(self._rows(at, ids, self.array[at : at + len(ids)]), self.dims)
             first += len(named)
+
+    def _rows(self, first: int, ids: Ids, array: npt.NDArray[np.floating]) -> Rows:
+        numbers = np.ascontiguousarray(array[: len(ids)], array.dtype.newbyteorder("="))
+        vectors = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), self.dims)
+        theirs = {"item_id": "the id", "vector": "the vector"}
+        batch = pa.record_batch([ids, vectors], [*theirs.values()])
+        file = TableFile(self.name, Format.PARQUET, batch.schema, self.rows)
+        return Rows(file, first, batch, theirs, "item_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,62 +186,39 @@ class TableItems:
 
     def batches(self) -> Iterator[ItemBatch]:
         most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // self.dims))
-        shown = f"column {self.vector_column!r}"
+        theirs = {"item_id": self.id_column, "vector": self.vector_column}
         for file in self.files:
-            first = 0
-            for batch in file.batches([self.id_column, self.vector_column], most):
-                rows = np.arange(first, first + batch.num_rows)
-                first += batch.num_rows
-                if self.wanted is not None:
-                    kept = pc.is_in(batch.column(0).cast(pa.large_string()), self.wanted)
-                    rows, batch = rows[kept.to_numpy(zero_copy_only=False)], batch.filter(kept)
-                    usable = _usable(batch.column(1), self.dims)
-                    rows, batch = rows[usable], batch.filter(pa.array(usable))
-                if len(rows):
-                    ids = _ids(file.address, rows, batch.column(0), f"column {self.id_column!r}")
-                    numbers = _rectangle(file.address, rows, ids, batch.column(1), self.dims, shown)
-                    yield ItemBatch(ids, _finite(file.address, rows, ids, numbers, shown))
+            for rows in read_rows(file, theirs, "item_id", most):
+                if self.wanted is None:
+                    yield ItemBatch.of(rows, self.dims)
+                else:
+                    yield self._wanted_of(rows, self.wanted)
+
+    def _wanted_of(self, rows: Rows, wanted: Ids) -> ItemBatch:
+        """Return the wanted items, but for those with a faulty id or vector."""
+        here = pc.is_in(rows.given("item_id").cast(pa.large_string()), wanted)
+        rows = replace(rows, batch=rows.batch.filter(here), faults={})
+        ids, vectors = rows.names("item_id"), rows.vectors("vector", self.dims)
+        good = ~rows.refused()
+        return ItemBatch(ids.filter(pa.array(good)), vectors[good])
 
 
 def _id_column(file: TableFile, wanted: str | None) -> str:
-    kinds = {
-        field.name: field.type
-        for field in file.schema
-        if is_text(field.type) or (pa.types.is_integer(field.type) and field.type != pa.uint64())
-    }
     if wanted is not None:
-        _require_column(file, wanted)
-        if wanted not in kinds:
-            found = file.schema.field(wanted).type
-            raise InputError(
-                f"{file.address}: column {wanted!r} must be integers or text, got {found}; "
-                "cast it to int64 or string"
-            )
+        require_column(NAME, file, wanted, wanted)
         return wanted
-    usual = [name for name in _ID_NAMES if name in kinds]
-    return _only(file, usual[:1] or list(kinds), "ids", "--id-column", "integers or text")
+    fit = [field.name for field in file.schema if NAME.fits(field.type)]
+    usual = [name for name in _ID_NAMES if name in fit]
+    return _only(file, usual[:1] or fit, "ids", "--id-column", "integers or text")
 
 
 def _vector_column(file: TableFile, wanted: str | None) -> str:
-    kinds = {field.name: field.type.value_type for field in file.schema if is_list(field.type)}
     if wanted is not None:
-        _require_column(file, wanted)
-        held = kinds.get(wanted)
-        if held is None or not (pa.types.is_floating(held) or pa.types.is_integer(held)):
-            found = file.schema.field(wanted).type
-            raise InputError(
-                f"{file.address}: column {wanted!r} must be lists of float32, got {found}"
-            )
+        require_column(VECTOR, file, wanted, wanted)
         return wanted
+    kinds = {field.name: field.type.value_type for field in file.schema if is_list(field.type)}
     floats = [name for name, held in kinds.items() if pa.types.is_floating(held)]
     return _only(file, floats, "vectors", "--vector-column", "lists of floats")
-
-
-def _require_column(file: TableFile, name: str) -> None:
-    if name not in file.schema.names:
-        raise InputError(
-            f"{file.address}: column {name!r} is missing; it has {', '.join(file.schema.names)}"
-        )
 
 
 def _only(file: TableFile, names: list[str], what: str, option: str, kinds: str) -> str:
@@ -264,75 +250,6 @@ def _checked_dims(file: TableFile, column: str, dims: int) -> int:
             f"{file.address}: column {column!r}: vectors of {dims} numbers; use 1 to {MOST_DIMS}"
         )
     return dims
-
-
-def _ids(file: str, rows: Rows, column: pa.Array, shown: str) -> Ids:
-    if column.null_count:
-        at = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
-        raise InputError(f"{file}: row {rows[at] + 1}: {shown} is null; every item needs an id")
-    ids = column.cast(pa.large_string() if is_text(column.type) else pa.int64())
-    _require_ids(file, rows, ids, shown)
-    return ids
-
-
-def _require_ids(file: str, rows: Rows, ids: Ids, shown: str) -> None:
-    if pa.types.is_integer(ids.type):
-        for at in np.flatnonzero(ids.to_numpy() < 0)[:1].tolist():
-            raise InputError(
-                f"{file}: row {rows[at] + 1}: {shown} is {ids[at]}; give ids from 0 on"
-            )
-        return
-    lengths = pc.utf8_length(ids).to_numpy(zero_copy_only=False)
-    for at in {int(lengths.argmin()), int(lengths.argmax())} if len(ids) else ():
-        if fault := no_name(ids[at].as_py()):
-            raise InputError(f"{file}: row {rows[at] + 1}: {shown} {fault}")
-
-
-def _rectangle(
-    file: str, rows: Rows, ids: Ids, column: pa.Array, dims: int, shown: str
-) -> npt.NDArray[np.floating]:
-    """Return the vectors of a list column.   -> [items, dims]"""
-    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
-    for at in np.flatnonzero(lengths != dims)[:1].tolist():
-        fault = "is null" if lengths[at] < 0 else f"has {lengths[at]} numbers, others have {dims}"
-        raise InputError(f"{_place(file, rows, ids, at)}: {shown} {fault}")
-    numbers = column.flatten()
-    if numbers.null_count:
-        at = int(np.flatnonzero(numbers.is_null().to_numpy(zero_copy_only=False))[0]) // dims
-        raise InputError(f"{_place(file, rows, ids, at)}: {shown} holds a null")
-    rectangle: npt.NDArray[np.floating] = numbers.to_numpy(zero_copy_only=False)
-    return rectangle.reshape(-1, dims)
-
-
-def _usable(column: pa.Array, dims: int) -> npt.NDArray[np.bool_]:
-    """Return which vectors pass `_rectangle` and `_finite`."""
-    lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
-    usable: npt.NDArray[np.bool_] = lengths == dims
-    numbers = column.filter(pa.array(usable)).flatten().cast(pa.float64(), safe=False)
-    rectangle = numbers.to_numpy(zero_copy_only=False).reshape(-1, dims)  # a null becomes NaN
-    usable[usable] = (np.abs(rectangle) <= LARGEST).all(axis=1)
-    return usable
-
-
-def _finite(
-    file: str, rows: Rows, ids: Ids, numbers: npt.NDArray[np.floating], shown: str
-) -> Vectors:
-    """Return the numbers as float32."""
-    # Use Python's floats: NumPy would cast LARGEST to float16, which cannot hold it.
-    low, high = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
-    if not (low >= -LARGEST and high <= LARGEST):  # NaN is neither
-        bad = ~(np.abs(numbers) <= LARGEST)
-        at, place = (int(each[0]) for each in np.nonzero(bad))
-        value = numbers[at, place]
-        fault = f"beyond {LARGEST:g}; scale the vectors" if np.isfinite(value) else "not a number"
-        raise InputError(
-            f"{_place(file, rows, ids, at)}: {shown} holds {value} at position {place}, {fault}"
-        )
-    return numbers.astype(np.float32, order="C")  # a copy: what was read is read-only
-
-
-def _place(file: str, rows: Rows, ids: Ids, at: int) -> str:
-    return f"{file}: row {rows[at] + 1}, item {brief(str(ids[at].as_py()))}"
 
 
 def require_distinct(name: str, ids: Ids) -> None:

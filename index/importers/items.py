@@ -214,7 +214,8 @@ def _repeated(ids: pa.Array, refused: Iterable[str]) -> npt.NDArray[np.bool_]:
     codes = ids.dictionary_encode().indices.to_numpy()
     again: npt.NDArray[np.bool_] = np.bincount(codes)[codes] > 1
     named = pa.array([text for text in refused if no_name(text) is None], pa.large_string())
-    return again | pc.is_in(ids, named.cast(ids.type)).to_numpy(zero_copy_only=False)
+    again |= pc.is_in(ids, named.cast(ids.type)).to_numpy(zero_copy_only=False)
+    return again
 
 
 def _as_integers(ids: pa.Array) -> pa.Array:

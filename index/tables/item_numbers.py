@@ -64,8 +64,9 @@ class IdMap:
     def items(self) -> ItemsView[str, int]:
         return self._numbers.items()
 
-    def find(self, text: str) -> int | None:
-        return self._numbers.get(text)
+    def find(self, text: str, unknown: int) -> int:
+        """Return the number of an id, `unknown` for one that has none."""
+        return self._numbers.get(text, unknown)
 
     @staticmethod
     def read(path: Path) -> "IdMap":

@@ -68,6 +68,7 @@ WRONG: dict[str, pa.Array] = {
     "list of decimals": pa.array([[Decimal(1)]] * 3),
 }
 RIGHT = {
+    "ad_id": ["uint64"],
     "ad_weight": ["uint64"],
     "country": ["uint64", "bool", "text", "dictionary", "list of bools"],
     "location_exclude": ["uint64", "bool", "text", "dictionary", "list of bools"],

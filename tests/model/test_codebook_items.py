@@ -83,35 +83,35 @@ IDS = [f"sku-{i}" for i in range(ITEMS)]
 FAULTS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "NaN": (
         lambda at: write(at / "i.parquet", IDS, changed(5, np.nan)),
-        "i.parquet: row 6, item sku-5: column 'vector' holds nan at position 3, not a number",
+        "i.parquet row 6, item 'sku-5': vector 'nan at position 3': not a number",
     ),
     "too large": (
         lambda at: write(at / "i.parquet", IDS, changed(6, -1e30)),
-        "row 7, item sku-6: column 'vector' holds -1",
+        "row 7, item 'sku-6': vector '-1",
     ),
     "other length": (
         lambda at: write_lists(at, [[1.0, 2.0], [3.0]]),
-        "row 2, item b: column 'vector' has 1 numbers, others have 2",
+        "row 2, item 'b': vector '1 numbers': others have 2",
     ),
     "null vector": (
         lambda at: write_lists(at, [[1.0, 2.0], None]),
-        "row 2, item b: column 'vector' is null",
+        "row 2, item 'b': vector: is null",
     ),
     "null number": (
         lambda at: write_lists(at, [[1.0, 2.0], [1.0, None]]),
-        "row 2, item b: column 'vector' holds a null",
+        "row 2, item 'b': vector 'None at position 1': not a number",
     ),
     "null id": (
         lambda at: write(at / "i.parquet", [*IDS[:-1], None], vectors()),
-        f"row {ITEMS}: column 'item_id' is null",
+        f"row {ITEMS}: item_id: is null",
     ),
     "empty id": (
         lambda at: write(at / "i.parquet", ["", *IDS[1:]], vectors()),
-        "row 1: column 'item_id' is empty",
+        "row 1, item '': item_id '': is empty",
     ),
     "negative id": (
         lambda at: write(at / "i.parquet", [*range(-3, ITEMS - 3)], vectors()),
-        "row 1: column 'item_id' is -3; give ids from 0 on",
+        "row 1, item -3: item_id '-3': must not be negative",
     ),
     "repeated id": (
         lambda at: write(at / "i.parquet", [*IDS[:-1], "sku-70"], vectors()),
