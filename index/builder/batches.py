@@ -10,7 +10,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.builder.columns import ListColumn, ValueCodes, attribute_codes, list_column
 from grace.index.builder.item_sids import ItemSids
-from grace.index.builder.source import ENTITY_MAP, AdsSource, rule_columns
+from grace.index.builder.source import ENTITY_MAP, AdsSource
 from grace.index.entities import NO_ENTITY
 from grace.index.rejects import Reject
 from grace.index.tables.cells import list_parts
@@ -70,7 +70,7 @@ class BatchReader:
         codes = [attribute_codes(attribute.values) for attribute in schema.attributes]
         code_of: list[Callable[[str], int]] = [*codes, *self.set_codes]
         both = [code for code in code_of for _ in ("include", "exclude")]
-        self._code_of = dict(zip(rule_columns(schema), both, strict=True))
+        self._code_of = dict(zip(schema.rule_columns, both, strict=True))
 
     def __iter__(self) -> Iterator[AdsBatch]:
         """Decoding runs one batch ahead; its failure is raised here."""

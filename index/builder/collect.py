@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
-from grace.index.builder.source import AdsSource, rule_columns
+from grace.index.builder.source import AdsSource
 from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.tables.item_numbers import IdMap
@@ -84,7 +84,7 @@ def collect_ads(
 def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
-    columns = rule_columns(schema)
+    columns = schema.rule_columns
     listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
     for row in np.flatnonzero(faults[:, 0]).tolist():

@@ -93,12 +93,7 @@ class ExpectedColumns:
     def known(self) -> tuple[str, ...]:
         """All columns that a build may read, by our names."""
         sid = () if self.sids_are_joined else ("sid",)
-        return ("ad_id", *sid, "ad_weight", *rule_columns(self.schema), *self.entities)
-
-
-def rule_columns(schema: TargetingSchema) -> tuple[str, ...]:
-    """Include and exclude columns of the attributes, then of the sets, in the schema's order."""
-    return tuple(column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX))
+        return ("ad_id", *sid, "ad_weight", *self.schema.rule_columns, *self.entities)
 
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
@@ -190,7 +185,7 @@ def _refuse_unread_rules(
     table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
 ) -> None:
     """Refuse a column that looks like a rule by its type, or by its name in another case."""
-    rules = map(source.theirs, (*rule_columns(expected.schema), *expected.entities))
+    rules = map(source.theirs, (*expected.schema.rule_columns, *expected.entities))
     absent = [name for name in rules if name not in table.schema.names]
     alike = {name.strip().casefold(): name for name in absent}
     for field in table.schema:
@@ -215,7 +210,7 @@ def _refuse_second_columns(
     table: TableFile, theirs: Mapping[str, str], source: TableSource, expected: ExpectedColumns
 ) -> None:
     """Refuse a column that has our name of a rule, where `columns` names another for it."""
-    for name in (*rule_columns(expected.schema), *expected.schema.entities):
+    for name in (*expected.schema.rule_columns, *expected.schema.entities):
         their = source.theirs(name)
         if their != name and name in table.schema.names and name not in theirs.values():
             raise InputError(

@@ -16,9 +16,11 @@ import pyarrow as pa
 from grace.configs.errors import InputError
 from grace.index.rejects import brief
 from grace.index.tables.addresses import ending_format, within
-from grace.index.tables.cells import is_list, texts
+from grace.index.tables.cells import texts
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, read_data_folder
 from grace.index.tables.item_numbers import IdMap, integer_id
+from grace.index.tables.roles import NAME, SID, require_column
+from grace.index.tables.rows import read_rows
 from grace.index.tables.table_file import open_table
 
 _BATCH_ROWS = 1 << 18
@@ -126,11 +128,10 @@ def _sids(data: DataFolder) -> _Find:
     parts: list[pa.Array] = []
     rows = count()
     for table in tables:
-        if not {item, sid} <= {*table.schema.names} or not is_list(table.schema.field(sid).type):
-            fault = f"has no columns {item!r} and {sid!r} (lists) that give the SIDs of items"
-            raise InputError(f"{table.address}: {fault}; name `sids` in tables.yaml")
-        for batch in table.batches([item, sid], _BATCH_ROWS):
-            row_of.update(zip(texts(batch.column(item)), rows, strict=False))
-            parts.append(batch.column(sid).cast(_SIDS))
+        for ours, role, theirs in (("item_id", NAME, item), ("sid", SID, sid)):
+            require_column(role, table, ours, theirs, ", of the SIDs of items,")
+        for batch in read_rows(table, {"item_id": item, "sid": sid}, "item_id", _BATCH_ROWS):
+            row_of.update(zip(texts(batch.given("item_id")), rows, strict=False))
+            parts.append(batch.lists("sid").cast(_SIDS))
     sids = pa.chunked_array(parts, _SIDS)
     return lambda item_id: sids[row_of[item_id]].as_py() if item_id in row_of else None

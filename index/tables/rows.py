@@ -114,19 +114,24 @@ class Rows:
         of_rows: Int64 = numbers[codes]
         return of_rows
 
-    def names(self, name: str) -> pa.Array:
-        """Return ids as the table has them, int64 or large_string [rows]."""
+    def filled(self, name: str) -> pa.Array:
+        """Return a column of integers or texts without nulls, as int64 or large_string [rows]."""
         column = self.given(name)
         self._refuse(name, _mask(column.is_null()), "is null")
+        return column.cast(pa.large_string() if is_text(column.type) else pa.int64(), safe=False)
+
+    def names(self, name: str) -> pa.Array:
+        """Return ids of items as the table has them, int64 or large_string [rows]."""
+        column = self.filled(name)
         if not is_text(column.type):
-            self._integers(name, column, "", strict=True)
-            return column.cast(pa.int64(), safe=False)
+            self._integers(name, self.given(name), "", strict=True)
+            return column
         lengths = pc.fill_null(pc.utf8_length(column), 1).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero((lengths == 0) | (lengths == lengths.max(initial=0))).tolist():
             text = column[row].as_py()
             if text is not None and (reason := no_name(text)):
                 self.refuse(row, name, brief(text), reason)
-        return column.cast(pa.large_string())
+        return column
 
     def sids(
         self,
@@ -136,7 +141,10 @@ class Rows:
         *,
         null: str | None = "is null",
     ) -> Int64:
-        """Return the tokens of SIDs, [rows, length]; -1 for a null that is no fault."""
+        """Return the tokens of SIDs, [rows, length]; -1 for a null.
+
+        Without `vocab_sizes`, a token may be any number. If `null` is None, a row needs no SID.
+        """
         parts = list_parts(self.lists(name))
         counts = np.diff(parts.offsets)
         right = (counts == length) & (parts.valid == 1)
@@ -149,19 +157,17 @@ class Rows:
         flat = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
         places = parts.offsets[:-1][right, None] + np.arange(length)
         found: Int64 = flat[places]
-        outside = found < 0
-        if vocab_sizes is not None:
-            outside |= found >= vocab_sizes
         right_rows = np.flatnonzero(right)
-        for at in np.flatnonzero(outside.any(axis=1)).tolist():
-            position = int(np.argmax(outside[at]))
-            token = parts.flat[int(places[at, position])]
-            of = "" if vocab_sizes is None else f" of {vocab_sizes[position]}"
-            reason = f"token at position {position} is outside the vocabulary{of}"
-            if not token.is_valid:
-                reason = "holds a null token"
-            shown = str(token) if token.is_valid else None
-            self.refuse(int(right_rows[at]), name, shown, reason)
+        if vocab_sizes is not None:
+            outside = (found < 0) | (found >= vocab_sizes)
+            for at in np.flatnonzero(outside.any(axis=1)).tolist():
+                position = int(np.argmax(outside[at]))
+                token, size = parts.flat[int(places[at, position])], vocab_sizes[position]
+                shown, reason = None, "holds a null token"
+                if token.is_valid:
+                    reason = f"token at position {position} is outside the vocabulary of {size}"
+                    shown = str(token)
+                self.refuse(int(right_rows[at]), name, shown, reason)
         if right.all():
             return found
         of_rows = np.full((len(self), length), -1, np.int64)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.cli.options import number_of
-from grace.cli.service.ads_table import known_ads, shown_table, values_of_no_ad
+from grace.cli.service.ads_table import shown_table
 from grace.configs.errors import InputError
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
@@ -97,7 +97,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)
-    known = known_ads(table, [2, 0, 77], {"country": ["CA"]})
+    known = table.known([2, 0, 77], {"country": ["CA"]})
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
@@ -220,7 +220,7 @@ def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
     table = shown_table(None, None, shop)
     assert table is not None
-    assert values_of_no_ad(table, user) == [
+    assert table.values_of_no_ad(user) == [
         "place: no ad's rule lists 'IT'; did you mean 'it'?",
         "place: no ad's rule lists 'es'",
     ]
@@ -228,7 +228,7 @@ def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet]}")
     table = shown_table(None, None, shop)
     assert table is not None
-    assert values_of_no_ad(table, user) == [
+    assert table.values_of_no_ad(user) == [
         "place: no ad's rule lists 'IT'",
         "place: no ad's rule lists 'es'",
     ]
