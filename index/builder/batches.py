@@ -97,7 +97,7 @@ class BatchReader:
 
     def _decode(self, rows: Rows) -> AdsBatch:
         reading = self._reading
-        if rows.first == 0 and reading.sids is None:
+        if rows.places[0] == 0 and reading.sids is None:
             self._check_sid_length(rows)
         ad_ids = self._ids(rows, "ad_id", "is null", _NUMBERED)
         if reading.sids is None:

@@ -5,7 +5,7 @@ A reader may read a table twice, and never holds all of it in memory.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 from grace.configs.errors import InputError
 from grace.index.codebook.codebook import Vectors
 from grace.index.importers.items import BATCH_ITEMS
-from grace.index.importers.npy import id_batches, open_array
+from grace.index.importers.npy import as_lists, id_batches, open_array
 from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import NAME, VECTOR, require_column
-from grace.index.tables.rows import Rows, read_rows
+from grace.index.tables.rows import Rows, other_rows, read_rows
 from grace.index.tables.table_file import TableFile, table_files
 
 Ids: TypeAlias = pa.Array
@@ -113,25 +113,18 @@ class NpyItems:
         return int(self.array.shape[1])
 
     def batches(self) -> Iterator[ItemBatch]:
-        rows = max(1, _NUMBERS_AT_A_TIME // self.dims)
+        most = max(1, _NUMBERS_AT_A_TIME // self.dims)
         first = 0
-        for part in id_batches(self.ids, len(self.array)):
+        for ids in id_batches(self.ids, len(self.array)):
             if first >= len(self.array):
                 raise InputError(f"{self.ids}: more ids than the {first} items of {self.path}")
-            named = pa.array(part, pa.large_string() if isinstance(part, list) else pa.int64())
-            for begin in range(0, len(named), rows):
-                ids = named.slice(begin, rows)
-                at = first + begin
-                yield ItemBatch.of(self._rows(at, ids, self.array[at : at + len(ids)]), self.dims)
-            first += len(named)
-
-    def _rows(self, first: int, ids: Ids, array: npt.NDArray[np.floating]) -> Rows:
-        numbers = np.ascontiguousarray(array[: len(ids)], array.dtype.newbyteorder("="))
-        vectors = pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), self.dims)
-        theirs = {"item_id": "the id", "vector": "the vector"}
-        batch = pa.record_batch([ids, vectors], [*theirs.values()])
-        file = TableFile(self.name, Format.PARQUET, batch.schema, self.rows)
-        return Rows(file, first, batch, theirs, "item_id")
+            for at in range(first, first + len(ids), most):
+                named = ids.slice(at - first, most)
+                columns = {"item_id": named, "vector": as_lists(self.array[at : at + len(named)])}
+                places = range(at, at + len(named))
+                rows = other_rows(self.name, places, columns, "item_id", {})
+                yield ItemBatch.of(rows, self.dims)
+            first += len(ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +190,7 @@ class TableItems:
     def _wanted_of(self, rows: Rows, wanted: Ids) -> ItemBatch:
         """Return the wanted items, but for those with a faulty id or vector."""
         here = pc.is_in(rows.given("item_id").cast(pa.large_string()), wanted)
-        rows = replace(rows, batch=rows.batch.filter(here), faults={})
+        rows = rows.where(here)
         ids, vectors = rows.names("item_id"), rows.vectors("vector", self.dims)
         good = ~rows.refused()
         return ItemBatch(ids.filter(pa.array(good)), vectors[good])

@@ -1,43 +1,22 @@
-"""Items and their SIDs: read batch by batch, accepted over the whole file.
-
-An item is refused for a token out of range, for an id that names nothing, or for an id that occurs
-twice.
-"""
+"""Items and their SIDs: read batch by batch, accepted over the whole file."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from grace.index.rejects import Fault, Reject, RejectLog, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE
-from grace.index.tables.cells import integers
-from grace.index.tables.item_numbers import Int64, no_name
+from grace.index.tables.cells import integers, list_parts
+from grace.index.tables.item_numbers import no_name
+from grace.index.tables.rows import Rows, other_rows
 
 BATCH_ITEMS = 1 << 16
 _TOKEN_TEXT = re.compile(r"<([A-Za-z])_([0-9]{1,6})>")
-_OUT_OF_RANGE = f"is not 0 to {MAX_VOCAB_SIZE - 1}"
-
-
-@dataclass(frozen=True, slots=True)
-class ItemBatch:
-    """
-    rows    int64 [items]      each item's place in the file: entry, line or row, from 0
-    ids     int64 [items], or a list of that many texts
-    tokens  integers [items, L]
-    """
-
-    rows: Int64
-    ids: Int64 | list[str]
-    tokens: npt.NDArray[Any]
-    rejects: tuple[Reject, ...] = ()  # refused items, which are not in the arrays
-    refused_ids: tuple[str, ...] = ()  # the ids of refused items that have an id
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,43 +29,52 @@ class RawItem:
     fault: Fault | None = None
 
 
-class SidRule:
-    """The number of tokens of a SID: the given length, or that of the first valid item."""
+def item_rows(file: str, items: Iterable[RawItem], most: int | None) -> Iterator[Rows]:
+    """Yield `item_id` and `sid` of raw items. SIDs are cut to `most` tokens."""
+    iterator = iter(items)
+    while part := list(islice(iterator, BATCH_ITEMS)):
+        yield _rows(file, part, most)
 
-    def __init__(self, length: int | None, cut: bool) -> None:
-        self.length = length
-        self._cut = cut  # cut a longer SID to the length
 
-    def tokens_of(self, value: object) -> list[int] | Fault:
-        """Return the tokens of a JSON list, whose elements are like 12 or "<a_12>"."""
-        if not isinstance(value, list):
-            return Fault("sid", brief(value), "is not a list of tokens")
-        if self.length is not None and self._cut:
-            value = value[: self.length]
-        if fault := self._length_fault(len(value)):
-            return fault
-        tokens: list[int] = []
-        for position, token in enumerate(value):
-            read = _token(token, position)
-            if isinstance(read, Fault):
-                return read
-            tokens.append(read)
-        self.length = len(tokens)
-        return tokens
+def _rows(file: str, items: Sequence[RawItem], most: int | None) -> Rows:
+    ids, sids, faults = [], [], {}
+    for at, item in enumerate(items):
+        name, tokens = _name(item.item_id), _tokens(item.tokens, most)
+        for fault in (item.fault, name, tokens):
+            if isinstance(fault, Fault):
+                faults.setdefault(at, fault)
+        ids.append(None if isinstance(name, Fault) else name)
+        sids.append(None if isinstance(tokens, Fault) else tokens)
+    columns = {
+        "item_id": pa.array(ids, pa.large_string()),
+        "sid": pa.array(sids, pa.list_(pa.int64())),
+    }
+    return other_rows(file, [item.row for item in items], columns, "item_id", faults)
 
-    def _length_fault(self, found: int) -> Fault | None:
-        count = f"{found} token{'' if found == 1 else 's'}"
-        if self.length is not None:
-            reason = f"the SID length is {self.length}"
-            return None if found == self.length else Fault("sid", count, reason)
-        if not 1 <= found <= MAX_SID_LENGTH:
-            return Fault("sid", count, f"a SID has 1 to {MAX_SID_LENGTH} tokens")
-        return None
+
+def _name(item_id: object) -> str | Fault:
+    if type(item_id) is not int and not isinstance(item_id, str):  # not True, which equals 1
+        return Fault("item_id", brief(item_id), "is neither text nor an integer")
+    reason = no_name(str(item_id))
+    return str(item_id) if reason is None else Fault("item_id", brief(str(item_id)), reason)
+
+
+def _tokens(value: object, most: int | None) -> list[int] | Fault:
+    """Return the tokens of a JSON list, whose elements are like 12 or "<a_12>"."""
+    if not isinstance(value, list):
+        return Fault("sid", brief(value), "is not a list of tokens")
+    tokens: list[int] = []
+    for position, token in enumerate(value[:most]):
+        read = _token(token, position) if position < MAX_SID_LENGTH else 0
+        if isinstance(read, Fault):
+            return read
+        tokens.append(read)
+    return tokens
 
 
 def _token(token: object, position: int) -> int | Fault:
     where, letter = f"token at position {position}", chr(ord("a") + position)
-    if type(token) is int:  # not True, which equals 1
+    if type(token) is int:
         number = token
     elif isinstance(token, str) and (found := _TOKEN_TEXT.fullmatch(token)):
         if found[1].lower() != letter:
@@ -95,35 +83,8 @@ def _token(token: object, position: int) -> int | Fault:
     else:
         return Fault("sid", brief(token), f"{where} is not like <{letter}_12> or 12")
     in_range = 0 <= number < MAX_VOCAB_SIZE
-    return number if in_range else Fault("sid", brief(token), f"{where} {_OUT_OF_RANGE}")
-
-
-def batches(file: str, items: Iterable[RawItem], rule: SidRule) -> Iterator[ItemBatch]:
-    """Check raw items one by one."""
-    iterator = iter(items)
-    while part := list(islice(iterator, BATCH_ITEMS)):
-        yield _batch(file, part, rule)
-
-
-def _batch(file: str, items: Iterable[RawItem], rule: SidRule) -> ItemBatch:
-    rows, ids, tokens, rejects, refused_ids = [], [], [], [], []
-    for item in items:
-        named = type(item.item_id) is int or isinstance(item.item_id, str)
-        fault = item.fault
-        if fault is None and not named:
-            fault = Fault("item_id", brief(item.item_id), "is neither text nor an integer")
-        sid = fault or rule.tokens_of(item.tokens)
-        if isinstance(sid, Fault):
-            known = None if item.item_id is None else brief(item.item_id)
-            rejects.append(Reject(file, item.row, known, sid))
-            if named:
-                refused_ids.append(str(item.item_id))
-        else:
-            rows.append(item.row)
-            ids.append(str(item.item_id))
-            tokens.append(sid)
-    sids = np.array(tokens, np.int64).reshape(len(tokens), rule.length or 0)
-    return ItemBatch(np.array(rows, np.int64), ids, sids, tuple(rejects), tuple(refused_ids))
+    fault = Fault("sid", brief(token), f"{where} is not 0 to {MAX_VOCAB_SIZE - 1}")
+    return number if in_range else fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,81 +102,52 @@ class AcceptedItems:
 
 def accept_items(
     file: str,
-    batches: Iterable[ItemBatch],
+    parts: Iterable[Rows],
+    length: int | None,
     vocab_sizes: tuple[int, ...] | None,
     rejects: RejectLog,
 ) -> AcceptedItems:
-    """Return the accepted items; without vocab_sizes, the vocabulary is as large as they need."""
-    rows, ids, tokens = [], [], []
-    refused_ids: set[str] = set()
-    read = 0
-    for batch in batches:
-        read += len(batch.rows) + len(batch.rejects)
-        faults = _outside(batch.tokens, vocab_sizes) | _unnamed(batch.ids)
-        refused_ids.update(batch.refused_ids, (str(batch.ids[at]) for at in faults))
-        found = (
-            Reject(file, int(batch.rows[at]), brief(str(batch.ids[at])), fault)
-            for at, fault in sorted(faults.items())
-        )
-        rejects.extend([*batch.rejects, *found])
-        good = np.delete(np.arange(len(batch.rows)), list(faults))
-        if len(good):
-            rows.append(batch.rows[good])
-            ids.append(_taken(batch.ids, good))
-            tokens.append(batch.tokens[good].astype(np.uint16))
-    if not rows:
-        return AcceptedItems(pa.nulls(0, pa.int64()), np.empty((0, 0), np.uint16), (), read)
-    names, sids = pa.concat_arrays(ids), np.concatenate(tokens)
-    repeated = _repeated(names, refused_ids)
-    places = np.concatenate(rows)[repeated].tolist()
-    rejects.extend(
-        Reject(file, row, name, Fault("item_id", name, "is repeated; no copy of it is imported"))
-        for row, name in zip(places, map(str, names.filter(pa.array(repeated))), strict=True)
+    """Return the accepted items.
+
+    Without `length`, it is that of the first SID. Without `vocab_sizes`, the vocabulary is as large
+    as the tokens need.
+    """
+    places, ids, sids, good = [], [], [], []
+    for rows in parts:
+        length = length or _first_length(rows)
+        names = rows.names("item_id")
+        sizes = np.array(vocab_sizes or (MAX_VOCAB_SIZE,) * length)
+        tokens = rows.sids("sid", length, sizes)
+        rejects.extend(rows.rejects())
+        places.append(rows.places)
+        ids.append(names)
+        sids.append(tokens.astype(np.uint16))
+        good.append(~rows.refused())
+    if not places:
+        return AcceptedItems(pa.nulls(0, pa.int64()), np.empty((0, 0), np.uint16), (), 0)
+    all_ids, accepted = pa.concat_arrays(ids), np.concatenate(good)
+    # A good copy goes with a faulty one.
+    codes = all_ids.dictionary_encode().indices.fill_null(0).to_numpy()
+    repeated = accepted & (np.bincount(codes[all_ids.is_valid()], minlength=1)[codes] > 1)
+    named = zip(
+        np.concatenate(places)[repeated].tolist(),
+        map(str, all_ids.filter(pa.array(repeated))),
+        strict=True,
     )
-    names, sids = _as_integers(names.filter(pa.array(~repeated))), sids[~repeated]
-    if vocab_sizes is None and len(sids):
-        vocab_sizes = tuple(int(most) + 1 for most in sids.max(axis=0))
-    return AcceptedItems(names, sids, vocab_sizes or (), read)
+    reason = "is repeated; no copy of it is imported"
+    rejects.extend(Reject(file, row, name, Fault("item_id", name, reason)) for row, name in named)
+    accepted &= ~repeated
+    kept = np.concatenate(sids)[accepted]
+    if vocab_sizes is None and len(kept):
+        vocab_sizes = tuple(int(most) + 1 for most in kept.max(axis=0))
+    names = _as_integers(all_ids.filter(pa.array(accepted)))
+    return AcceptedItems(names, kept, vocab_sizes or (), len(accepted))
 
 
-def _outside(tokens: npt.NDArray[Any], vocab_sizes: tuple[int, ...] | None) -> dict[int, Fault]:
-    """Return the faults of items with a token outside the vocabulary, by place."""
-    sizes = vocab_sizes or (MAX_VOCAB_SIZE,) * tokens.shape[1]
-    if not len(tokens):
-        return {}
-    outside = (tokens < 0) | (tokens >= np.array(sizes))
-    faults = {}
-    for at in np.flatnonzero(outside.any(axis=1)).tolist():
-        position = int(np.argmax(outside[at]))
-        token = int(tokens[at, position])
-        in_range = 0 <= token < MAX_VOCAB_SIZE
-        fault = f"is outside the vocabulary of {sizes[position]}" if in_range else _OUT_OF_RANGE
-        faults[at] = Fault("sid", str(token), f"token at position {position} {fault}")
-    return faults
-
-
-def _unnamed(ids: Int64 | list[str]) -> dict[int, Fault]:
-    """Return the faults of ids that name no item, by place."""
-    if isinstance(ids, list):
-        reasons = {at: reason for at, text in enumerate(ids) if (reason := no_name(text))}
-    else:
-        reasons = dict.fromkeys(np.flatnonzero(ids < 0).tolist(), "must not be negative")
-    return {at: Fault("item_id", brief(str(ids[at])), why) for at, why in reasons.items()}
-
-
-def _taken(ids: Int64 | list[str], places: Int64) -> pa.Array:
-    if isinstance(ids, list):
-        return pa.array([ids[at] for at in places], pa.large_string())
-    return pa.array(ids[places], pa.int64())
-
-
-def _repeated(ids: pa.Array, refused: Iterable[str]) -> npt.NDArray[np.bool_]:
-    """Return which items have an id that another item has, also a refused one."""
-    codes = ids.dictionary_encode().indices.to_numpy()
-    again: npt.NDArray[np.bool_] = np.bincount(codes)[codes] > 1
-    named = pa.array([text for text in refused if no_name(text) is None], pa.large_string())
-    again |= pc.is_in(ids, named.cast(ids.type)).to_numpy(zero_copy_only=False)
-    return again
+def _first_length(rows: Rows) -> int:
+    counts = np.diff(list_parts(rows.lists("sid")).offsets)
+    usable = counts[~rows.refused() & (counts >= 1) & (counts <= MAX_SID_LENGTH)]
+    return int(usable[0]) if len(usable) else 1
 
 
 def _as_integers(ids: pa.Array) -> pa.Array:

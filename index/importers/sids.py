@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import ItemBatch, SidRule, accept_items, batches, distinct_sids
+from grace.index.importers.items import accept_items, distinct_sids, item_rows
 from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
 from grace.index.progress import Advance, Progress
 from grace.index.rejects import item_rejects
 from grace.index.snapshot import MAX_SID_LENGTH, require_sids
+from grace.index.tables.rows import Rows
 from grace.index.tables.sid_table import write_sid_table
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
@@ -53,7 +54,9 @@ class ImportReport:
 def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     check_spec(spec)
     rejects = item_rejects(spec.max_rejects, spec.reject_file)
-    items = accept_items(str(spec.source), _reading(spec, progress), spec.vocab_sizes, rejects)
+    length = spec.sid_length if spec.vocab_sizes is None else len(spec.vocab_sizes)
+    parts = _reading(spec, length, progress)
+    items = accept_items(str(spec.source), parts, length, spec.vocab_sizes, rejects)
     if not len(items.ids):
         listed = f"all {items.read} items were refused, see {rejects.write()}; "
         raise InputError(
@@ -77,16 +80,14 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
     )
 
 
-def _reading(spec: ImportSpec, progress: Progress) -> Iterator[ItemBatch]:
-    length = len(spec.vocab_sizes) if spec.vocab_sizes is not None else spec.sid_length
-    cut = spec.sid_length is not None
+def _reading(spec: ImportSpec, length: int | None, progress: Progress) -> Iterator[Rows]:
     if spec.source.suffix.lower() == ".npy":
-        codes = open_codes(spec.source, length, cut)
+        codes = open_codes(spec.source, length, spec.sid_length is not None)
         advance = _step(progress, "read items", len(codes))
         return read_npy(spec.source, codes, spec.ids, advance)
     read = _JSON[spec.source.suffix.lower()]
     advance = _step(progress, "read bytes", spec.source.stat().st_size)
-    return batches(str(spec.source), read(spec.source, advance), SidRule(length, cut))
+    return item_rows(str(spec.source), read(spec.source, advance), spec.sid_length)
 
 
 def _step(progress: Progress, name: str, total: int) -> Advance:

@@ -1,7 +1,7 @@
 """The ads of a reply as the ads table has them: id, title, and why a user may see each."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -89,7 +89,7 @@ class AdsTable:
         for rows in read_rows(file, theirs, "ad_id", _BATCH_ROWS):
             keys = self._keys(rows)
             here = pc.is_in(keys, value_set=pa.array(list(ad_of), pa.string()))
-            found = replace(rows, batch=rows.batch.filter(here))
+            found = rows.where(here)
             lists = {ours: found.rules(ours).to_pylist() for ours in rules}
             titles = found.given("title").to_pylist() if title else [None] * len(found)
             for row, text in enumerate(keys.filter(here).to_pylist()):

@@ -4,7 +4,7 @@ A row has at most one fault, the first that is found. What a method returns for 
 meaning. A builder lists the faults and goes on; `require_good` ends at the first one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -39,7 +39,7 @@ class Rows:
     """Some rows of a file. `theirs` has the table's name of each of our columns that is there."""
 
     file: TableFile
-    first: int  # the place of the first row in the file
+    places: Int64  # of each row in the file
     batch: pa.RecordBatch
     theirs: Mapping[str, str]
     key: str  # our name of the column that names a row in messages
@@ -47,6 +47,11 @@ class Rows:
 
     def __len__(self) -> int:
         return int(self.batch.num_rows)
+
+    def where(self, chosen: pa.Array) -> "Rows":
+        """Return the chosen rows, without the faults found so far."""
+        batch, places = self.batch.filter(chosen), self.places[_mask(chosen)]
+        return Rows(self.file, places, batch, self.theirs, self.key)
 
     def given(self, name: str) -> pa.Array:
         """Return our column as the table has it, without dictionaries."""
@@ -210,7 +215,7 @@ class Rows:
 
     def rule_values(self, name: str, row: int) -> list[str | None]:
         """Return one row's rule, None for a value that is not UTF-8; for messages."""
-        one = Rows(self.file, self.first + row, self.batch.slice(row, 1), self.theirs, self.key)
+        one = replace(self, batch=self.batch.slice(row, 1), faults={})
         try:
             values: list[str | None] = one.rules(name)[0].as_py()
         except UnicodeDecodeError:
@@ -304,7 +309,7 @@ class Rows:
         given: str | int | None = self.shown(self.key, row)
         if given is not None and not is_text(self.given(self.key).type):
             given = int(given)
-        return Reject(self.file.address, self.first + row, given, fault)
+        return Reject(self.file.address, int(self.places[row]), given, fault)
 
     def require_good(self, thing: str) -> None:
         """Raise the first fault, with the table's name of the column. The key names a `thing`."""
@@ -318,8 +323,22 @@ def read_rows(file: TableFile, theirs: Mapping[str, str], key: str, most: int) -
     """Yield at most `most` rows at a time, in the file's order."""
     first = 0
     for batch in file.batches(list(dict.fromkeys(theirs.values())), most):
-        yield Rows(file, first, batch, theirs, key)
+        yield Rows(file, np.arange(first, first + batch.num_rows), batch, theirs, key)
         first += batch.num_rows
+
+
+def other_rows(
+    address: str,
+    places: Sequence[int],
+    columns: Mapping[str, pa.Array],
+    key: str,
+    faults: dict[int, Fault],
+) -> Rows:
+    """Return rows that come from no table, with our names and the faults that are known."""
+    batch = pa.record_batch([*columns.values()], [*columns])
+    file = TableFile(address, Format.PARQUET, batch.schema, None)
+    theirs = {name: name for name in columns}
+    return Rows(file, np.array(places, np.int64), batch, theirs, key, faults)
 
 
 def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:

@@ -184,7 +184,7 @@ def _events(
     first_unknown = None
     for row in np.flatnonzero(leaves == _UNKNOWN)[:1].tolist():
         item = "ad_id" if "ad_id" in rows.theirs else "sid"
-        place = f"{rows.file.address} row {rows.first + row + 1}"
+        place = f"{rows.file.address} row {rows.places[row] + 1}"
         first_unknown = f"{place}: {rows.theirs[item]} {rows.shown(item, row)}"
     here = [name for name in attributes if name in rows.theirs]
     events = _Events(

@@ -79,7 +79,7 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
     "nested lists": (
         '{"item_id": 1, "token_ids": [%s]}' % ("[" * 900 + "]" * 900),
         "sid",
-        "length",
+        "position 0 is not like",
     ),
     "nested": ('{"item_id": 1, "token_ids": [[1], 2, 3]}', "sid", "position 0 is not like"),
     "other letter": ('{"item_id": 1, "token_ids": ["<b_1>", 1, 1]}', "sid", "begin with <a_"),
