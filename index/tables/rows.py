@@ -266,7 +266,7 @@ class Rows:
         if low >= -LARGEST and high <= LARGEST:  # NaN is neither
             vectors[right] = found
             return vectors
-        bad = ~(np.abs(found) <= LARGEST)
+        bad = ~(np.abs(found.astype(np.float64)) <= LARGEST)
         for at in np.flatnonzero(bad.any(axis=1)).tolist():
             row, place = int(np.flatnonzero(right)[at]), int(np.argmax(bad[at]))
             number = column[row][place].as_py()
