@@ -16,7 +16,7 @@ from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
 from grace.index.codebook.folder import CODEBOOK_YAML
-from grace.index.codebook.items import TableItems
+from grace.index.codebook.items import Items, items_of
 from grace.index.codebook.make import extend
 from grace.index.progress import Advance
 from grace.index.tables import roles
@@ -117,13 +117,13 @@ class SidTables:
             sids = read()
             with steps.run("give SIDs to new ads", self.ads.rows) as advance:
                 new = _ads_without_sid(self.ads, names, sids, advance)
-                items = _with_one_vector(TableItems.of(self.embeddings), new) if len(new) else None
+                items = _with_one_vector(items_of(self.embeddings), new) if len(new) else None
                 if items is not None:
                     steps.new_sids = extend(items, codebook, None, lambda *_: None).new
             return read() if steps.new_sids else sids
 
 
-def _with_one_vector(items: TableItems, wanted: pa.Array) -> TableItems | None:
+def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:
     """Return those of the wanted items that are in one row; None if there are none."""
     found = [batch.ids for batch in replace(items, wanted=wanted).batches()]
     if not found:

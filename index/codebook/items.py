@@ -4,13 +4,12 @@ A reader may read a table twice, and never holds all of it in memory.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -30,6 +29,7 @@ Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
 MOST_DIMS = 1 << 14
+_TEXT = pa.large_string()
 _NUMBERS_AT_A_TIME = 1 << 23
 _FLOATS = re.compile(r"[<>=|]?f[248]")
 _ID_NAMES = ("item_id", "ad_id", "id")
@@ -45,26 +45,32 @@ class ItemBatch:
     ids: Ids
     vectors: Vectors
 
-    @classmethod
-    def of(cls, rows: Rows, dims: int) -> "ItemBatch":
-        ids, vectors = rows.names("item_id"), rows.vectors("vector", dims)
-        rows.require_good("item")
-        return cls(ids, vectors)
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Items that can be read several times, in the same order.
 
-class Items(Protocol):
-    """Items that can be read several times, in the same order."""
+    rows    None if they are known only after reading
+    read    yields the rows of `item_id` and `vector`, checked by their types
+    wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
+    """
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    rows: int | None
+    dims: int
+    read: Callable[[], Iterator[Rows]]
+    wanted: Ids | None = None
 
-    @property
-    def rows(self) -> int | None: ...
-
-    @property
-    def dims(self) -> int: ...
-
-    def batches(self) -> Iterator[ItemBatch]: ...
+    def batches(self) -> Iterator[ItemBatch]:
+        for rows in self.read():
+            if self.wanted is not None:
+                rows = rows.where(pc.is_in(rows.given("item_id").cast(_TEXT), self.wanted))
+            ids, vectors = rows.names("item_id"), rows.vectors("vector", self.dims)
+            if self.wanted is None:
+                rows.require_good("item")
+            good = ~rows.refused()
+            if good.any():
+                yield ItemBatch(ids.filter(pa.array(good)), vectors[good])
 
 
 def open_items(
@@ -74,126 +80,75 @@ def open_items(
         for option, value in (("--id-column", id_column), ("--vector-column", vector_column)):
             if value is not None:
                 raise InputError(f"{option} {value}: a .npy has no columns; leave the option out")
-        return NpyItems.open(Path(embeddings), ids)
+        return _npy_items(Path(embeddings), ids)
     if ids is not None:
         raise InputError(f"--ids {ids}: {embeddings} names its items itself; leave --ids out")
-    return TableItems.open([embeddings], id_column, vector_column)
+    return _table_items([embeddings], id_column, vector_column)
 
 
-@dataclass(frozen=True, slots=True)
-class NpyItems:
-    """An array [items, dims]; without ids, a row's number names its item."""
+def items_of(source: TableSource) -> Items:
+    """Open the embeddings of a data folder."""
+    return _table_items(source.files, source.theirs("item_id"), source.theirs("vector"))
 
-    path: Path
-    ids: Path | None
-    array: npt.NDArray[np.floating]
 
-    @classmethod
-    def open(cls, path: Path, ids: Path | None) -> "NpyItems":
-        for file in (path, ids):
-            if file is not None and not file.is_file():
-                raise InputError(f"{file}: no such file")
-        array = open_array(path, _FLOATS, "float16, float32 or float64")
-        if array.ndim != 2 or not 1 <= array.shape[1] <= MOST_DIMS:
-            raise InputError(
-                f"{path}: expected [items, dims, 1 to {MOST_DIMS}], got {list(array.shape)}"
-            )
-        return cls(path, ids, array)
+def _npy_items(path: Path, ids: Path | None) -> Items:
+    """Open an array [items, dims]; without ids, a row's number names its item."""
+    for file in (path, ids):
+        if file is not None and not file.is_file():
+            raise InputError(f"{file}: no such file")
+    array = open_array(path, _FLOATS, "float16, float32 or float64")
+    if array.ndim != 2 or not 1 <= array.shape[1] <= MOST_DIMS:
+        raise InputError(
+            f"{path}: expected [items, dims, 1 to {MOST_DIMS}], got {list(array.shape)}"
+        )
+    rows, dims = array.shape
+    most = max(1, _NUMBERS_AT_A_TIME // dims)
 
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
-    @property
-    def rows(self) -> int:
-        return len(self.array)
-
-    @property
-    def dims(self) -> int:
-        return int(self.array.shape[1])
-
-    def batches(self) -> Iterator[ItemBatch]:
-        most = max(1, _NUMBERS_AT_A_TIME // self.dims)
+    def read() -> Iterator[Rows]:
         first = 0
-        for ids in id_batches(self.ids, len(self.array)):
-            if first >= len(self.array):
-                raise InputError(f"{self.ids}: more ids than the {first} items of {self.path}")
-            for at in range(first, first + len(ids), most):
-                named = ids.slice(at - first, most)
-                columns = {"item_id": named, "vector": as_lists(self.array[at : at + len(named)])}
-                places = range(at, at + len(named))
-                rows = other_rows(self.name, places, columns, "item_id", {})
-                yield ItemBatch.of(rows, self.dims)
-            first += len(ids)
+        for part in id_batches(ids, rows):
+            if first >= rows:
+                raise InputError(f"{ids}: more ids than the {first} items of {path}")
+            for at in range(first, first + len(part), most):
+                named = part.slice(at - first, most)
+                columns = {"item_id": named, "vector": as_lists(array[at : at + len(named)])}
+                yield other_rows(str(path), range(at, at + len(named)), columns, "item_id", {})
+            first += len(part)
+
+    return Items(str(path), rows, dims, read)
 
 
-@dataclass(frozen=True, slots=True)
-class TableItems:
-    """The files of a table with the columns of ids and of vectors.
+def _table_items(
+    addresses: Sequence[str], id_column: str | None, vector_column: str | None
+) -> Items:
+    files = table_files(addresses)
+    columns = None
+    for file in files:
+        if file.format is Format.CSV:
+            raise InputError(
+                f"{file.address}: a CSV has no column of vectors; write Parquet, JSON lines or a "
+                ".npy"
+            )
+        ids = _id_column(file, id_column)
+        found = ids, _vector_column(file, vector_column), is_text(file.schema.field(ids).type)
+        if columns not in (None, found):
+            raise InputError(
+                f"{file.address}: its columns of ids and vectors are not those of "
+                f"{files[0].address}; give all files the same names and types"
+            )
+        columns = found
+    assert columns is not None
+    theirs = {"item_id": columns[0], "vector": columns[1]}
+    dims = _dims(files, columns[1])
+    most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // dims))
 
-    wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
-    """
-
-    files: tuple[TableFile, ...]
-    id_column: str
-    vector_column: str
-    dims: int
-    wanted: Ids | None = None
-
-    @classmethod
-    def open(
-        cls, addresses: Sequence[str], id_column: str | None, vector_column: str | None
-    ) -> "TableItems":
-        files = tuple(table_files(addresses))
-        columns = None
+    def read() -> Iterator[Rows]:
         for file in files:
-            if file.format is Format.CSV:
-                raise InputError(
-                    f"{file.address}: a CSV has no column of vectors; write Parquet, JSON lines "
-                    "or a .npy"
-                )
-            ids = _id_column(file, id_column)
-            found = ids, _vector_column(file, vector_column), is_text(file.schema.field(ids).type)
-            if columns not in (None, found):
-                raise InputError(
-                    f"{file.address}: its columns of ids and vectors are not those of "
-                    f"{files[0].address}; give all files the same names and types"
-                )
-            columns = found
-        assert columns is not None
-        dims = _dims(files, columns[1])
-        return cls(files, columns[0], columns[1], dims)
+            yield from read_rows(file, theirs, "item_id", most)
 
-    @classmethod
-    def of(cls, source: TableSource) -> "TableItems":
-        return cls.open(source.files, source.theirs("item_id"), source.theirs("vector"))
-
-    @property
-    def name(self) -> str:
-        return self.files[0].address
-
-    @property
-    def rows(self) -> int | None:
-        counts = [file.rows for file in self.files]
-        return None if None in counts else sum(count or 0 for count in counts)
-
-    def batches(self) -> Iterator[ItemBatch]:
-        most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // self.dims))
-        theirs = {"item_id": self.id_column, "vector": self.vector_column}
-        for file in self.files:
-            for rows in read_rows(file, theirs, "item_id", most):
-                if self.wanted is None:
-                    yield ItemBatch.of(rows, self.dims)
-                else:
-                    yield self._wanted_of(rows, self.wanted)
-
-    def _wanted_of(self, rows: Rows, wanted: Ids) -> ItemBatch:
-        """Return the wanted items, but for those with a faulty id or vector."""
-        here = pc.is_in(rows.given("item_id").cast(pa.large_string()), wanted)
-        rows = rows.where(here)
-        ids, vectors = rows.names("item_id"), rows.vectors("vector", self.dims)
-        good = ~rows.refused()
-        return ItemBatch(ids.filter(pa.array(good)), vectors[good])
+    counts = [file.rows for file in files if file.rows is not None]
+    rows = sum(counts) if len(counts) == len(files) else None
+    return Items(files[0].address, rows, dims, read)
 
 
 def _id_column(file: TableFile, wanted: str | None) -> str:
@@ -224,7 +179,7 @@ def _only(file: TableFile, names: list[str], what: str, option: str, kinds: str)
     return names[0]
 
 
-def _dims(files: tuple[TableFile, ...], column: str) -> int:
+def _dims(files: Sequence[TableFile], column: str) -> int:
     """Return the length of the first vector."""
     for file in files:
         kind = file.schema.field(column).type

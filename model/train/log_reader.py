@@ -6,7 +6,7 @@ attributes and sets of targeting.yaml. The reader leaves out events of ads that 
 does not have.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ Int64 = npt.NDArray[np.int64]
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
+_SIDE, _RULE = "side ", "rule "  # before the names of columns
 _LISTS = pa.large_list(pa.string())
 
 
@@ -62,64 +63,36 @@ def read_log(
         )
     wanted = tuple(catalogue.schema.names) if attributes else ()
     name = ", ".join(folder.log.files)
-    events = _read(folder.log, side, wanted, _leaves_of(folder, catalogue))
-    known = np.flatnonzero(events.leaves != _UNKNOWN)
-    _require_known(name, events, len(known), max_unknown)
-    users, number = _users(events.users.take(pa.array(known)))
-    times, leaves = events.times[known], events.leaves[known]
-    order = np.lexsort((leaves, times, number))
+    events, unknown = _read(folder.log, side, wanted, _leaves_of(folder, catalogue))
+    leaves = events["leaf"].to_numpy()
+    known = np.flatnonzero(leaves != _UNKNOWN)
+    _require_known(name, len(known), len(leaves), unknown, max_unknown)
+    users, number = _users(events["user_id"].combine_chunks().take(pa.array(known)))
+    times = events["time"].to_numpy()[known]
+    order = np.lexsort((leaves[known], times, number))
     rows = known[order]
     counts = np.bincount(number, minlength=len(users))
     offsets = np.concatenate([[0], np.cumsum(counts)])
+    in_order = events.take(pa.array(rows)).combine_chunks()
     log = Interactions(
         offsets=offsets,
         user_ids=users,
-        held_out=_held_out(name, events.splits, rows, offsets, users),
-        leaves=leaves[order],
+        held_out=_held_out(name, events, rows, offsets, users),
+        leaves=leaves[rows],
         leaf_sids=catalogue.trie.sids(np.arange(catalogue.trie.num_leaves)),
         times_ms=times[order],
-        side={each: ids[rows] for each, ids in events.side.items()},
-        attributes={each: lists.take(pa.array(rows)) for each, lists in events.attributes.items()},
+        side={each: in_order[_SIDE + each].to_numpy() for each in side},
+        attributes={
+            each: pa.concat_arrays(in_order[_RULE + each].chunks)
+            for each in wanted
+            if _RULE + each in events.column_names
+        },
     )
     if not len(log.last_events()):
         raise InputError(f"{name}: no held-out user has two events; recall needs a history")
     if not len(log.examples()):
         raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS}")
-    return ReadLog(log, len(events.leaves), len(events.leaves) - len(known))
-
-
-@dataclass(frozen=True, slots=True)
-class _Events:
-    """Rows of the log.   all [rows]; users and splits as they are, attributes as lists of texts
-
-    first_unknown  the first event whose ad the catalogue does not have, in words
-    """
-
-    users: pa.Array
-    leaves: Int64
-    times: Int64
-    side: Mapping[str, Int64]
-    attributes: Mapping[str, pa.Array]
-    splits: pa.Array | None
-    first_unknown: str | None
-
-    @classmethod
-    def joined(cls, parts: "Sequence[_Events]") -> "_Events":
-        first = parts[0]
-        return cls(
-            users=_concatenated([each.users for each in parts]),
-            leaves=np.concatenate([each.leaves for each in parts]),
-            times=np.concatenate([each.times for each in parts]),
-            side={name: np.concatenate([each.side[name] for each in parts]) for name in first.side},
-            attributes={
-                name: pa.concat_arrays([each.attributes[name] for each in parts])
-                for name in first.attributes
-            },
-            splits=None
-            if first.splits is None
-            else pa.concat_arrays([each.splits for each in parts]),
-            first_unknown=next(filter(None, (each.first_unknown for each in parts)), None),
-        )
+    return ReadLog(log, len(leaves), len(leaves) - len(known))
 
 
 _Leaves = Callable[[Rows], Int64]
@@ -128,9 +101,11 @@ _Leaves = Callable[[Rows], Int64]
 
 def _read(
     source: TableSource, side: Sequence[str], attributes: Sequence[str], leaves_of: _Leaves
-) -> _Events:
-    parts: list[_Events] = []
+) -> tuple[pa.Table, str | None]:
+    """Return the events, and the first one whose ad the catalogue does not have, in words."""
+    parts: list[pa.Table] = []
     before: set[str] = set()
+    unknown: str | None = None
     for file in source.tables():
         theirs = _columns(source, file, side, attributes)
         if parts and before != theirs.keys():
@@ -140,13 +115,21 @@ def _read(
                 "all of them"
             )
         before = {*theirs}
-        parts.extend(
-            _events(rows, source.time_unit, side, attributes, leaves_of)
-            for rows in read_rows(file, theirs, "user_id", _BATCH_ROWS)
-        )
+        for rows in read_rows(file, theirs, "user_id", _BATCH_ROWS):
+            leaves = leaves_of(rows)
+            unknown = unknown or _unknown(rows, leaves)
+            parts.append(_events(rows, source.time_unit, side, attributes, leaves))
     if not parts:
         raise InputError(f"{', '.join(source.files)}: no rows; training needs events")
-    return _Events.joined(parts)
+    return pa.concat_tables(_alike(parts)), unknown
+
+
+def _alike(parts: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    """Make texts of all users if some files have integers and others texts."""
+    if len({part.schema.field("user_id").type for part in parts}) == 1:
+        return parts
+    kind = pa.large_string()
+    return [part.set_column(0, "user_id", part["user_id"].cast(kind)) for part in parts]
 
 
 def _columns(
@@ -178,26 +161,28 @@ def _columns(
 
 
 def _events(
-    rows: Rows, unit: str, side: Sequence[str], attributes: Sequence[str], leaves_of: _Leaves
-) -> _Events:
-    leaves = leaves_of(rows)
-    first_unknown = None
-    for row in np.flatnonzero(leaves == _UNKNOWN)[:1].tolist():
-        item = "ad_id" if "ad_id" in rows.theirs else "sid"
-        place = f"{rows.file.address} row {rows.places[row] + 1}"
-        first_unknown = f"{place}: {rows.theirs[item]} {rows.shown(item, row)}"
+    rows: Rows, unit: str, side: Sequence[str], attributes: Sequence[str], leaves: Int64
+) -> pa.Table:
     here = [name for name in attributes if name in rows.theirs]
-    events = _Events(
-        users=rows.filled("user_id"),
-        leaves=leaves,
-        times=rows.times("timestamp_ms", unit),
-        side={name: rows.ids(name) for name in side},
-        attributes={name: rows.rules(name).cast(_LISTS) for name in here},
-        splits=rows.filled("split").cast(pa.string()) if "split" in rows.theirs else None,
-        first_unknown=first_unknown,
-    )
+    columns = {
+        "user_id": rows.filled("user_id"),
+        "leaf": leaves,
+        "time": rows.times("timestamp_ms", unit),
+        **{_SIDE + name: rows.ids(name) for name in side},
+        **{_RULE + name: rows.rules(name).cast(_LISTS) for name in here},
+    }
+    if "split" in rows.theirs:
+        columns["split"] = rows.filled("split").cast(pa.string())
     rows.require_good("user")
-    return events
+    return pa.table(columns)
+
+
+def _unknown(rows: Rows, leaves: Int64) -> str | None:
+    item = "ad_id" if "ad_id" in rows.theirs else "sid"
+    for row in np.flatnonzero(leaves == _UNKNOWN)[:1].tolist():
+        place = f"{rows.file.address} row {rows.places[row] + 1}"
+        return f"{place}: {rows.theirs[item]} {rows.shown(item, row)}"
+    return None
 
 
 def _leaves_of(folder: DataFolder, catalogue: Snapshot) -> _Leaves:
@@ -225,37 +210,35 @@ def _users(column: pa.Array) -> tuple[npt.NDArray[Any], Int64]:
     return names[order], place[encoded.indices.to_numpy()]
 
 
-def _require_known(name: str, events: _Events, known: int, max_unknown: float) -> None:
-    total = len(events.leaves)
+def _require_known(
+    name: str, known: int, total: int, first: str | None, max_unknown: float
+) -> None:
     unknown = total - known
     if unknown <= max_unknown * total and known:
         return
     raise InputError(
         f"{name}: {unknown:,} of {total:,} events ({unknown / total:.1%}) name ads that the "
-        f"catalogue does not have or that have no SID, first {events.first_unknown}; at most "
+        f"catalogue does not have or that have no SID, first {first}; at most "
         f"{max_unknown:.1%} are left out: raise --max-unknown, or check that log and ads name ads "
         "alike, by the id_map of tables.yaml if they are no integers"
     )
 
 
 def _held_out(
-    name: str,
-    splits: pa.Array | None,
-    rows: Int64,
-    offsets: Int64,
-    users: npt.NDArray[Any],
+    name: str, events: pa.Table, rows: Int64, offsets: Int64, users: npt.NDArray[Any]
 ) -> npt.NDArray[np.bool_]:
     """Return which events training does not see: those of test users, or each user's newest."""
-    if splits is None:
+    if "split" not in events.column_names:
         held_out = np.zeros(len(rows), np.bool_)
         held_out[offsets[1:][np.diff(offsets) > 1] - 1] = True
         return held_out
+    splits = events["split"]
     for unknown in sorted({*pc.unique(splits).to_pylist()} - {*_SPLITS}):
         raise InputError(
             f"{name}: column 'split' has {unknown!r}; it must be one of {_SPLITS}, or leave the "
             "column out"
         )
-    test: npt.NDArray[np.bool_] = pc.equal(splits, "test").to_numpy(zero_copy_only=False)[rows]
+    test: npt.NDArray[np.bool_] = pc.equal(splits, "test").to_numpy()[rows]
     mixed = np.flatnonzero(test != np.repeat(test[offsets[:-1]], np.diff(offsets)))
     if len(mixed):
         user = users[np.searchsorted(offsets, mixed[0], side="right") - 1]
@@ -282,10 +265,3 @@ class SidLeaves:
 def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:
     """Return SIDs [n, L] as strings of bytes [n] in the same order."""
     return np.ascontiguousarray(sids, dtype=">u2").view(f"S{2 * sids.shape[1]}")[:, 0]
-
-
-def _concatenated(parts: Sequence[pa.Array]) -> pa.Array:
-    """Join columns; those of another type than the first become texts, with all others."""
-    if len({part.type for part in parts}) > 1:
-        parts = [part.cast(pa.large_string()) for part in parts]
-    return pa.concat_arrays(parts)

@@ -4,18 +4,16 @@ The oracle reads raw cells in plain Python: texts of a CSV, or scalars and lists
 Arrow types, encodings, files and batches are drawn apart from the rows, and must not matter.
 """
 
-import csv
 import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given
@@ -24,8 +22,8 @@ from hypothesis import strategies as st
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
 from grace.index.storage import load_snapshot
-from grace.index.tables.cells import is_list
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from support.any_format import Cell, Draw, write_table
 from support.arrays import assert_same_arrays
 from support.builds import silent, write_schema
 from support.oracle import RawAd, Rule
@@ -47,17 +45,14 @@ SEPARATOR = "|"
 BLANKS = " \t"
 LONG = "x" * 3000
 
-VALUES = {
-    "country": ["US", "NO", "é", "7", "true", "ZZ", "us", ""],
-    "device": ["phone", "tv", "phone", "tv", "radio"],
-    "location": ["us/ca", "a,b", 'the "bay"', "x|y", "é", "", " ", "NA", "null", "*", "😀", LONG],
+GOOD = {
+    "country": ["US", "NO", "é", "7", "true"],
+    "device": ["phone", "tv"],
+    "location": ["us/ca", "a,b", 'the "bay"', "x|y", "é", "NA", "null", "😀", LONG],
 }
-NAMES = ["7", "007", "sku-1", 'a"b', "a,b", "x|y", "é", " x", "NULL", "true", LONG, ""]
+ODD = {"country": ["ZZ", "us", ""], "device": ["radio"], "location": ["", " ", "*"]}
+NAMES = ["7", "007", "sku-1", 'a"b', "a,b", "x|y", "é", "NULL", "true"]
 NUMBERS = [0, 1, 2, 5, 127, 2**31 - 1, 2**33, 2**63 - 1]
-
-Draw = Callable[[st.SearchStrategy[Any]], Any]
-Cell = Any
-"""A text of a CSV or None; a scalar, a list or None of the others."""
 
 
 @dataclass(frozen=True)
@@ -78,51 +73,69 @@ class Table:
     mapped: bool
 
 
-def rule_cells(form: str, column: str, kind: str) -> st.SearchStrategy[Cell]:
-    texts = st.sampled_from(VALUES[column.removesuffix("_exclude")])
+def mostly(faulty: bool, good: st.SearchStrategy[Cell], odd: st.SearchStrategy[Cell]) -> Any:
+    chosen = st.integers(0, 7).flatmap(lambda drawn: odd if drawn == 7 else good)
+    return chosen if faulty else good
+
+
+def rule_cells(form: str, column: str, kind: str, faulty: bool) -> st.SearchStrategy[Cell]:
+    name = column.removesuffix("_exclude")
+    least = 0 if column != name else 1
+    good = st.sampled_from(GOOD[name])
+    texts = mostly(faulty, good, st.sampled_from(ODD[name]))
     if form == "csv":
-        joined = st.lists(texts, min_size=1, max_size=3).map(SEPARATOR.join)
-        padded = st.tuples(st.sampled_from(["", " ", "\t"]), joined).map("".join)
-        odd = st.sampled_from(["US\n", '"', "|", "US|", " | "])
-        return st.one_of(st.none(), joined, joined, padded, odd)
+        joined = st.lists(good.filter(lambda text: SEPARATOR not in text), min_size=1, max_size=3)
+        padded = st.tuples(st.sampled_from(["", " ", "\t"]), joined.map(SEPARATOR.join)).map(
+            "".join
+        )
+        odd = st.sampled_from(["US\n", '"', "|", "US|", " | ", "x|y", *ODD[name]])
+        return mostly(faulty, st.one_of(st.none(), padded, padded), odd)
+    nothing = st.sampled_from([[], [None]])
     values: dict[str, st.SearchStrategy[Cell]] = {
         "text": texts,
-        "integer": st.sampled_from([7, -3, 2**40]),
-        "boolean": st.booleans(),
-        "list": st.lists(st.one_of(texts, texts, st.none()), max_size=3),
-        "integers": st.lists(st.sampled_from([7, 8]), max_size=2),
+        "integer": mostly(faulty, st.just(7), st.sampled_from([-3, 2**40])),
+        "boolean": mostly(faulty, st.just(True), st.just(False)),
+        "list": mostly(faulty, st.lists(texts, min_size=least, max_size=3), nothing),
+        "integers": mostly(faulty, st.lists(st.just(7), min_size=least, max_size=2), st.just([8])),
     }
     return st.one_of(st.none(), values[kind], values[kind])
 
 
-def id_cells(form: str, mapped: bool) -> st.SearchStrategy[Cell]:
+def id_cells(form: str, mapped: bool, faulty: bool) -> st.SearchStrategy[Cell]:
     if mapped:
-        return st.sampled_from(NAMES)
-    numbers: list[Cell] = [*NUMBERS, *NUMBERS, None, -1]
+        return mostly(faulty, st.sampled_from(NAMES), st.sampled_from([" x", LONG, ""]))
     if form == "csv":
-        numbers = [*map(str, NUMBERS), " 9", "007", "1.0", str(2**63), "-1", None]
-    return st.sampled_from(numbers)
+        odd = st.sampled_from(["007", "1.0", str(2**63), "-1", None])
+        return mostly(faulty, st.sampled_from([*map(str, NUMBERS), " 9"]), odd)
+    return mostly(faulty, st.sampled_from(NUMBERS), st.sampled_from([None, -1]))
 
 
-def sid_cells(joined: bool) -> st.SearchStrategy[Cell]:
+def sid_cells(joined: bool, faulty: bool) -> st.SearchStrategy[Cell]:
     good = st.tuples(st.integers(0, 2), st.integers(0, 1)).map(list)
-    odd = st.sampled_from([[], [1], [0, 2], [3, 0], [-1, 0], [1, 1, 1], [0, 200], [None, 0]])
-    return st.one_of(good, good, good, st.none(), *(() if joined else (odd,)))
+    odd = [[], [1], [0, 2], [3, 0], [-1, 0], [1, 1, 1], [0, 200], [None, 0]]
+    return mostly(faulty, good, st.sampled_from([None, *([] if joined else odd)]))
 
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    form = draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"]))
-    names = ["text", "integer", "boolean", "list", "list", "integers"]
-    kinds = {column: draw(st.sampled_from(names)) for column in RULES}
+    form, faulty = (
+        draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"])),
+        draw(st.booleans()),
+    )
+    names = {name: ["text", "list", "integer", "boolean", "integers"] for name in GOOD}
+    names["device"] = names["device"] if faulty else ["text", "list"]
+    kinds = {
+        column: draw(st.sampled_from(names[column.removesuffix("_exclude")])) for column in RULES
+    }
     joined, mapped = draw(st.booleans()), draw(st.booleans())
-    weights = [None, 0.0, -0.0, 1.5, -2.25, 1024.0, *([] if form == "jsonl" else [math.inf])]
+    weights = st.sampled_from([None, 0.0, -0.0, 1.5, -2.25, 1024.0])
+    odd = st.just(1.5 if form == "jsonl" else math.inf)
     row = st.fixed_dictionaries(
-        {"sid": sid_cells(joined), "ad_weight": st.sampled_from(weights)}
-        | {column: rule_cells(form, column, kind) for column, kind in kinds.items()}
+        {"sid": sid_cells(joined, faulty), "ad_weight": mostly(faulty, weights, odd)}
+        | {column: rule_cells(form, column, kind, faulty) for column, kind in kinds.items()}
     )
     unique = {"unique": True} if joined or draw(st.booleans()) else {}
-    ids = draw(st.lists(id_cells(form, mapped), min_size=1, max_size=8, **unique))
+    ids = draw(st.lists(id_cells(form, mapped, faulty), min_size=1, max_size=8, **unique))
     rows = [{"ad_id": each, **draw(row)} for each in ids]
     return Table(form, kinds, rows, draw(st.integers(0, len(rows) - 1)), joined, mapped)
 
@@ -209,93 +222,6 @@ def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
     )
 
 
-# Files of the rows.
-
-_TEXTS = [
-    pa.string(),
-    pa.large_string(),
-    pa.dictionary("int8", pa.string()),
-    pa.dictionary("int32", pa.large_string()),
-]
-_INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()]
-
-
-def arrow_type(draw: Draw, column: str, table: Table, cells: Sequence[Cell]) -> pa.DataType:
-    if column == "ad_weight":
-        return draw(st.sampled_from([pa.float16(), pa.float32(), pa.float64()]))
-    if column == "ad_id":
-        return draw(st.sampled_from(_TEXTS if table.mapped else _fitting(cells)))
-    if column != "sid" and all(cell is None for cell in cells) and draw(st.booleans()):
-        return pa.null()  # as pandas writes a column of None
-    kind = "integers" if column == "sid" else table.kinds[column]
-    if kind == "boolean":
-        return pa.bool_()
-    values = [value for cell in cells for value in (cell if isinstance(cell, list) else [cell])]
-    integers = _fitting(values) if kind in ("integer", "integers") else []
-    value = draw(st.sampled_from(integers or _TEXTS))
-    if kind in ("text", "integer"):
-        return value
-    lists = [pa.list_(value), pa.large_list(value)]
-    lengths = {len(cell) for cell in cells if cell is not None}
-    if len(lengths) == 1 and lengths != {0}:
-        lists.append(pa.list_(value, lengths.pop()))
-    return draw(st.sampled_from(lists))
-
-
-def _fitting(values: Sequence[int | None]) -> list[pa.DataType]:
-    def fits(kind: pa.DataType) -> bool:
-        limits = np.iinfo(kind.to_pandas_dtype())
-        return all(value is None or limits.min <= value <= limits.max for value in values)
-
-    return [kind for kind in _INTEGERS if fits(kind)]
-
-
-def _array(cells: list[Cell], kind: pa.DataType) -> pa.Array:
-    if pa.types.is_float16(kind):
-        return pa.array([None if cell is None else np.float16(cell) for cell in cells], kind)
-    value = kind.value_type if is_list(kind) else None
-    if value is not None and pa.types.is_dictionary(value):
-        # Arrow makes no lists of dictionaries from Python, but casts to them.
-        lists = pa.array(cells, pa.list_(value.value_type))
-        encoded = lists.values.dictionary_encode().cast(value)
-        made = pa.ListArray.from_arrays(lists.offsets, encoded, mask=lists.is_null())
-        return made if pa.types.is_list(kind) else made.cast(kind)
-    return pa.array(cells, kind)
-
-
-def write_parquet(draw: Draw, path: Path, table: Table, columns: Mapping[str, Any]) -> None:
-    arrays = {
-        THEIRS.get(name, name): _array(cells, arrow_type(draw, name, table, cells))
-        for name, cells in columns.items()
-    }
-    order = draw(st.permutations(list(arrays)))
-    pq.write_table(
-        pa.table({name: arrays[name] for name in order}),
-        path,
-        row_group_size=draw(st.sampled_from([1, 2, 1000])),
-        compression=draw(st.sampled_from(["none", "snappy", "zstd", "gzip", "lz4"])),
-        use_dictionary=draw(st.booleans()),
-        data_page_version=draw(st.sampled_from(["1.0", "2.0"])),
-        store_schema=draw(st.booleans()),
-    )
-
-
-def write_texts(path: Path, table: Table, columns: Mapping[str, Any]) -> None:
-    names = [THEIRS.get(name, name) for name in columns]
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    with path.open("w", newline="") as out:
-        if table.format == "jsonl":
-            cells = (dict(zip(names, row.values(), strict=True)) for row in rows)
-            out.writelines(json.dumps(row) + "\n" for row in cells)
-            return
-        writer = csv.writer(out)
-        writer.writerow(names)
-        for row in rows:
-            if row.get("sid") is not None:
-                row["sid"] = SEPARATOR.join("" if t is None else str(t) for t in row["sid"])
-            writer.writerow(row.values())
-
-
 def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
     if table.joined:
         items = [(row["ad_id"], row["sid"]) for row in table.rows if row["sid"] is not None]
@@ -304,14 +230,18 @@ def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
         columns = {"item_id": pa.array(ids), "sid": pa.array(sids, pa.list_(pa.int16()))}
         pq.write_table(pa.table(columns), folder / "sids.parquet")
     names = ["ad_id", *([] if table.joined else ["sid"]), "ad_weight", *RULES]
+    kinds = {
+        "ad_id": "text" if table.mapped else "integer",
+        "sid": "integers",
+        "ad_weight": "number",
+        **table.kinds,
+    }
+    kinds = {THEIRS.get(name, name): kind for name, kind in kinds.items()}
     paths = []
     for rows in parts_of(table):
-        columns = {name: [row[name] for row in rows] for name in names}
+        columns = {THEIRS.get(name, name): [row[name] for row in rows] for name in names}
         paths.append(folder / f"ads{len(paths)}.{table.format}")
-        if table.format == "parquet":
-            write_parquet(draw, paths[-1], table, columns)
-        else:
-            write_texts(paths[-1], table, columns)
+        write_table(draw, paths[-1], columns, kinds, {"sid", THEIRS["ad_id"]}, SEPARATOR)
     return BuildSpec(
         ads=tuple(paths),
         targeting=write_schema(folder / "targeting.yaml", SCHEMA),
