@@ -4,6 +4,7 @@ One reader per format yields the file's items and tokens (`json_items`, `npy`), 
 them. A list names every refused item. `grace build --sids` joins the table to the ads.
 """
 
-from grace.index.importers.sids import ImportReport, ImportSpec, import_sids
+from grace.configs.options import ImportSpec
+from grace.index.importers.sids import ImportReport, import_sids
 
 __all__ = ["ImportReport", "ImportSpec", "import_sids"]

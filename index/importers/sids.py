@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.configs.errors import InputError
+from grace.configs.options import ImportSpec
 from grace.index.importers.items import accept_items, distinct_sids, item_rows
 from grace.index.importers.json_items import read_index_json, read_json_lines
 from grace.index.importers.npy import open_codes, read_npy
@@ -17,22 +18,6 @@ from grace.index.tables.rows import Rows
 from grace.index.tables.sid_table import write_sid_table
 
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
-
-
-@dataclass(frozen=True, slots=True)
-class ImportSpec:
-    source: Path  # .json, .jsonl or .npy
-    out: Path
-    sid_space: str
-    ids: Path | None = None  # ids of the rows of a .npy; None: the row numbers are the ids
-    vocab_sizes: tuple[int, ...] | None = None  # None: as large as the tokens need
-    sid_length: int | None = None  # cut longer SIDs to this length
-    max_rejects: int = 0
-    force: bool = False
-
-    @property
-    def reject_file(self) -> Path:
-        return self.out.with_suffix(".rejects.jsonl")
 
 
 @dataclass(frozen=True, slots=True)

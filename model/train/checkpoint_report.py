@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from grace.configs.generation import BeamProfile
+from grace.configs.options import Stated
 from grace.configs.serving import Fp8Product
 from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
@@ -29,7 +30,7 @@ from grace.model.checkpoints.checkpoint import (
     load_checkpoint,
     require_match,
 )
-from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
+from grace.model.train.catalogue import NOTHING_STATED, catalogue_of
 from grace.model.train.evaluate import (
     USERS_PER_BATCH,
     Followers,
