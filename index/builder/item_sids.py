@@ -19,16 +19,13 @@ from grace.index.codebook.folder import CODEBOOK_YAML
 from grace.index.codebook.items import Items, items_of
 from grace.index.codebook.make import extend
 from grace.index.progress import Advance
-from grace.index.tables import roles
-from grace.index.tables.addresses import Format, ending_format, within
 from grace.index.tables.data_folder import SIDS_FILE, TableSource, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
-from grace.index.tables.roles import require_column
 from grace.index.tables.rows import read_rows
-from grace.index.tables.table_file import TableFile, open_table
+from grace.index.tables.sid_table import COLUMNS, open_sid_table
+from grace.index.tables.table_file import TableFile
 
 _BATCH_ROWS = 1 << 18
-_COLUMNS = {"item_id": "item_id", "sid": "sid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +68,6 @@ def open_item_sids(folder: Path) -> ItemSids:
     return ItemSids(absent, numbers, tokens)
 
 
-def sids_table(address: str) -> TableFile:
-    """Open a table of `item_id` and `sid`, or that of a codebook's folder."""
-    table = open_table(address if ending_format(address) else within(address, SIDS_FILE))
-    if table.format is Format.CSV:
-        raise InputError(
-            f"{table.address}: a CSV has no lists; write the SIDs as Parquet or JSON lines"
-        )
-    require_column(roles.NAME, table, "item_id", "item_id", ", of a table of SIDs,")
-    require_column(roles.SID, table, "sid", "sid", ", of a table of SIDs,")
-    return table
-
-
 @dataclass(frozen=True, slots=True)
 class SidTables:
     """`sids` is a codebook's folder or a table of SIDs. `embeddings` has the ads' vectors."""
@@ -95,7 +80,7 @@ class SidTables:
         """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none."""
 
         def read() -> ItemSids:
-            table = sids_table(self.sids)
+            table = open_sid_table(self.sids)
             with steps.run("read SIDs", table.count_rows()) as advance:
                 sids = read_item_sids(table, names, vocab_sizes, advance)
             return replace(sids, absent=sids.absent + remedy)
@@ -158,7 +143,7 @@ def read_item_sids(
     numbers = np.empty(size, np.int64)
     tokens = np.empty((size, len(sizes)), np.uint16)
     row, kept = 0, 0
-    for rows in read_rows(table, _COLUMNS, "item_id", _BATCH_ROWS):
+    for rows in read_rows(table, COLUMNS, "item_id", _BATCH_ROWS):
         # An item that the ads' ids cannot name belongs to no ad.
         found = rows.ids("item_id", names, strict=False)
         of_rows = rows.sids("sid", len(sizes), sizes)

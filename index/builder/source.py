@@ -19,8 +19,9 @@ from grace.index.storage.strict_json import shown
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_text
-from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY, TableSource
+from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import Role, both_names, missing, type_fault
+from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
@@ -285,27 +286,3 @@ def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
             "files of one build share it"
         )
     return said[0][0] if said else None
-
-
-def sid_space_in(table: TableFile) -> str | None:
-    """Return the SID space that the table's metadata names."""
-    return _metadata(table, SID_SPACE_KEY)
-
-
-def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
-    """Return the vocabulary sizes that the table's metadata states."""
-    text = _metadata(table, VOCAB_SIZES_KEY)
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"{table.address}: metadata grace.vocab_sizes: expected sizes such as 512,512, got "
-            f"{shown(text)}"
-        ) from None
-
-
-def _metadata(table: TableFile, key: bytes) -> str | None:
-    value: bytes | None = (table.schema.metadata or {}).get(key)
-    return None if value is None else value.decode(errors="replace")

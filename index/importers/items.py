@@ -37,7 +37,8 @@ def item_rows(file: str, items: Iterable[RawItem], most: int | None) -> Iterator
 
 
 def _rows(file: str, items: Sequence[RawItem], most: int | None) -> Rows:
-    ids, sids, faults = [], [], {}
+    ids, sids = [], []
+    faults: dict[int, Fault] = {}
     for at, item in enumerate(items):
         name, tokens = _name(item.item_id), _tokens(item.tokens, most)
         for fault in (item.fault, name, tokens):

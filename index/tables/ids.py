@@ -15,13 +15,12 @@ import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.rejects import brief
-from grace.index.tables.addresses import ending_format, within
 from grace.index.tables.cells import texts
-from grace.index.tables.data_folder import SIDS_FILE, DataFolder, read_data_folder
+from grace.index.tables.data_folder import DataFolder, read_data_folder
 from grace.index.tables.item_numbers import IdMap, integer_id
 from grace.index.tables.roles import NAME, SID, require_column
 from grace.index.tables.rows import read_rows
-from grace.index.tables.table_file import open_table
+from grace.index.tables.sid_table import open_sid_table, sid_table_at
 
 _BATCH_ROWS = 1 << 18
 _SIDS_SECONDS = 1.0  # between two looks at the files of the SIDs
@@ -42,7 +41,7 @@ class DataIds:
         data = read_data_folder(Path(folder))
         maps = {**({} if data.id_map is None else {"ad": data.id_map}), **data.entity_ids}
         self._maps = {each: _Lookup([path], partial(_map, path)) for each, path in maps.items()}
-        sids = data.ads.files if data.sids is None else [_table_of(data.sids)]
+        sids = data.ads.files if data.sids is None else [sid_table_at(data.sids)]
         self._sids = _Lookup(sids, partial(_sids, data), _SIDS_SECONDS)
 
     @property
@@ -114,16 +113,12 @@ def _map(path: Path) -> _Find:
     return both.get
 
 
-def _table_of(sids: str) -> str:
-    return sids if ending_format(sids) else within(sids, SIDS_FILE)
-
-
 def _sids(data: DataFolder) -> _Find:
     """Read `sids` of tables.yaml, or else the ads' column of SIDs."""
     if data.sids is None:
         tables, item, sid = data.ads.tables(), data.ads.theirs("ad_id"), data.ads.theirs("sid")
     else:
-        tables, item, sid = [open_table(_table_of(data.sids))], "item_id", "sid"
+        tables, item, sid = [open_sid_table(data.sids)], "item_id", "sid"
     row_of: dict[str | None, int] = {}
     parts: list[pa.Array] = []
     rows = count()

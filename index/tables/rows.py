@@ -160,20 +160,23 @@ class Rows:
             elif null is not None:
                 self.refuse(row, name, None, null)
         flat = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
-        places = parts.offsets[:-1][right, None] + np.arange(length)
-        found: Int64 = flat[places]
         right_rows = np.flatnonzero(right)
+        if len(right_rows) == len(self):
+            found: Int64 = flat.reshape(-1, length)
+        else:
+            found = flat[parts.offsets[right_rows][:, None] + np.arange(length)]
         if vocab_sizes is not None:
             outside = (found < 0) | (found >= vocab_sizes)
             for at in np.flatnonzero(outside.any(axis=1)).tolist():
-                position = int(np.argmax(outside[at]))
-                token, size = parts.flat[int(places[at, position])], vocab_sizes[position]
+                row, position = int(right_rows[at]), int(np.argmax(outside[at]))
+                token = parts.flat[int(parts.offsets[row]) + position]
                 shown, reason = None, "holds a null token"
                 if token.is_valid:
+                    size = vocab_sizes[position]
                     reason = f"token at position {position} is outside the vocabulary of {size}"
                     shown = str(token)
-                self.refuse(int(right_rows[at]), name, shown, reason)
-        if right.all():
+                self.refuse(row, name, shown, reason)
+        if len(right_rows) == len(self):
             return found
         of_rows = np.full((len(self), length), -1, np.int64)
         of_rows[right_rows] = found

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -73,7 +72,9 @@ class Table:
     mapped: bool
 
 
-def mostly(faulty: bool, good: st.SearchStrategy[Cell], odd: st.SearchStrategy[Cell]) -> Any:
+def mostly(
+    faulty: bool, good: st.SearchStrategy[Cell], odd: st.SearchStrategy[Cell]
+) -> st.SearchStrategy[Cell]:
     chosen = st.integers(0, 7).flatmap(lambda drawn: odd if drawn == 7 else good)
     return chosen if faulty else good
 
@@ -134,8 +135,8 @@ def tables(draw: st.DrawFn) -> Table:
         {"sid": sid_cells(joined, faulty), "ad_weight": mostly(faulty, weights, odd)}
         | {column: rule_cells(form, column, kind, faulty) for column, kind in kinds.items()}
     )
-    unique = {"unique": True} if joined or draw(st.booleans()) else {}
-    ids = draw(st.lists(id_cells(form, mapped, faulty), min_size=1, max_size=8, **unique))
+    unique = joined or draw(st.booleans())
+    ids = draw(st.lists(id_cells(form, mapped, faulty), min_size=1, max_size=8, unique=unique))
     rows = [{"ad_id": each, **draw(row)} for each in ids]
     return Table(form, kinds, rows, draw(st.integers(0, len(rows) - 1)), joined, mapped)
 
@@ -237,7 +238,7 @@ def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
         **table.kinds,
     }
     kinds = {THEIRS.get(name, name): kind for name, kind in kinds.items()}
-    paths = []
+    paths: list[Path] = []
     for rows in parts_of(table):
         columns = {THEIRS.get(name, name): [row[name] for row in rows] for name in names}
         paths.append(folder / f"ads{len(paths)}.{table.format}")

@@ -62,6 +62,8 @@ READ: Mapping[str, Callable[[Rows], Any]] = {
     "weight": lambda rows: rows.weights("x"),
     "rule": lambda rows: rows.rules("x"),
     "time": lambda rows: rows.times("x", "s"),
+    "time in ms": lambda rows: rows.times("x", "ms"),
+    "time in ns": lambda rows: rows.times("x", "ns"),
     "vector": lambda rows: rows.vectors("x", 2),
 }
 
@@ -193,6 +195,8 @@ CASES: Sequence[tuple[str, pa.DataType | str, Cells]] = [
         [refused(x, "is not between 1990 and 2100, in s since 1970") for x in (631_151_999, -1)],
     ),
     ("time", pa.int64(), [(631_152_000, 631_152_000_000), refused(4_102_444_800, "is not")]),
+    ("time in ms", pa.int64(), [(1_700_000_000_001, 1_700_000_000_001), refused(10**10, "is not")]),
+    ("time in ns", pa.int64(), [(1_700_000_000_001_999_999, 1_700_000_000_001), (None, NULL)]),
     ("time", pa.uint64(), [refused(2**64 - 1, "is not between 1990 and 2100")]),
     ("time", pa.timestamp("us", "UTC"), [(_MOMENT, _MILLISECONDS), (None, NULL)]),
     ("time", CSV, [("1700000000", 1_700_000_000_000), (" 1700000001", 1_700_000_001_000)]),

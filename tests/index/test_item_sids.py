@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids, sids_table
+from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids
 from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.sid_table import open_sid_table
 
 SIZES = (300, 7)
 LISTS = pa.list_(pa.uint16())
 
 
 def read(path: Path, names: IdMap | None = None) -> ItemSids:
-    return read_item_sids(sids_table(str(path)), names, SIZES, lambda done: None)
+    return read_item_sids(open_sid_table(str(path)), names, SIZES, lambda done: None)
 
 
 def sids_of(sids: ItemSids, ad_ids: list[int]) -> list[tuple[int, ...] | None]:

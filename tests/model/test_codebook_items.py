@@ -170,7 +170,10 @@ def edited(name: str, before: str, after: str) -> Callable[[Path], None]:
         (edited("codebook.yaml", "[31, 16, 8]", "[30, 16, 8]"), "level 0: centres [31, 9]"),
         (edited("codebook.yaml", "format: 1", "format: 2"), "a newer version of grace wrote it"),
         (edited("codebook.yaml", 'sid_space: "', 'sid_space: "x'), "has SID space"),
-        (lambda c: (c / "sids.parquet").write_bytes(b"PAR1"), "not a readable table of SIDs"),
+        (
+            lambda c: (c / "sids.parquet").write_bytes(b"PAR1"),
+            "sids.parquet: not a readable Parquet file",
+        ),
     ],
 )
 def test_a_damaged_codebook_is_named(
