@@ -17,6 +17,7 @@ class Option:
     words   its meaning, for --help
     value   the name of its value; without it, the type's, such as TEXT
     commas  an example of its numbers, which are one text with commas
+    name    the option, if it is not called as its field
     """
 
     words: str
@@ -24,6 +25,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     commas: str | None = None
+    name: str | None = None
 
 
 class Argument(Option):

@@ -86,9 +86,9 @@ def open_items(
     return _table_items([embeddings], id_column, vector_column)
 
 
-def items_of(source: TableSource) -> Items:
-    """Open the embeddings of a data folder."""
-    return _table_items(source.files, source.theirs("item_id"), source.theirs("vector"))
+def items_of(source: TableSource, dims: int | None = None) -> Items:
+    """Open the embeddings of a data folder. `dims` are those of a vector; None: of the first."""
+    return _table_items(source.files, source.theirs("item_id"), source.theirs("vector"), dims)
 
 
 def _npy_items(path: Path, ids: Path | None) -> Items:
@@ -119,7 +119,10 @@ def _npy_items(path: Path, ids: Path | None) -> Items:
 
 
 def _table_items(
-    addresses: Sequence[str], id_column: str | None, vector_column: str | None
+    addresses: Sequence[str],
+    id_column: str | None,
+    vector_column: str | None,
+    given_dims: int | None = None,
 ) -> Items:
     files = table_files(addresses)
     columns = None
@@ -139,7 +142,7 @@ def _table_items(
         columns = found
     assert columns is not None
     theirs = {"item_id": columns[0], "vector": columns[1]}
-    dims = _dims(files, columns[1])
+    dims = given_dims or _dims(files, columns[1])
     most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // dims))
 
     def read() -> Iterator[Rows]:

@@ -1,14 +1,12 @@
 """Number items, since a snapshot knows ads by number: by their own numbers, or by an id map.
 
 An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
-a build reads the existing map, adds new items, and writes it back. The file's metadata has a
-random identity, by which a build knows the map of the build before.
+a build reads the existing map, adds new items, and writes it back.
 """
 
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import ItemsView, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.regular_files import closing, sync
 from grace.index.tables.addresses import UNREADABLE, first_line
 
-_IDENTITY = b"grace.id_map"  # in the Parquet metadata
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
@@ -36,25 +34,29 @@ def integer_id(text: str) -> int | None:
 
 
 class IdMap:
-    """Items of any name. New ones get the next numbers, in order of arrival.
+    """Items of any name. New ones get the next numbers, in order of arrival."""
 
-    Its identity, None until it is written, stays the same while the map grows.
-    """
-
-    def __init__(self, known: dict[str, int] | None = None, identity: str | None = None) -> None:
-        self.identity = identity
+    def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}
-        self._next = max(self._numbers.values(), default=-1) + 1
+        self.largest = max(self._numbers.values(), default=-1)
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def digest(self, largest: int) -> str:
+        """Return the XXH3 of the ids with numbers up to the largest one, and of these numbers."""
+        numbers = np.fromiter(self._numbers.values(), np.int64, len(self))
+        order = np.argsort(numbers, kind="stable")
+        order = order[numbers[order] <= largest]
+        texts = "\0".join(np.array([*self._numbers], object)[order])
+        return xxhash.xxh3_64_hexdigest(numbers[order].tobytes() + texts.encode())
 
     def add(self, texts: Iterable[str]) -> None:
         """Number the new ones among these ids, but for texts that name no item."""
         for text in texts:
             if text not in self._numbers and no_name(text) is None:
-                self._numbers[text] = self._next
-                self._next += 1
+                self.largest += 1
+                self._numbers[text] = self.largest
 
     def names(self, numbers: Int64) -> list[str]:
         wanted = set(numbers.tolist())
@@ -93,18 +95,16 @@ class IdMap:
             raise InputError(f"{path}: not an id map: it holds a null, or an ad_id out of range")
         if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
             raise InputError(f"{path}: not an id map: an item or a number is in it twice")
-        identity = (table.schema.metadata or {}).get(_IDENTITY, b"").decode("latin-1")
-        return IdMap(dict(zip(texts, numbers, strict=True)), identity or None)
+        return IdMap(dict(zip(texts, numbers, strict=True)))
 
     def write(self, path: Path) -> None:
-        self.identity = self.identity or secrets.token_hex(16)
         columns = {
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
         # The file, not a link to it: others who name the file must see what was added.
         with replacing(path.resolve()) as unfinished:
-            pq.write_table(pa.table(columns, metadata={_IDENTITY: self.identity}), unfinished)
+            pq.write_table(pa.table(columns), unfinished)
 
 
 @contextmanager

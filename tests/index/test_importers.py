@@ -109,18 +109,20 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
 def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name: str) -> None:
     line, column, reason = BAD_LINES[name]
     good = '{"item_id": 100, "token_ids": [1, 2, 3]}\n'
-    content = (good + line + "\n" + good.replace("100", "102")).encode(errors="surrogateescape")
+    content = (good + "\n" + line + "\n" + good.replace("100", "102")).encode(
+        errors="surrogateescape"
+    )
     spec = import_spec(tmp_path / "items.jsonl", content, max_rejects=1)
     ads, report = imported(spec)
     assert sorted(ads) == [100, 102]
     (listed,) = rejects_of(spec)
-    assert (listed["row"], listed["column"]) == (2, column)
+    assert (listed["row"], listed["column"]) == (3, column)
     assert reason in listed["reason"]
     assert len(json.dumps(listed)) < 1000
     assert report.rejects == {f"{column}: {listed['reason']}": 1}
     spec.out.unlink()
     with pytest.raises(
-        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 2"
+        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 3"
     ) as caught:
         run_import(replace(spec, max_rejects=0))
     assert len(str(caught.value)) < 1000
