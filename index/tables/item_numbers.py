@@ -21,7 +21,7 @@ from grace.configs.errors import InputError
 from grace.configs.regular_files import closing, sync
 from grace.index.tables.addresses import UNREADABLE, first_line
 
-_LONGEST_ID = 1024
+LONGEST_ID = 1024  # characters
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
 
@@ -128,8 +128,8 @@ def no_name(text: str) -> str | None:
     """Return why a text names no item; None if it does."""
     if not text:
         return "is empty"
-    if len(text) > _LONGEST_ID:
-        return f"is longer than {_LONGEST_ID} characters"
+    if len(text) > LONGEST_ID:
+        return f"is longer than {LONGEST_ID} characters"
     if not text.isascii():
         try:
             text.encode()

@@ -18,7 +18,7 @@ from grace.index.tables import cells
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import Mask, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
-from grace.index.tables.item_numbers import IdMap, no_name
+from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
 from grace.index.tables.table_file import TableFile
 
 NO_ID = -1
@@ -105,12 +105,15 @@ class Rows:
         codes, given = coded(column)
         found = [UNKNOWN if text is None else names.find(text, UNKNOWN) for text in given]
         numbers = np.array([*found, NO_ID], np.int64)  # the last one is of nulls
+        reasons: dict[int, str] = {}
         for code in np.flatnonzero(numbers == UNKNOWN).tolist() if strict else ():
             text = given[code]
             if text == "" and nullable:
                 numbers[code] = NO_ID
             elif reason := "is not UTF-8" if text is None else no_name(text):
-                self._refuse(name, codes == code, reason)
+                reasons[code] = reason
+        for row in np.flatnonzero(np.isin(codes, [*reasons])).tolist() if reasons else ():
+            self.refuse(row, name, self.shown(name, row), reasons[int(codes[row])])
         if strict and self.file.format is Format.CSV:
             self._refuse_line_breaks(name)
             blanks = pc.match_substring_regex(self.given(name), _BLANKS_AROUND).fill_null(False)
@@ -132,7 +135,7 @@ class Rows:
             self._integers(name, self.given(name), "", strict=True)
             return column
         lengths = pc.fill_null(pc.utf8_length(column), 1).to_numpy(zero_copy_only=False)
-        for row in np.flatnonzero((lengths == 0) | (lengths == lengths.max(initial=0))).tolist():
+        for row in np.flatnonzero((lengths == 0) | (lengths > LONGEST_ID)).tolist():
             text = column[row].as_py()
             if text is not None and (reason := no_name(text)):
                 self.refuse(row, name, brief(text), reason)
