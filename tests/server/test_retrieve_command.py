@@ -119,7 +119,7 @@ def test_a_table_that_does_not_have_the_ads_says_so(
         assert error in complaint(*known, "--ads", table)
     pq.write_table(pa.table({"title": ["one"]}), table)
     done = invoke_grace(*known, "--ads", table)
-    assert done.stderr == f"error: {table}: column 'ad_id' is missing; name an ads table\n"
+    assert done.stderr == f"error: {table}: column 'ad_id' is missing; it has: title\n"
 
 
 def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:
