@@ -32,7 +32,7 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.item_numbers import IdMap, map_lock
+from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -121,11 +121,7 @@ class BuildPlan:
     log: RejectLog
     steps: Steps
     notify: Notify
-
-    @property
-    def root_maps(self) -> RootMaps:
-        columns = {name: name for name in self.schema.entities if name not in self.spec.without}
-        return RootMaps(self.spec.root / ID_MAPS, {"ad": "ad_id", **columns})
+    root_maps: RootMaps
 
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
@@ -219,9 +215,7 @@ class BuildPlan:
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-        if not spec.id_maps:  # with maps, their file is up to date
-            with map_lock(self.root_maps.file):
-                self.root_maps.write({})
+        self.root_maps.write()
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
@@ -250,7 +244,9 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify)
+    levels = {name: name for name in schema.entities if name not in spec.without}
+    maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
 
 
 def matchers_of(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
-from grace.index.codebook.folder import CODEBOOK_YAML
+from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
 from grace.index.codebook.items import TableItems
 from grace.index.codebook.make import extend
 from grace.index.progress import Advance
@@ -117,15 +117,17 @@ class SidTables:
             return read()
         remedy = (
             f", and no usable vector in {', '.join(self.embeddings.files)}; add one there: finite "
-            "numbers, as many as others have, in one row"
+            "numbers, as many as the codebook needs, in one row"
         )
         with map_lock(codebook / SIDS_FILE):
             sids = read()
             with steps.run("give SIDs to new ads", self.ads.rows) as advance:
                 new = _ads_without_sid(self.ads, names, sids, advance)
-                items = _with_one_vector(TableItems.of(self.embeddings), new) if len(new) else None
-                if items is not None:
-                    steps.new_sids = extend(items, codebook, None, lambda *_: None).new
+                if len(new):
+                    dims = read_codebook(codebook)[1].dims
+                    items = _with_one_vector(TableItems.of(self.embeddings, dims), new)
+                    if items is not None:
+                        steps.new_sids = extend(items, codebook, None, lambda *_: None).new
             return read() if steps.new_sids else sids
 
 

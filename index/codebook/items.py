@@ -140,8 +140,13 @@ class TableItems:
 
     @classmethod
     def open(
-        cls, addresses: Sequence[str], id_column: str | None, vector_column: str | None
+        cls,
+        addresses: Sequence[str],
+        id_column: str | None,
+        vector_column: str | None,
+        dims: int | None = None,
     ) -> "TableItems":
+        """`dims` are those of a vector; None: of the first one."""
         files = tuple(table_files(addresses))
         columns = None
         for file in files:
@@ -159,12 +164,11 @@ class TableItems:
                 )
             columns = found
         assert columns is not None
-        dims = _dims(files, columns[1])
-        return cls(files, columns[0], columns[1], dims)
+        return cls(files, columns[0], columns[1], dims or _dims(files, columns[1]))
 
     @classmethod
-    def of(cls, source: TableSource) -> "TableItems":
-        return cls.open(source.files, source.theirs("item_id"), source.theirs("vector"))
+    def of(cls, source: TableSource, dims: int | None = None) -> "TableItems":
+        return cls.open(source.files, source.theirs("item_id"), source.theirs("vector"), dims)
 
     @property
     def name(self) -> str:

@@ -1,6 +1,5 @@
 """The ids of a data folder: tables and people use texts, snapshots and the API numbers."""
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
@@ -22,7 +21,7 @@ from grace.index.tables.item_numbers import IdMap, IntegerIds
 from grace.index.tables.table_file import open_table
 
 _BATCH_ROWS = 1 << 18
-_SIDS_SECONDS = 1.0  # between two looks at the files of the SIDs
+_LOOK_SECONDS = 1.0  # between two looks at files, if no id is missing
 _SIDS = pa.list_(pa.int64())
 _Find: TypeAlias = Callable[[Any], Any]
 """Returns what belongs to a key; None for an unknown key."""
@@ -32,8 +31,8 @@ class DataIds:
     """The ids of ads and entities in both directions, and the SIDs of items, for any thread.
 
     A level is "ad" or an entity. Without an id map, its ids are integers, which are the numbers.
-    Maps and SIDs stay in memory after their first use. They are read again if an id is missing and
-    their files have changed. SIDs are also read again if only their files have changed.
+    Maps and SIDs stay in memory after their first use. They are read again if their files have
+    changed. While that takes long or fails, ids that are known keep their meaning.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -41,7 +40,7 @@ class DataIds:
         maps = {**({} if data.id_map is None else {"ad": data.id_map}), **data.entity_ids}
         self._maps = {each: _Lookup([path], partial(_map, path)) for each, path in maps.items()}
         sids = data.ads.files if data.sids is None else [_table_of(data.sids)]
-        self._sids = _Lookup(sids, partial(_sids, data), _SIDS_SECONDS)
+        self._sids = _Lookup(sids, partial(_sids, data))
 
     @property
     def mapped(self) -> Set[str]:
@@ -71,17 +70,15 @@ class DataIds:
 class _Lookup:
     """Finds keys in files. It reads files that have changed again, on one thread at a time.
 
-    It looks at the files if a key is not there, and at a key that is there every `seconds`.
+    It looks at the files if a key is not there, and every second. Another thread waits for that
+    only if its key is not there.
     """
 
-    def __init__(
-        self, files: Sequence[str | Path], read: Callable[[], _Find], seconds: float = math.inf
-    ) -> None:
+    def __init__(self, files: Sequence[str | Path], read: Callable[[], _Find]) -> None:
         self._files = [*map(Path, files)]
         self._read = read
-        self._seconds = seconds
         self._lock = threading.Lock()
-        self._look_at = math.inf
+        self._look_at = 0.0
         self._stamps: list[tuple[int, int, int]] | None = None
         self._find: _Find = lambda _: None
 
@@ -89,11 +86,18 @@ class _Lookup:
         found = self._find(key)
         if found is not None and monotonic() < self._look_at:
             return found
-        with self._lock:
+        if not self._lock.acquire(blocking=found is None):
+            return found  # another thread looks
+        try:
             stamps = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in self._stats()]
-            self._look_at = monotonic() + self._seconds
             if stamps != self._stamps:
                 self._find, self._stamps = self._read(), stamps
+        except (InputError, OSError):  # such as of a file that is just being written
+            if found is None:
+                raise
+        finally:
+            self._look_at = monotonic() + _LOOK_SECONDS
+            self._lock.release()
         return self._find(key)
 
     def _stats(self) -> Iterator[stat_result]:

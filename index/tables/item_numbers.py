@@ -1,14 +1,12 @@
 """Number items, since a snapshot knows ads by number: by their own numbers, or by an id map.
 
 An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
-an import reads the existing map, adds new items, and writes it back. The file's metadata has a
-random identity, by which a build knows the map of the build before.
+an import reads the existing map, adds new items, and writes it back.
 """
 
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import ItemsView, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.regular_files import closing, sync
 from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
-_IDENTITY = b"grace.id_map"  # in the Parquet metadata
 _LONGEST_ID = 1024
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
@@ -62,18 +60,22 @@ class IntegerIds:
 
 
 class IdMap:
-    """Items of any name. New ones get the next numbers, in order of arrival.
+    """Items of any name. New ones get the next numbers, in order of arrival."""
 
-    Its identity, None until it is written, stays the same while the map grows.
-    """
-
-    def __init__(self, known: dict[str, int] | None = None, identity: str | None = None) -> None:
-        self.identity = identity
+    def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}
-        self._next = max(self._numbers.values(), default=-1) + 1
+        self.largest = max(self._numbers.values(), default=-1)
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def digest(self, largest: int) -> str:
+        """Return the XXH3 of the ids with numbers up to the largest one, and of these numbers."""
+        numbers = np.fromiter(self._numbers.values(), np.int64, len(self))
+        order = np.argsort(numbers, kind="stable")
+        order = order[numbers[order] <= largest]
+        texts = "\0".join(np.array([*self._numbers], object)[order])
+        return xxhash.xxh3_64_hexdigest(numbers[order].tobytes() + texts.encode())
 
     def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
         faults: Faults = {}
@@ -85,8 +87,8 @@ class IdMap:
                 if reason := no_name(text):
                     faults[at] = Fault("item_id", brief(text), reason)
                     continue
-                number = self._numbers[text] = self._next
-                self._next += 1
+                self.largest += 1
+                number = self._numbers[text] = self.largest
             numbers[at] = number
         return numbers, faults
 
@@ -126,18 +128,16 @@ class IdMap:
             raise InputError(f"{path}: not an id map: it holds a null, or an ad_id out of range")
         if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
             raise InputError(f"{path}: not an id map: an item or a number is in it twice")
-        identity = (table.schema.metadata or {}).get(_IDENTITY, b"").decode("latin-1")
-        return IdMap(dict(zip(texts, numbers, strict=True)), identity or None)
+        return IdMap(dict(zip(texts, numbers, strict=True)))
 
     def write(self, path: Path) -> None:
-        self.identity = self.identity or secrets.token_hex(16)
         columns = {
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
         # The file, not a link to it: others who name the file must see what was added.
         with replacing(path.resolve()) as unfinished:
-            pq.write_table(pa.table(columns, metadata={_IDENTITY: self.identity}), unfinished)
+            pq.write_table(pa.table(columns), unfinished)
 
 
 Numbering = IntegerIds | IdMap

@@ -128,6 +128,13 @@ def new_vector(vector: Any) -> Callable[[Path], None]:
     return change
 
 
+def first_vector(vector: Any) -> Callable[[Path], None]:
+    def change(shop: Path) -> None:
+        write_items(shop, [f"SKU-{ADS}", *named(ADS)], [vector, *VECTORS[:ADS]])
+
+    return change
+
+
 def two_vectors(shop: Path) -> None:
     write_items(shop, named(ADS + 1)[ADS:] + named(ADS + 1), [VECTORS[ADS], *VECTORS[: ADS + 1]])
 
@@ -140,6 +147,8 @@ def two_vectors(shop: Path) -> None:
         (new_vector([np.nan] * DIMS), ", and no usable vector in {1}/items.parquet; add one there"),
         (new_vector([-np.inf, *[1.0] * (DIMS - 1)]), ", and no usable vector in"),
         (new_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (first_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (first_vector([]), ", and no usable vector in"),
         (two_vectors, ", and no usable vector in"),
         (
             without_section,

@@ -19,6 +19,7 @@ from grace.client import (
     RetrieveResult,
     request_of,
 )
+from grace.client.request import message_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from grace.index.tables.item_numbers import IdMap
@@ -116,12 +117,27 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
         (
             {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
             True,
-            r"exclude\.advertiser\.ids: JSON has the API's numbers, not texts; pass ids of the",
+            r"exclude\.advertiser\.ids: '7': JSON has the API's numbers: write numbers",
         ),
         (
             {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
             True,
-            r"exclude_ads: JSON has the API's numbers, not texts",
+            r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
+        ),
+        (
+            {"request": {"exclude_ads": None, "excludeAds": [7, "8"]}},
+            True,
+            r"excludeAds: '8': JSON has",
+        ),
+        (
+            {"sequences": {"clicks": ["11", "22", "33", "44"]}},
+            False,
+            r"features\.sequences\.clicks\.sids\[0\]: '11': texts need the data folder: Client\(",
+        ),
+        (
+            {"sequences": {"clicks": Events([(1, 2), "33"])}},
+            False,
+            r"features\.sequences\.clicks\.sids\[1\]: '33': texts need the data folder",
         ),
         ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
@@ -146,8 +162,11 @@ def test_a_text_that_has_no_number_is_refused_with_its_path(
         client.retrieve(**fields, timeout=TIMEOUT)
 
 
-def test_texts_of_digits_are_numbers_without_a_folder() -> None:
+def test_texts_of_digits_are_numbers_without_an_id_map(shop: Path) -> None:
     assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
+    json, number = ({"exclude": {"campaign": {"ids": [each]}}} for each in ("7", 7))
+    for ids in (None, DataIds(shop)):  # campaigns have no id map
+        assert message_of(json, ids) == message_of(number, ids)
     assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 
@@ -185,8 +204,17 @@ def test_a_map_that_a_build_changed_is_read_again(
     assert ids.sid("newest") == (1, 2)
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [3, 4]}])
     until_true(lambda: ids.sid("newest") == (3, 4))
+    write_map(shop / "ids.parquet", {"newer": 7, "new": 8})
+    until_true(lambda: (ids.number("ad", "new"), ids.names("ad", [7])) == (8, ["newer"]))
+    write_map(shop / "ids.parquet", {"new": 7, "newer": 8})
+    until_true(lambda: ids.number("ad", "newer") == 8)
     (shop / "ids.parquet").rename(shop / "gone.parquet")
-    assert ids.number("ad", "newer") == 8
+    whole = (shop / "sids.parquet").read_bytes()
+    (shop / "sids.parquet").write_bytes(whole[: len(whole) // 2])  # a copy under way
+    ends = time.monotonic() + 1.5
+    while time.monotonic() < ends:
+        assert (ids.number("ad", "newer"), ids.sid("newest")) == (8, (3, 4))
+        time.sleep(0.1)
     for use in (lambda: ids.number("ad", "newest"), lambda: ids.names("ad", [9])):
         with pytest.raises(InputError, match=r"ids\.parquet: no such file; restore the id map, or"):
             use()
