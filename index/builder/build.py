@@ -11,17 +11,14 @@ from grace.configs.options import BuildOptions
 from grace.index.builder.arrange import Arranged, arrange
 from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
-from grace.index.builder.item_sids import SidTables, sids_table
+from grace.index.builder.item_sids import SidTables
 from grace.index.builder.kway import checked_k_way, k_way_matchers
 from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
     AdsSource,
     ExpectedColumns,
-    both_names,
     open_ads,
-    sid_space_in,
-    vocab_sizes_in,
 )
 from grace.index.builder.unions import union_matchers
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
@@ -33,6 +30,8 @@ from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_s
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.roles import both_names
+from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -234,7 +233,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
-    sids = None if spec.sids is None else sids_table(spec.sids)
+    sids = None if spec.sids is None else open_sid_table(spec.sids)
     expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
     files = tuple(map(str, spec.ads))
     source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)

@@ -100,7 +100,7 @@ def number_ids(
             for batch in file.table.batches(list(dict.fromkeys(numbered.values())), _BATCH_ROWS):
                 for column, their in numbered.items():
                     given = texts(batch.column(their))
-                    names[column].numbers([text for text in given if text is not None])
+                    names[column].add(text for text in given if text is not None)
                 done += batch.num_rows
                 advance(done)
         # Before the snapshot: no number that a snapshot uses may ever be given to another id.

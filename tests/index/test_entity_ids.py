@@ -127,26 +127,6 @@ def test_brands_get_numbers_even_if_the_ids_of_ads_are_integers(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "reason"),
-    [
-        ("Brand Name", "ac\nme", "holds a line break"),
-        ("Brand Name", " acme", "has blanks around it"),
-        ("Brand Name", "x" * 1025, "is longer than 1024 characters"),
-        ("campaign", "summer", "is not an integer; name a file under entity_ids in tables.yaml"),
-    ],
-)
-def test_an_ad_with_a_cell_that_names_no_entity_is_refused(
-    tmp_path: Path, column: str, value: str, reason: str
-) -> None:
-    shop = write_shop(tmp_path, {"ads.csv": [*rows(0, 9), {**rows(9, 1)[0], column: value}]})
-    with pytest.raises(InputError, match="1 ad"):
-        built(shop)
-    listed = (shop / "one" / "ended.rejects.jsonl").read_text(encoding="utf-8")
-    assert '"ad_id": "sku-9"' in listed
-    assert reason in listed
-
-
-@pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
         (

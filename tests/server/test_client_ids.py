@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from grace.client import (
     AsyncClient,
     Client,
     Events,
-    InvalidCallError,
     RequestError,
     RetrieveResult,
     request_of,
@@ -24,7 +22,7 @@ from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from grace.index.tables.item_numbers import IdMap
 from support.raw_tables import write_table
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 from support.text_shop import advertiser, sku, write_map, write_text_shop
 
@@ -170,24 +168,6 @@ def test_texts_of_digits_are_numbers_without_an_id_map(shop: Path) -> None:
     assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 
-def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
-    healthy_server: ServerProcess,
-) -> None:
-    with Client(healthy_server.address) as client:
-        with pytest.raises(InvalidCallError, match=r"advertizer: no such name"):
-            client.retrieve(exclude={"advertizer": 3}, timeout=TIMEOUT)
-        found = client.retrieve(exclude={"advertizer": 3}, strict=False, timeout=TIMEOUT)
-        assert found.ignored_names == ("advertizer",)
-        assert client.retrieve({"exclude": {"advertizer": {"ids": [3]}}}, timeout=TIMEOUT).ads
-
-
-def until_true(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
-
-
 def test_a_map_that_a_build_changed_is_read_again(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
@@ -203,11 +183,14 @@ def test_a_map_that_a_build_changed_is_read_again(
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [1, 2]}])
     assert ids.sid("newest") == (1, 2)
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [3, 4]}])
-    until_true(lambda: ids.sid("newest") == (3, 4))
+    wait_until(lambda: ids.sid("newest") == (3, 4), "the table is read again")
     write_map(shop / "ids.parquet", {"newer": 7, "new": 8})
-    until_true(lambda: (ids.number("ad", "new"), ids.names("ad", [7])) == (8, ["newer"]))
+    wait_until(
+        lambda: (ids.number("ad", "new"), ids.names("ad", [7])) == (8, ["newer"]),
+        "the map is read again",
+    )
     write_map(shop / "ids.parquet", {"new": 7, "newer": 8})
-    until_true(lambda: ids.number("ad", "newer") == 8)
+    wait_until(lambda: ids.number("ad", "newer") == 8, "it is read once more")
     (shop / "ids.parquet").rename(shop / "gone.parquet")
     whole = (shop / "sids.parquet").read_bytes()
     (shop / "sids.parquet").write_bytes(whole[: len(whole) // 2])  # a copy under way
