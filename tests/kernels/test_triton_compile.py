@@ -217,6 +217,11 @@ def test_cross_attention_fits_two_programs_on_an_sm(beams: int, gathered: bool) 
         assert made.count("wgmma.mma_async") >= 16
 
 
+def test_a_context_too_long_for_one_tile_compiles() -> None:
+    made = compiled(cross_attention_triton, queries(100, 500))
+    assert made.count("wgmma.mma_async") >= 8
+
+
 @pytest.mark.parametrize("ffn", ["relu", "gated_gelu"])
 def test_activation_reads_and_writes_16_bytes_at_a_time(ffn: str) -> None:
     wide = 512 if ffn == "relu" else 1024
@@ -287,9 +292,8 @@ SQUARES = meta(16, 504, 16, dtype=torch.float32)
             "ld.global",
             1,
         ),
-        (cross_attention_triton, (queries(100, 500),), "wgmma.mma_async", 8),
     ],
-    ids=["norm", "norm-of-a-slice", "share_user", "row_factors", "rearrange", "long-context"],
+    ids=["norm", "norm-of-a-slice", "share_user", "row_factors", "rearrange"],
 )
 def test_the_other_operations_compile_without_spills_and_narrow_loads(
     body: Callable[..., Tensor], arguments: tuple[Any, ...], instruction: str, least: int
