@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from support.plain_inputs import (
 from support.plain_lookups import LookupEncoder
 from support.plain_requests import plain_features
 from support.strategies import examples
+from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, decode
 from support.wire_cases import field, random_spec, random_wire
 
 
@@ -178,8 +178,8 @@ def test_a_batch_is_read_as_the_plain_way_reads_each_request(seed: int) -> None:
 
 def is_well_formed(message: bytes) -> bool:
     try:
-        plain_features(message)
-    except DecodeError:
+        decode(message, REQUEST)
+    except (MalformedError, UnknownFieldError):
         return False
     return True
 

@@ -117,7 +117,7 @@ def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("request_json", "field", "fault"),
     [
-        ({"request_id": "é" * 6}, "request_id", "it has 12 bytes, at most 11 (limits.request_id"),
+        ({"request_id": "é" * 6}, "request_id", "12 bytes, at most 11 (limits.request_id_bytes)"),
         ({"max_ads": 1001}, "max_ads", "1001 ads, at most 1000 (limits.max_ads)"),
         ({"profile": "wide"}, "profile", "'wide' is not a profile here; known: full, reduced"),
         ({"priority": "HIGH"}, "priority", "'HIGH' is neither NORMAL nor LOW"),
