@@ -95,10 +95,8 @@ def _read(message: bytes, *, bounded: bool) -> AdUpdate:
     full = kind == UpdateAdsRequest.KIND_FULL
     for name in ("resume", "unweight"):
         if full and head.number(name):
-            fault_words = (
-                "a FULL update replaces the whole state and must not have it; leave it out"
-            )
-            raise RequestError(name, fault_words)
+            words = "a FULL update replaces the whole state and must not have it; leave it out"
+            raise RequestError(name, words)
     weighted, weights = _weights(message, head.number("weights"))
     update = AdUpdate(
         sequence=sequence % 2**64,
@@ -187,7 +185,7 @@ def _weights(message: bytes, count: int) -> tuple[Ids, Weights]:
 
 
 def _require_no_contradiction(update: AdUpdate) -> None:
-    for level in update.stop.keys() & update.resume.keys():
+    for level in sorted(update.stop.keys() & update.resume.keys()):
         both = np.intersect1d(update.stop[level], update.resume[level], assume_unique=True)
         if len(both):
             fault = f"{both[0]} is in stop, too; send it in one of them"

@@ -32,7 +32,7 @@ from support.plain_lookups import LookupEncoder
 from support.plain_requests import plain_features
 from support.strategies import examples
 from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, decode
-from support.wire_cases import field, random_spec, random_wire
+from support.wire_cases import WireWriter, feature_values, random_spec
 
 
 def clicks(sids: Any = (), times: Any = (), **side: Any) -> RequestFeatures:
@@ -160,8 +160,10 @@ def test_a_batch_is_read_as_the_plain_way_reads_each_request(seed: int) -> None:
     random = Random(seed)
     spec = random_spec(random)
     plain = InputEncoder(spec)
-    flaws = random.choice((0.0, 0.2))
-    messages = [field(5, random_wire(random, spec, flaws)) for _ in range(random.randint(0, 5))]
+    flaws = random.choice((0.0, 0.0, 0.02))
+    given = [feature_values(random, spec, wrong=10 * flaws) for _ in range(random.randint(0, 5))]
+    writer = WireWriter(random, flaws)
+    messages = [writer.message({"features": each}, REQUEST) for each in given]
     messages = [each for each in messages if flaws == 0.0 or is_well_formed(each)]
     got = FeatureReader(spec).read(messages, 5)
     rows = []
