@@ -6,22 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.configs.errors import SnapshotError
+from grace.configs.options import Argument, Option
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],
+    path: Annotated[Path, Argument("A snapshot root, or ROOT/VERSION.", "ROOT")],
     version: Annotated[
-        int | None, typer.Option(help="Version of ROOT to check. Default: the current one.", min=1)
+        int | None, Option("Version of ROOT to check. Default: the current one.", least=1)
     ] = None,
     deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep", help="Derive all matchers and ids from the ads' rules again, and compare."
-        ),
+        bool, "Derive all matchers and ids from the ads' rules again, and compare."
     ] = False,
     as_json: AsJson = False,
 ) -> None:

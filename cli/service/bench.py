@@ -2,11 +2,9 @@
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from grace.bench.options import TABLES, BenchOptions, OwnSnapshots
 from grace.cli.options import AsJson
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
@@ -15,69 +13,13 @@ from grace.configs.extras import install_command
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grace.bench.gpu.options import BenchOptions
     from grace.bench.result_file import Row
 
 
 def bench(
-    table: Annotated[
-        str,
-        typer.Argument(
-            help="attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Result file, JSON. Without it, only the tables remain.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cuda:0, or cpu (eligibility, --tiny).")] = "cuda:0",
-    tiny: Annotated[
-        bool, typer.Option("--tiny", help="Small shapes for a CPU; their times mean nothing.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(help="Seconds of each sustained measurement.")] = 3.0,
-    precision: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32."
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Measure only this part, such as L1 or admission:union; repeatable."),
-    ] = None,
-    sids: Annotated[
-        list[int] | None,
-        typer.Option(help="SIDs of the catalogue instead of 30 million; repeatable."),
-    ] = None,
-    rate: Annotated[
-        list[float] | None,
-        typer.Option(help="Requests a second; repeatable for serve. For fleet: per server."),
-    ] = None,
-    users: Annotated[
-        int | None, typer.Option(help="eligibility: users of the population. Default: 512.")
-    ] = None,
-    add: Annotated[
-        bool, typer.Option("--add", help="Keep the rows of --out that this run does not measure.")
-    ] = False,
-    commit: Annotated[
-        str | None, typer.Option(help="The measured commit, if there is no git repository.")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder of catalogues that several commands share.")
-    ] = None,
-    snapshots: Annotated[
-        list[Path] | None,
-        typer.Option(help="eligibility: ROOT or ROOT/VERSION of your own; repeatable."),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="With --snapshots: the model that they serve.")
-    ] = None,
-    requests: Annotated[
-        Path | None, typer.Option(help="With --snapshots: requests, as JSON lines.")
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="With --snapshots: a server's configuration, for its default profile."),
-    ] = None,
+    options: BenchOptions,
+    own: OwnSnapshots,
+    add: Annotated[bool, "Keep the rows of --out that this run does not measure."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure one of the tables in docs/performance.md, docs/eligibility.md or docs/fleet.md.
@@ -95,24 +37,11 @@ def bench(
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_for
+    from grace.kernels import device_named
 
-    on = device_for(table, device)
-    own = (snapshots, checkpoint, requests, config)
-    options = BenchOptions(
-        table=table,
-        device=on,
-        tiny=tiny,
-        seconds=seconds,
-        rates=tuple(rate or ()),
-        sids=tuple(sids or ()),
-        only=tuple(only or ()),
-        users=() if users is None else (users,),
-        precisions=tuple(precision or default_precisions(table, on)),  # type: ignore[arg-type]
-        out=out,
-        commit=commit,
-        cache=cache,
-    )
+    table = options.table
+    instead = "cpu" if TABLES[table].on_cpu else "cpu with --tiny"
+    on = device_named(options.device, "--device", instead)
     try:
         from grace.bench.gpu.instruments.measure import device_text
         from grace.bench.gpu.subjects.workload import workload_of
@@ -128,34 +57,31 @@ def bench(
         raise InputError(
             f"grace bench {table} needs {error.name}: {install_command('gpu', 'bench')}"
         ) from None
-    if commit is not None:
-        facts["commit"] = commit
+    if options.commit is not None:
+        facts["commit"] = options.commit
     with ending_in_order():  # some tables start servers
-        rows = _own_rows(options, *own) if any(own) else module.measure(workload_of(options))
-        kept = record(rows, out, facts, add=add, only=options.only, print_rows=as_json)
+        rows = _own_rows(options, own) if own.any_given else module.measure(workload_of(options))
+        kept = record(rows, options.out, facts, add=add, only=options.only, print_rows=as_json)
     if not as_json:
         print_markdown(printed_tables(table, kept))
 
 
-def _own_rows(
-    options: "BenchOptions",
-    snapshots: list[Path] | None,
-    checkpoint: Path | None,
-    requests: Path | None,
-    config: Path | None,
-) -> "Iterator[Row]":
+def _own_rows(options: BenchOptions, own: OwnSnapshots) -> "Iterator[Row]":
     """Compare the modes of the caller's own snapshots."""
     from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
     from grace.configs.serving import load_serving_config
+    from grace.kernels import device_named
 
     if options.table != "eligibility":
         raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
     if options.sids or options.users or options.only:
         raise InputError("--sids, --users, --only: --snapshots decides them; leave them out")
-    if not snapshots or checkpoint is None or requests is None or config is None:
+    snapshots, checkpoint, requests = own.snapshots, own.checkpoint, own.requests
+    if not snapshots or checkpoint is None or requests is None or own.config is None:
         raise InputError(
             "--snapshots, --checkpoint, --requests and --config belong together: give all four"
         )
-    generation = load_serving_config(config, snapshots[0], checkpoint).generation
+    generation = load_serving_config(own.config, snapshots[0], checkpoint).generation
     profile = generation.profiles[generation.default_profile]
-    return measure(OwnCatalogue(tuple(snapshots), checkpoint, requests, profile), options.device)
+    catalogue = OwnCatalogue(snapshots, checkpoint, requests, profile)
+    return measure(catalogue, device_named(options.device))

@@ -1,0 +1,193 @@
+"""The tables of `grace bench`, and the options that one run was given."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
+
+from grace.bench.result_file import commit
+from grace.configs.errors import InputError
+from grace.configs.options import Argument, Option
+
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+Count: TypeAlias = Literal["none", "one", "many"]
+"""How often an option may be given."""
+
+
+class Table(NamedTuple):
+    """
+    module      of grace.bench, which measures the table
+    parts       that --only names; none: the table is measured whole
+    on_request  parts that are left out unless --only names them
+    on_cpu      a CPU measures it, too; the others only try their tiny shapes there
+    users       whether --users means something
+    """
+
+    module: str
+    parts: tuple[str, ...] = ()
+    on_request: tuple[str, ...] = ()
+    sids: Count = "one"
+    precisions: Count = "many"
+    rates: Count = "none"
+    users: Count = "none"
+    on_cpu: bool = False
+
+
+TABLES: Mapping[str, Table] = {
+    "attention": Table(
+        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids="none"
+    ),
+    "gtm": Table(
+        "gpu.gtm",
+        (
+            "admission:cd", "admission:bitmask", "admission:union", "admission:static",
+            "admission:dynamic", "admission:exact", "selection:free", "selection:union", "decoder",
+            "masks:64", "masks:1000",
+        ),
+        sids="many",
+        precisions="one",
+    ),
+    "ladder": Table("gpu.ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3", "D4")),
+    "serve": Table(
+        "gpu.serve",
+        (
+            "idle:union", "alone:union", "load:union", "saturation:union", "swap:union",
+            "idle:exact", "alone:exact", "load:exact", "saturation:exact", "swap:exact",
+        ),
+        on_request=("swap:union",),
+        rates="many",
+    ),
+    "fleet": Table("fleet.scaling", rates="one"),
+    "budget": Table("gpu.budget"),
+    "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
+    "overlap": Table("gpu.overlap", ("paper", "trained")),
+    "eligibility": Table(
+        "eligibility.study",
+        (
+            "cd", "union", "static", "dynamic", "exact",
+            "shuffled:cd", "shuffled:union", "shuffled:exact",
+        ),
+        precisions="none", users="one", on_cpu=True,
+    ),
+}  # fmt: skip
+
+SERVED = ("serve", "fleet")
+"""Tables that start servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """One run. Where `sids`, `rates`, `users` or `precisions` are not given, the table decides."""
+
+    table: Annotated[
+        str,
+        Argument(
+            "attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility.", "TABLE"
+        ),
+    ]
+    device: Annotated[str, "cuda:0, or cpu (eligibility, --tiny)."] = "cuda:0"
+    out: Annotated[Path | None, "Result file, JSON. Without it, only the tables remain."] = None
+    tiny: Annotated[bool, "Small shapes for a CPU; their times mean nothing."] = False
+    seconds: Annotated[float, "Seconds of each sustained measurement."] = 3.0
+    precisions: Annotated[
+        tuple[Precision, ...],
+        Option(
+            "bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
+            name="--precision",
+        ),
+    ] = ()
+    only: Annotated[
+        tuple[str, ...], "Measure only this part, such as L1 or admission:union; repeatable."
+    ] = ()
+    sids: Annotated[
+        tuple[int, ...], "SIDs of the catalogue instead of 30 million; repeatable."
+    ] = ()
+    rates: Annotated[
+        tuple[float, ...],
+        Option("Requests a second; repeatable for serve. For fleet: per server.", name="--rate"),
+    ] = ()
+    users: Annotated[tuple[int, ...], "eligibility: users of the population. Default: 512."] = ()
+    commit: Annotated[str | None, "The measured commit, if there is no git repository."] = None
+    cache: Annotated[Path | None, "Folder of catalogues that several commands share."] = None
+
+    def __post_init__(self) -> None:
+        if self.table not in TABLES:
+            raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
+        table, on_cpu_server = TABLES[self.table], self.table in SERVED and self.device == "cpu"
+        if not self.precisions and table.precisions != "none":
+            object.__setattr__(self, "precisions", ("fp32" if on_cpu_server else "bf16",))
+        self._require_device(table)
+        given: Mapping[str, tuple[Sequence[float], Count]] = {
+            "--seconds": ((self.seconds,), "one"),
+            "--sids": (self.sids, table.sids),
+            "--rate": (self.rates, table.rates),
+            "--users": (self.users, table.users),
+        }
+        for option, (numbers, count) in given.items():
+            for number in numbers:
+                if not 0 < number < math.inf:
+                    raise InputError(f"{option} {number:g}: must be a number above 0")
+            self._require_count(option, numbers, count)
+        for precision in self.precisions:
+            if precision not in get_args(Precision):
+                known = ", ".join(get_args(Precision))
+                raise InputError(f"--precision {precision}: choose from {known}")
+            if on_cpu_server and precision != "fp32":
+                raise InputError(
+                    f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
+                )
+        self._require_count("--precision", self.precisions, table.precisions)
+        for name in self.only:
+            if name not in table.parts:
+                known = f"choose from {', '.join(table.parts)}"
+                fault = f"not a part of {self.table}; {known}"
+                if not table.parts:
+                    fault = f"{self.table} has no parts; leave it out"
+                raise InputError(f"--only {name}: {fault}")
+
+    @property
+    def commit_cache(self) -> Path | None:
+        """The cache's folder for this commit: another commit may make other catalogues."""
+        return None if self.cache is None else self.cache / (self.commit or commit())
+
+    def parts(self) -> tuple[str, ...]:
+        """Return the parts to measure, in the table's order."""
+        table = TABLES[self.table]
+        asked = self.only or [part for part in table.parts if part not in table.on_request]
+        return tuple(part for part in table.parts if part in asked)
+
+    def _require_device(self, table: Table) -> None:
+        if self.device == "cpu":
+            if not self.tiny and not table.on_cpu:
+                raise InputError("--device cpu: only --tiny shapes are for a CPU")
+            return
+        if self.table == "fleet" and self.device not in ("cuda", "cuda:0"):
+            raise InputError(
+                f"--device {self.device}: fleet starts a server on each GPU that it sees; choose "
+                "GPUs by the variable CUDA_VISIBLE_DEVICES"
+            )
+
+    def _require_count(self, option: str, given: Sequence[object], count: Count) -> None:
+        if given and count == "none":
+            raise InputError(f"{option} {given[0]}: means nothing to {self.table}; leave it out")
+        if len(given) > 1 and count == "one":
+            raise InputError(f"{option} {given[1]}: {self.table} takes one only")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSnapshots:
+    """What `eligibility` compares instead of the paper's catalogue; all four, or none."""
+
+    snapshots: Annotated[
+        tuple[Path, ...], "eligibility: ROOT or ROOT/VERSION of your own; repeatable."
+    ] = ()
+    checkpoint: Annotated[Path | None, "With --snapshots: the model that they serve."] = None
+    requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None
+    config: Annotated[
+        Path | None, "With --snapshots: a server's configuration, for its default profile."
+    ] = None
+
+    @property
+    def any_given(self) -> bool:
+        return any((self.snapshots, self.checkpoint, self.requests, self.config))
