@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from grpc import StatusCode
 
-from grace.native.wire_faults import UNKNOWN_FIELD
+from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
     "unauthenticated": StatusCode.UNAUTHENTICATED,
@@ -90,7 +90,7 @@ def unauthenticated() -> ServiceError:
 
 
 def malformed(message: str = "RetrieveRequest") -> ServiceError:
-    return ServiceError("malformed", f"the bytes are not a grace.v1.{message}")
+    return ServiceError("malformed", words_of("Malformed", path=message))
 
 
 def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceError:
@@ -101,7 +101,7 @@ def invalid_field(field: str, fault: str, logged: str | None = None) -> ServiceE
 
 def unknown_field(message: str, number: int, wire_type: int) -> ServiceError:
     """The request has an unknown field: the server would carry out only a part of the request."""
-    return invalid_field(message, UNKNOWN_FIELD.format(value=number, limit=wire_type))
+    return invalid_field(message, words_of("UnknownField", value=number, limit=wire_type))
 
 
 def wrong_pair(field: str, text: str) -> ServiceError:

@@ -4,7 +4,7 @@ A *level* says what an id stands for: "ad", or an entity such as "campaign". An 
 millions of ids, so C++ and NumPy read and write it, without the interpreter's lock.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from ctypes import POINTER, c_char_p, c_int64, c_uint64
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -17,7 +17,7 @@ from grace.configs.errors import RequestError
 from grace.index.targeting.schema import is_name
 from grace.index.updates.id_map import distinct
 from grace.native.loader import array_in, array_out, declare
-from grace.native.wire_faults import UNKNOWN_FIELD
+from grace.native.wire import LONG_MESSAGES, Head
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 AD_LEVEL = "ad"
@@ -31,16 +31,12 @@ Ids: TypeAlias = npt.NDArray[np.int64]
 Weights: TypeAlias = npt.NDArray[np.float32]
 
 _NONE = np.empty(0, np.int64)
-_HEAD_NUMBERS = 9
 # The last one is for the whole update, and again for each level.
 _MOST_ID_BYTES, _MOST_WEIGHT_BYTES, _MOST_OTHER_BYTES = 10, 18, 64
 
-_read_head = declare("grace_update_read", c_char_p, c_int64, array_out(np.int64))
-_take = declare(
-    "grace_update_take",
-    *(c_char_p, c_int64, c_int64, c_int64, c_int64, c_int64),
-    *(array_out(np.int64, 2), array_out(np.int64)),
-    *(array_out(np.int64), array_out(np.float32), array_out(np.int64)),
+_take_weights = declare(
+    "grace_update_weights",
+    *(c_char_p, c_int64, c_int64, array_out(np.int64), array_out(np.float32)),
 )
 _write = declare(
     "grace_update_write",
@@ -83,50 +79,47 @@ def read_kept(message: bytes) -> AdUpdate:
 
 
 def _read(message: bytes, *, bounded: bool) -> AdUpdate:
-    numbers = np.empty(_HEAD_NUMBERS, np.int64)
-    _read_head(message, len(message), numbers)
-    malformed, unknown, sequence, kind, stops, resumes, *counts = numbers.tolist()
-    if malformed:
-        raise DecodeError("not a grace.v1.UpdateAdsRequest")
-    if unknown:
-        # The server would otherwise carry out only a part of the update.
-        fault = UNKNOWN_FIELD.format(value=unknown >> 3, limit=unknown & 7)
-        raise RequestError("UpdateAdsRequest", fault)
-    if bounded and max(stops, resumes) > MOST_LEVELS:  # before their names become texts
-        raise _too_many_levels(max(stops, resumes))
-    if bounded and sum(counts) > MOST_IDS:
-        fault = f"{sum(counts)} ids and weights, at most {MOST_IDS}"
-        raise RequestError("stop", f"{fault}: stop entities rather than their ads")
-    rows = np.empty((stops + resumes, 3), np.int64)
-    ids, ad_ids, unweight = (np.empty(count, np.int64) for count in counts)
-    weights = np.empty(len(ad_ids), np.float32)
-    _take(message, len(message), len(rows), *counts, rows, ids, ad_ids, weights, unweight)
-    names = [message[begin : begin + size].decode() for begin, size, _ in rows.tolist()]
-    if bounded and len(set(names)) > MOST_LEVELS:
-        raise _too_many_levels(len(set(names)))
+    head, fault = LONG_MESSAGES.read("UpdateAdsRequest", message)
+    if fault is not None:  # the server would otherwise carry out only a part of the update
+        raise fault if fault.field else DecodeError(fault.fault)
+    if bounded:
+        _require_bounded(head)
+    stop, resume = head.lists("stop"), head.lists("resume")
+    if bounded and len(stop.keys() | resume.keys()) > MOST_LEVELS:
+        raise _too_many_levels(len(stop.keys() | resume.keys()))
+    sequence, kind = head.number("sequence"), head.number("kind")
     if sequence == 0:
         raise RequestError("sequence", "must be at least 1, got 0; number updates 1, 2, 3, ...")
     if kind not in (UpdateAdsRequest.KIND_DELTA, UpdateAdsRequest.KIND_FULL):
         raise RequestError("kind", f"{kind} is not a kind; send KIND_DELTA or KIND_FULL")
     full = kind == UpdateAdsRequest.KIND_FULL
-    if full and (resumes or len(unweight)):
-        name = "resume" if resumes else "unweight"
-        raise RequestError(
-            name, "a FULL update replaces the whole state and must not have it; leave it out"
-        )
-    levels = list(zip(names, np.split(ids, np.cumsum(rows[:, 2])), strict=False))
-    weighted, weights = _weights(ad_ids, weights)
+    for name in ("resume", "unweight"):
+        if full and head.number(name):
+            words = "a FULL update replaces the whole state and must not have it; leave it out"
+            raise RequestError(name, words)
+    weighted, weights = _weights(message, head.number("weights"))
     update = AdUpdate(
         sequence=sequence % 2**64,
         full=full,
-        stop=_levels("stop", levels[:stops]),
-        resume=_levels("resume", levels[stops:]),
+        stop=_levels("stop", stop),
+        resume=_levels("resume", resume),
         weighted=weighted,
         weights=weights,
-        unweight=distinct(unweight),
+        unweight=distinct(head.integers("unweight")),
     )
     _require_no_contradiction(update)
     return update
+
+
+def _require_bounded(head: Head) -> None:
+    levels = max(head.number("stop"), head.number("resume"))
+    if levels > MOST_LEVELS:  # before their names become texts
+        raise _too_many_levels(levels)
+    ids = head.integers_in("stop") + head.integers_in("resume")
+    ids += head.number("weights") + head.number("unweight")
+    if ids > MOST_IDS:
+        fault = f"{ids} ids and weights, at most {MOST_IDS}"
+        raise RequestError("stop", f"{fault}: stop entities rather than their ads")
 
 
 def _too_many_levels(levels: int) -> RequestError:
@@ -159,9 +152,9 @@ def ids_message(ids: Ids) -> bytes:
     return message[: int(size[0])].tobytes()
 
 
-def _levels(name: str, given: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> dict[str, Ids]:
+def _levels(name: str, given: Mapping[str, npt.NDArray[np.int64]]) -> dict[str, Ids]:
     levels = {}
-    for level, ids in given:
+    for level, ids in given.items():
         if not is_name(level):
             raise RequestError(
                 f"{name}[{level[:80]!r}]",
@@ -172,8 +165,11 @@ def _levels(name: str, given: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> di
     return levels
 
 
-def _weights(ad_ids: npt.NDArray[np.int64], weights: Weights) -> tuple[Ids, Weights]:
+def _weights(message: bytes, count: int) -> tuple[Ids, Weights]:
     """Return the ads ascending, and their weights. Raise RequestError for the first faulty one."""
+    ad_ids, weights = np.empty(count, np.int64), np.empty(count, np.float32)
+    if count:
+        _take_weights(message, len(message), count, ad_ids, weights)
     order = np.argsort(ad_ids, kind="stable")
     ascending = ad_ids[order]
     repeated = order[1:][ascending[1:] == ascending[:-1]]
@@ -189,7 +185,7 @@ def _weights(ad_ids: npt.NDArray[np.int64], weights: Weights) -> tuple[Ids, Weig
 
 
 def _require_no_contradiction(update: AdUpdate) -> None:
-    for level in update.stop.keys() & update.resume.keys():
+    for level in sorted(update.stop.keys() & update.resume.keys()):
         both = np.intersect1d(update.stop[level], update.resume[level], assume_unique=True)
         if len(both):
             fault = f"{both[0]} is in stop, too; send it in one of them"

@@ -21,7 +21,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
-from grace.native.wire_faults import read_batch
+from grace.native.wire import read_batch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 UserAttributes = Mapping[str, Sequence[str]]

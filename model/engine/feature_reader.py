@@ -19,7 +19,7 @@ from grace.model.engine.feature_lookups import (
     table_begins,
 )
 from grace.native.loader import array_in, array_out, declare
-from grace.native.wire_faults import read_batch
+from grace.native.wire import read_batch
 
 _open = declare(
     "grace_features_open",

@@ -12,18 +12,16 @@
 #include <vector>
 
 #include "grace/abi.h"
-#include "grace/wire_request.h"
+#include "grace/wire_batch.h"
 
 namespace {
 
 namespace wire = grace::wire;
 using grace::require;
 using grace::Workers;
-using wire::Fault;
+using wire::Entry;
 using wire::Field;
-using wire::kBytes;
-using wire::Reader;
-using wire::tag_of;
+using wire::Spans;
 using wire::Wrong;
 
 constexpr int64_t kAgeBuckets = 44;  // model.inputs.AGE_BUCKETS
@@ -43,28 +41,12 @@ int64_t age_bucket(int64_t age) {
   return std::min<int64_t>(64 - __builtin_clzll(static_cast<uint64_t>(age) + 1), kAgeBuckets - 1);
 }
 
-// Calls take(part, tag) for each field in all parts of an entry's message.
-template <typename Take>
-void each_value_field(Reader entry, Take&& take) {
-  std::string_view name;
-  wire::read_entry(entry, name, [&](Reader part) { wire::every_field(part, take); });
-}
-
-template <typename Take>
-void each_id(Reader entry, Take&& take) {
-  each_value_field(
-      entry, [&](Reader& ids, uint32_t tag) { return wire::take_integers(ids, tag, 1, take); });
-}
-
 bool is_below(int64_t value, int64_t bound) {
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(bound);
 }
 
-// The kinds of inputs, in the order of their fields in Features.
-enum Kind : size_t { kDense, kCategorical, kBag, kSequence };
-
 struct Place {
-  Kind kind;
+  Field map;      // of features, which says its kind
   size_t number;  // among the inputs of its kind, in declared order
 };
 
@@ -129,19 +111,19 @@ class Inputs {
       : workers(threads, "grace-read"), layout_(std::move(layout)) {}
 
   void add(const std::string& name, Dense input) {
-    declare(name, {kDense, dense_.size()});
+    declare(name, {Field::kDense, dense_.size()});
     numbers_ += static_cast<int64_t>(input.defaults.size());
     dense_.push_back(std::move(input));
   }
 
   void add(const std::string& name, Categorical input) {
-    declare(name, {kCategorical, categorical_.size()});
+    declare(name, {Field::kCategorical, categorical_.size()});
     categorical_.push_back(input);
   }
 
   void add(const std::string& name, Bag input) {
     require(input.hash_rows > 0, "features: a bag without rows");
-    declare(name, {kBag, bags_.size()});
+    declare(name, {Field::kBags, bags_.size()});
     default_ids_ += static_cast<int64_t>(input.defaults.size());
     bags_.push_back(std::move(input));
   }
@@ -157,7 +139,7 @@ class Inputs {
                 input.token_rows.size() == layout_.vocab_sizes.size() &&
                 layout_.ids >= (layout_.packed ? 1 : 2 + length),
             "features: a sequence is not within the layout");
-    declare(input.name, {kSequence, sequences_.size()});
+    declare(input.name, {Field::kSequences, sequences_.size()});
     sequences_.push_back(std::move(input));
   }
 
@@ -199,199 +181,153 @@ class Inputs {
 
   // Reads one request's features into its row; rows may be read at once. Throws the first Fault:
   // those of declared inputs come first, kind by kind.
-  void read(Reader request, int64_t row, const Rows& rows, wire::UnknownNames& unknown) const {
+  void read(const Spans& request, int64_t row, const Rows& rows,
+            wire::UnknownNames& unknown) const {
     Given given = find(request);
-    read_dense(given, rows.dense + row * numbers_);
-    read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
-    read_bags(given, row, rows);
+    read_dense(given.dense, rows.dense + row * numbers_);
+    read_categorical(given.categorical,
+                     rows.categorical + row * static_cast<int64_t>(categorical_.size()));
+    read_bags(given.bags, row, rows);
     int32_t* places = rows.events + row * layout_.places * layout_.ids;
     std::fill_n(places, layout_.places * layout_.ids, layout_.zeros);
     thread_local Events events;
     for (size_t i = 0; i < sequences_.size(); ++i) {
-      read_events(sequences_[i], given.of_kind[kSequence][i], events);
+      read_events(sequences_[i], *given.sequences[i], request, events, unknown);
       check_events(sequences_[i], events);
-      for (const Given::Other& side : events.others.entries()) {
-        unknown.add(Field::kOneSide, events.name, side.name);
-      }
       if (layout_.packed) {
         write_packed(sequences_[i], events, places);
       } else {
         write_events(sequences_[i], events, places);
       }
     }
-    report_others(given, unknown);
+    std::sort(given.others.begin(), given.others.end(), wire::comes_before);
+    for (const Entry* other : given.others) {
+      const auto declared = names_.find(other->name);
+      if (declared != names_.end()) {
+        const auto right = static_cast<int64_t>(declared->second.map);
+        throw other->fault(Wrong::kOtherKind, other->map, right);
+      }
+      unknown.add(*other);
+    }
   }
 
   Workers workers;  // the threads that read a batch
 
  private:
-  // The last entry of each declared input, or a null reader if there is none; and all entries of
-  // other names or kinds.
+  // The entry of each declared input, or an empty one; and all entries of other names or kinds.
   struct Given {
-    struct Other {
-      std::string_view name;
-      size_t parent;  // the entry's kind
-    };
-    std::vector<Reader> of_kind[4];
-    wire::LastOfEachName<Other> others;
+    std::vector<const Entry*> dense, categorical, bags, sequences;
+    std::vector<const Entry*> others;
   };
 
   // One sequence as sent, oldest first: `count` events.
   struct Events {
-    std::string_view name;
+    const Entry* entry = nullptr;
     int64_t count = 0;
     std::vector<uint32_t> tokens;
     std::vector<int64_t> times;  // as many as events, or none, as the ids of each side
-    wire::LastOfEachName<Given::Other> others;  // sides that the model does not have
-    std::vector<std::string_view> side_names;
+    std::vector<const Entry*> side_entries;
     std::vector<std::vector<int64_t>> side;
-
-    void clear(size_t sides) {
-      tokens.clear();
-      times.clear();
-      others.clear();
-      side_names.assign(sides, {});
-      if (side.size() < sides) side.resize(sides);
-      for (auto& ids : side) ids.clear();
-    }
   };
 
   void declare(const std::string& name, Place place) {
     require(names_.emplace(name, place).second, "features: an input is declared twice");
   }
 
-  Given find(Reader request) const {
+  Given find(const Spans& request) const {
     Given given;
-    given.of_kind[kDense].resize(dense_.size());
-    given.of_kind[kCategorical].resize(categorical_.size());
-    given.of_kind[kBag].resize(bags_.size());
-    given.of_kind[kSequence].resize(sequences_.size());
-    const auto take_entry = [&](Reader& features, uint32_t tag) {
-      const auto kind = static_cast<size_t>((tag >> 3) - 1);
-      if ((tag & 7) != kBytes || kind > 3) return false;
-      const Reader entry = features.bytes();
-      std::string_view name;
-      wire::read_entry(entry, name, [](Reader) {});
-      const auto found = names_.find(name);
-      if (found == names_.end() || found->second.kind != kind) {
-        given.others.put({name, kind});
-      } else {
-        given.of_kind[kind][found->second.number] = entry;
+    const auto take = [&](Field map, size_t declared, std::vector<const Entry*>& entries) {
+      entries.assign(declared, &wire::kNoEntry);
+      for (const Entry& entry : request.entries(map)) {
+        const auto found = names_.find(entry.name);
+        if (found == names_.end() || found->second.map != map) {
+          given.others.push_back(&entry);
+        } else {
+          entries[found->second.number] = &entry;
+        }
       }
-      return true;
     };
-    wire::each_field(request, [&](Reader& fields, uint32_t tag) {
-      if (tag != tag_of(wire::kFeaturesMessage, kBytes)) return false;
-      wire::every_field(fields.bytes(), take_entry);
-      return true;
-    });
+    take(Field::kDense, dense_.size(), given.dense);
+    take(Field::kCategorical, categorical_.size(), given.categorical);
+    take(Field::kBags, bags_.size(), given.bags);
+    take(Field::kSequences, sequences_.size(), given.sequences);
     return given;
   }
 
-  void report_others(Given& given, wire::UnknownNames& unknown) const {
-    for (const Given::Other& other : given.others.sorted()) {
-      const Field field = shifted(Field::kOneDense, static_cast<int64_t>(other.parent));
-      const auto declared = names_.find(other.name);
-      if (declared != names_.end()) {
-        const auto right = static_cast<int64_t>(declared->second.kind);
-        throw Fault{Wrong::kOtherKind, field, right, 0, other.name};
-      }
-      unknown.add(field, other.name);
-    }
-  }
-
-  void read_dense(const Given& given, float* numbers) const {
+  void read_dense(const std::vector<const Entry*>& given, float* numbers) const {
     for (size_t i = 0; i < dense_.size(); ++i) {
       const std::vector<float>& defaults = dense_[i].defaults;
       const auto size = static_cast<int64_t>(defaults.size());
+      const int64_t count = given[i]->number(Field::kDenseValues);
       const auto fault = [&](Wrong wrong, int64_t value) {
-        return Fault{wrong, Field::kDenseValues, value, size,
-                     wire::name_of(given.of_kind[kDense][i])};
+        return given[i]->fault(wrong, Field::kDenseValues, value, size);
       };
-      int64_t count = 0;
-      const auto take = [&](float number) {
-        if (!std::isfinite(number)) throw fault(Wrong::kNotFinite, wire::code_of(number));
-        if (count < size) numbers[count] = number;
-        ++count;
-      };
-      each_value_field(given.of_kind[kDense][i], [&](Reader& message, uint32_t tag) {
-        return wire::take_floats(message, tag, 1, take);
-      });
+      if (given[i]->not_finite != 0) {
+        throw fault(Wrong::kNotFinite, wire::code_of(given[i]->not_finite));
+      }
       if (count != 0 && count != size) throw fault(Wrong::kDenseSize, count);
-      if (count == 0) std::copy(defaults.begin(), defaults.end(), numbers);
-      numbers += size;
+      if (count == 0) {
+        numbers = std::copy(defaults.begin(), defaults.end(), numbers);
+      } else {
+        wire::each_float(*given[i], Field::kDenseValues, [&](float value) { *numbers++ = value; });
+      }
     }
   }
 
-  void read_categorical(const Given& given, int32_t* ids) const {
+  void read_categorical(const std::vector<const Entry*>& given, int32_t* ids) const {
+    constexpr Field kField = Field::kCategoricalIds;
     for (size_t i = 0; i < categorical_.size(); ++i) {
       const Categorical& input = categorical_[i];
-      const auto fault = [&](Wrong wrong, int64_t value, int64_t limit) {
-        return Fault{wrong, Field::kCategoricalIds, value, limit,
-                     wire::name_of(given.of_kind[kCategorical][i])};
-      };
-      int64_t count = 0;
+      const int64_t count = given[i]->number(kField);
       int64_t chosen = input.standard;
-      each_id(given.of_kind[kCategorical][i], [&](uint64_t id) {
-        chosen = static_cast<int64_t>(id);
-        ++count;
-      });
-      if (count > 1) throw fault(Wrong::kNotOneId, count, 1);
+      if (count > 1) throw given[i]->fault(Wrong::kNotOneId, kField, count);
+      wire::each_integer(*given[i], kField,
+                         [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
       if (!is_below(chosen, input.cardinality)) {
-        throw fault(Wrong::kIdRange, chosen, input.cardinality - 1);
+        throw given[i]->fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
       }
       *ids++ = row_number(input.first_row + chosen);
     }
   }
 
-  void read_bags(const Given& given, int64_t row, const Rows& rows) const {
+  void read_bags(const std::vector<const Entry*>& given, int64_t row, const Rows& rows) const {
     const auto bags = static_cast<int64_t>(bags_.size());
     int64_t at = rows.room_of[row];
     for (int64_t i = 0; i < bags; ++i) {
       const Bag& bag = bags_[i];
-      const int64_t begin = at;
+      const int64_t count = given[i]->number(Field::kBagIds);
+      const auto defaults = static_cast<int64_t>(bag.defaults.size());
+      require(at + (count > 0 ? count : defaults) <= rows.room_of[row + 1],
+              "features: no room for the bags");
       const auto take = [&](uint64_t id) {
-        require(at < rows.room_of[row + 1], "features: no room for the bags");
         rows.bag_rows[at++] =
             row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
       };
-      each_id(given.of_kind[kBag][i], take);
-      if (at == begin) {
-        for (const int64_t id : bag.defaults) take(static_cast<uint64_t>(id));
-      }
+      wire::each_integer(*given[i], Field::kBagIds, take);
+      if (count == 0) std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
       rows.bag_offsets[row * bags + i + 1] = row_number(at);
     }
   }
 
-  void read_events(const Sequence& sequence, Reader entry, Events& events) const {
-    events.clear(sequence.side.size());
-    events.name = wire::name_of(entry);
-    std::vector<Reader> sides(sequence.side.size());
-    each_value_field(entry, [&](Reader& message, uint32_t tag) {
-      const auto take_token = [&](uint64_t token) {
-        events.tokens.push_back(static_cast<uint32_t>(token));
-      };
-      const auto take_time = [&](uint64_t time) {
-        events.times.push_back(static_cast<int64_t>(time));
-      };
-      if (wire::take_integers(message, tag, 1, take_token)) return true;
-      if (wire::take_integers(message, tag, 2, take_time)) return true;
-      if (tag != tag_of(3, kBytes)) return false;
-      const Reader side = message.bytes();
-      std::string_view name;
-      wire::read_entry(side, name, [](Reader) {});
-      const auto found = sequence.side_names.find(name);
-      if (found == sequence.side_names.end()) {
-        events.others.put({name, 0});
-      } else {
-        sides[found->second] = side;
-      }
-      return true;
-    });
+  void read_events(const Sequence& sequence, const Entry& entry, const Spans& request,
+                   Events& events, wire::UnknownNames& unknown) const {
+    events.entry = &entry;
+    wire::copy_integers(entry, Field::kSids, events.tokens);
+    wire::copy_integers(entry, Field::kTimestamps, events.times);
     events.count = static_cast<int64_t>(events.tokens.size() / layout_.vocab_sizes.size());
-    for (size_t i = 0; i < sides.size(); ++i) {
-      events.side_names[i] = wire::name_of(sides[i]);
-      each_id(sides[i], [&](uint64_t id) { events.side[i].push_back(static_cast<int64_t>(id)); });
+    events.side_entries.assign(sequence.side.size(), &wire::kNoEntry);
+    if (events.side.size() < sequence.side.size()) events.side.resize(sequence.side.size());
+    for (const Entry& side : request.entries(Field::kSides)) {
+      if (entry.place == 0 || side.parent != entry.place) continue;
+      const auto found = sequence.side_names.find(side.name);
+      if (found == sequence.side_names.end()) {
+        unknown.add(side);
+      } else {
+        events.side_entries[found->second] = &side;
+      }
+    }
+    for (size_t i = 0; i < sequence.side.size(); ++i) {
+      wire::copy_integers(*events.side_entries[i], Field::kSideIds, events.side[i]);
     }
   }
 
@@ -399,7 +335,7 @@ class Inputs {
     const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
     const auto count = static_cast<int64_t>(events.tokens.size());
     if (count % length != 0) {
-      throw Fault{Wrong::kCutEvent, Field::kSids, count, length, events.name};
+      throw events.entry->fault(Wrong::kCutEvent, Field::kSids, count, length);
     }
     for (int64_t t = 0; t < length; ++t) {
       const int64_t size = layout_.vocab_sizes[t];
@@ -407,26 +343,27 @@ class Inputs {
         const int64_t token = events.tokens[i];
         if (is_below(token, size)) continue;
         const Wrong wrong = length > 1 ? Wrong::kTokenRange : Wrong::kIdRange;
-        throw Fault{wrong, Field::kSids, token, size - 1, events.name, {}, t};
+        wire::Fault fault = events.entry->fault(wrong, Field::kSids, token, size - 1);
+        fault.place = t;
+        throw fault;
       }
     }
-    const auto one_each = [&](size_t given, Field field, std::string_view side) {
+    const auto one_each = [&](size_t given, Field field, const Entry& entry) {
       const auto values = static_cast<int64_t>(given);
       if (values == 0 || values == events.count) return;
-      throw Fault{Wrong::kNotPerEvent, field, values, events.count, events.name, side};
+      throw entry.fault(Wrong::kNotPerEvent, field, values, events.count);
     };
-    one_each(events.times.size(), Field::kTimestamps, {});
+    one_each(events.times.size(), Field::kTimestamps, *events.entry);
     const auto first = std::min_element(events.times.begin(), events.times.end());
     if (first != events.times.end() && *first < 0) {
-      throw Fault{Wrong::kNegativeTime, Field::kTimestamps, *first, 0, events.name};
+      throw events.entry->fault(Wrong::kNegativeTime, Field::kTimestamps, *first);
     }
     for (size_t i = 0; i < sequence.side.size(); ++i) {
-      const std::string_view name = events.side_names[i];
-      one_each(events.side[i].size(), Field::kSideIds, name);
+      const Entry& side = *events.side_entries[i];
+      one_each(events.side[i].size(), Field::kSideIds, side);
       const int64_t size = sequence.side[i].cardinality;
       for (const int64_t id : events.side[i]) {
-        if (is_below(id, size)) continue;
-        throw Fault{Wrong::kIdRange, Field::kSideIds, id, size - 1, events.name, name};
+        if (!is_below(id, size)) throw side.fault(Wrong::kIdRange, Field::kSideIds, id, size - 1);
       }
     }
   }
@@ -563,9 +500,9 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
         dense, categorical, bag_offsets, bag_rows, inputs.bag_rooms(size, requests, sizes), events};
     require(rows.room_of.back() <= bag_room, "features_read: no room for the bags");
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
-                     inputs.workers,
-                     [&](wire::Reader message, int64_t row, wire::UnknownNames& names) {
-                       inputs.read(message, row, rows, names);
+                     Field::kFeatures, inputs.workers,
+                     [&](const Spans& request, int64_t row, wire::UnknownNames& names) {
+                       inputs.read(request, row, rows, names);
                      });
     inputs.join_bags(rows);
   });

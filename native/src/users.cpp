@@ -10,7 +10,7 @@
 
 #include "grace/abi.h"
 #include "grace/id_tables.h"
-#include "grace/wire_request.h"
+#include "grace/wire_batch.h"
 #include "grace/xxh3.h"
 
 namespace {
@@ -19,11 +19,10 @@ using grace::first_cell;
 using grace::hash_text;
 using grace::require;
 using grace::table_bits;
-using grace::wire::Fault;
+using grace::wire::Entry;
 using grace::wire::Field;
-using grace::wire::kBytes;
-using grace::wire::Reader;
-using grace::wire::tag_of;
+using grace::wire::kNoEntry;
+using grace::wire::Spans;
 using grace::wire::UnknownNames;
 using grace::wire::Wrong;
 
@@ -97,20 +96,12 @@ struct SetValues {
   std::vector<int32_t> ids;
 };
 
-// Calls take(value) for each value of an entry of `user`.
+// Calls take(value) for each value of an entry of `user`. Throws Fault.
 template <typename Take>
-void take_values(Reader entry, Take&& take) {
-  std::string_view name;
-  grace::wire::read_entry(entry, name, [&](Reader part) {
-    grace::wire::every_field(part, [&](Reader& values, uint32_t tag) {
-      if (tag != tag_of(1, kBytes)) return false;
-      const std::string_view value = values.bytes().text();
-      if (value == kReserved) {
-        throw Fault{Wrong::kReservedValue, Field::kUserValues, 0, 0, grace::wire::name_of(entry)};
-      }
-      take(value);
-      return true;
-    });
+void take_values(const Entry& entry, Take&& take) {
+  grace::wire::each_text(entry, Field::kUserValues, [&](std::string_view value) {
+    if (value == kReserved) throw entry.fault(Wrong::kReservedValue, Field::kUserValues, 0);
+    take(value);
   });
 }
 
@@ -191,21 +182,28 @@ class Users {
     }
   }
 
-  // Reads one request's user into its row, after all rows before it. Throws Fault.
-  void read(Reader request, int64_t row, const Rows& rows, std::vector<SetValues>& values,
+  // Reads one request's user into its row, after all rows before it. Throws Fault: that of a
+  // declared name comes first.
+  void read(const Spans& request, int64_t row, const Rows& rows, std::vector<SetValues>& values,
             UnknownNames& unknown) const {
-    Given given = find(request);
+    std::vector<const Entry*> attributes(attributes_.size(), &kNoEntry);
+    std::vector<const Entry*> sets(sets_.size(), &kNoEntry), others;
+    for (const Entry& entry : request.entries(Field::kUser)) {
+      const auto found = names_.find(entry.name);
+      if (found == names_.end()) {
+        others.push_back(&entry);
+      } else {
+        (found->second.is_set ? sets : attributes)[found->second.number] = &entry;
+      }
+    }
     uint64_t* bits = rows.bitmask + row * words_;
     std::fill_n(bits, words_, 0);
-    for (size_t i = 0; i < attributes_.size(); ++i) {
-      set_bits(attributes_[i], given.attributes[i], bits);
-    }
-    for (size_t i = 0; i < sets_.size(); ++i) {
-      read_set(i, given.sets[i], row, rows, values[i]);
-    }
-    for (const Given::Other& other : given.others.sorted()) {
-      take_values(other.entry, [](std::string_view) {});
-      unknown.add(Field::kOneOfUser, other.name);
+    for (size_t i = 0; i < attributes_.size(); ++i) set_bits(attributes_[i], *attributes[i], bits);
+    for (size_t i = 0; i < sets_.size(); ++i) read_set(i, *sets[i], row, rows, values[i]);
+    std::sort(others.begin(), others.end(), grace::wire::comes_before);
+    for (const Entry* other : others) {
+      take_values(*other, [](std::string_view) {});
+      unknown.add(*other);
     }
   }
 
@@ -215,42 +213,11 @@ class Users {
     size_t number;
   };
 
-  // The last entry of each declared name, or a null reader if there is none; and the last entry of
-  // each other name.
-  struct Given {
-    struct Other {
-      std::string_view name;
-      size_t parent;
-      Reader entry;
-    };
-    std::vector<Reader> attributes, sets;
-    grace::wire::LastOfEachName<Other> others;
-  };
-
   void declare(const std::string& name, Place place) {
     require(names_.emplace(name, place).second, "users: a name is declared twice");
   }
 
-  Given find(Reader request) const {
-    Given given{std::vector<Reader>(attributes_.size()), std::vector<Reader>(sets_.size()), {}};
-    grace::wire::each_field(request, [&](Reader& fields, uint32_t tag) {
-      if (tag != tag_of(grace::wire::kUserEntry, kBytes)) return false;
-      const Reader entry = fields.bytes();
-      std::string_view name;
-      grace::wire::read_entry(entry, name, [](Reader) {});
-      const auto found = names_.find(name);
-      if (found == names_.end()) {
-        given.others.put({name, 0, entry});
-      } else {
-        const Place place = found->second;
-        (place.is_set ? given.sets : given.attributes)[place.number] = entry;
-      }
-      return true;
-    });
-    return given;
-  }
-
-  static void set_bits(const Attribute& attribute, Reader entry, uint64_t* row) {
+  static void set_bits(const Attribute& attribute, const Entry& entry, uint64_t* row) {
     bool any = false;
     const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
     take_values(entry, [&](std::string_view value) {
@@ -261,7 +228,7 @@ class Users {
     if (!any) set(attribute.missing);
   }
 
-  void read_set(size_t number, Reader entry, int64_t row, const Rows& rows,
+  void read_set(size_t number, const Entry& entry, int64_t row, const Rows& rows,
                 SetValues& values) const {
     thread_local Distinct distinct;
     distinct.clear();
@@ -271,8 +238,7 @@ class Users {
     const Set& set = sets_[number];
     const auto count = static_cast<int64_t>(distinct.values().size());
     if (count > set.most_values) {
-      throw Fault{Wrong::kDistinctValues, Field::kUserValues, count, set.most_values,
-                  grace::wire::name_of(entry)};
+      throw entry.fault(Wrong::kDistinctValues, Field::kUserValues, count, set.most_values);
     }
     const int64_t at = static_cast<int64_t>(number) * (rows.size + 1) + row;
     // A request with a fault in a later set is read again, as an empty one: drop its values.
@@ -350,9 +316,9 @@ GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t si
     std::vector<SetValues> values = users.begin(rows);
     grace::Workers alone(1, "");  // a row's values follow those of the row before it
     grace::wire::read_batch(
-        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends}, alone,
-        [&](Reader message, int64_t row, UnknownNames& names) {
-          users.read(message, row, rows, values, names);
+        {requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
+        Field::kUser, alone, [&](const Spans& request, int64_t row, UnknownNames& names) {
+          users.read(request, row, rows, values, names);
         });
     users.finish(rows, values);
   });

@@ -13,33 +13,24 @@ from time import perf_counter
 import torch
 
 from grace.configs.serving import ServingConfig
-from grace.proto.retrieval_pb2 import ExplainRequest
+from grace.native.wire import SHORT_MESSAGES
 from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import (
     cancelled,
     draining,
     expired,
-    invalid_field,
-    malformed,
     not_ready,
     too_many_explanations,
-    unknown_field,
 )
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.explanation import explain_ad
-from grace.server.stages.requests import read_request
+from grace.server.stages.requests import read_request, refusal_of
 from grace.server.stages.stages import Stages
 from grace.server.transport.listener.grpc_listener import GrpcContext
 
 MOST_EXPLANATIONS = 8
 """The most explanations that wait or are under way."""
-
-MOST_FIELDS = 16
-"""The most fields of an ExplainRequest, which comes in pieces if a caller joins two messages."""
-
-_VARINT, _BYTES = 0, 2
-_VARINT_BYTES = 10
 
 
 class ExplainCall:
@@ -119,33 +110,8 @@ def _read(message: bytes) -> tuple[int, bytes]:
 
     The generated class would drop some of what is wrong with them.
     """
-    ad_id, pieces, at, fields = 0, [], 0, 0
-    while at < len(message):
-        fields += 1
-        if fields > MOST_FIELDS:
-            fault = f"it has more than {MOST_FIELDS} fields; send ad_id and request once"
-            raise invalid_field("ExplainRequest", fault)
-        tag, at = _varint(message, at)
-        given = (tag >> 3, tag & 7)
-        if given == (ExplainRequest.AD_ID_FIELD_NUMBER, _VARINT):
-            value, at = _varint(message, at)
-            ad_id = value - (1 << 64) if value >> 63 else value
-        elif given == (ExplainRequest.REQUEST_FIELD_NUMBER, _BYTES):
-            size, begin = _varint(message, at)
-            at = begin + size
-            if at > len(message):
-                raise malformed("ExplainRequest")
-            pieces.append(message[begin:at])
-        else:
-            raise unknown_field("ExplainRequest", *given)
-    return ad_id, b"".join(pieces)  # protobuf merges a message that comes in pieces like this
-
-
-def _varint(message: bytes, at: int) -> tuple[int, int]:
-    """Return the number at a place of the message, and the place after it."""
-    value = 0
-    for place, byte in enumerate(message[at : at + _VARINT_BYTES]):
-        value |= (byte & 127) << 7 * place
-        if byte < 128:
-            return value & (1 << 64) - 1, at + place + 1
-    raise malformed("ExplainRequest")
+    head, fault = SHORT_MESSAGES.read("ExplainRequest", message)
+    refusal = refusal_of(fault, "ExplainRequest")
+    if refusal is not None:
+        raise refusal
+    return head.number("ad_id"), head.joined("request")

@@ -24,7 +24,7 @@ from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
 from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
-from grace.native.wire_faults import UNKNOWN_FIELD
+from grace.native.wire import words_of
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -247,10 +247,10 @@ def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> N
     with pytest.raises(RequestError, match="ad 7 has two weights; send only one"):
         read(two)
     known = update(1, stop={"ad": [7]}).SerializeToString()
-    fault = UNKNOWN_FIELD.format(value=63, limit=0)
+    fault = words_of("UnknownField", value=63, limit=0)
     nested = b"\x1a\x09\x0a\x02ad\x12\x03\xf8\x03\x01"  # stop["ad"] with a field 63
-    for unknown in (b"\xf8\x03\x01", nested):
-        with pytest.raises(RequestError, match=re.escape(f"UpdateAdsRequest: {fault}")):
+    for field, unknown in (("UpdateAdsRequest", b"\xf8\x03\x01"), ("stop", nested)):
+        with pytest.raises(RequestError, match=re.escape(f"{field}: {fault}")):
             read_update(known + unknown)
     with pytest.raises(DecodeError):
         read_update(b"\xff\xff")

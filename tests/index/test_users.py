@@ -20,7 +20,8 @@ from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.plain_requests import plain_user
 from support.plain_users import plain_rows
 from support.strategies import examples
-from support.wire_users import random_user_wire, random_value
+from support.strict_wire import REQUEST
+from support.wire_cases import WireWriter, user_values
 
 SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")), Attribute("gender", ("f", "m", "?"), missing="?")),
@@ -29,6 +30,7 @@ SCHEMA = TargetingSchema(
 )
 ENCODER = UserEncoder(SCHEMA, (InternedValues.of(["sf", "la"]), InternedValues.of([])))
 KNOWN = ("la", "sf", "oslo", "é" * 64, "x" * 128, "y" * 129, "")
+SHORT = ("US", "NO", "f", "m", "?", "", "é", "ß" * 30, "x" * 17, "v64", "中" * 20)
 US, NO, OTHER_COUNTRY, FEMALE, UNKNOWN_GENDER, OTHER_GENDER = 1, 2, 4, 8, 32, 64
 
 
@@ -105,6 +107,13 @@ def test_values_of_every_length_are_hashed_and_found(seed: int) -> None:
     assert location.value_ids.tolist() == sorted(known.values())
 
 
+def random_value(random: Random, values: tuple[str, ...]) -> str:
+    kind = random.randrange(3)
+    if kind == 0:
+        return "".join(random.choices("aé中😀", k=random.randint(0, 30)))
+    return "x" * random.randint(0, 128) if kind == 1 else random.choice((*SHORT, *values))
+
+
 def random_encoder(random: Random) -> UserEncoder:
     attributes = [
         Attribute("country", tuple(f"v{i}" for i in range(random.choice((2, 63, 64, 130))))),
@@ -131,7 +140,11 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None
     encoder = random_encoder(random)
     interned = [value for values in encoder.set_values for value in values.strings]
     names = ("country", "gender", "location", "audience")
-    messages = [random_user_wire(random, names, (*KNOWN, *interned, "*")) for _ in range(5)]
+    values = (*KNOWN, *interned, "*")
+    users_sent = [
+        user_values(random, names, lambda: random_value(random, values)) for _ in range(5)
+    ]
+    messages = [WireWriter(random).message({"user": user}, REQUEST) for user in users_sent]
     got = encoder.read(messages, 7)
     users = []
     for message, fault in zip(messages, got.faults, strict=True):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from support.forgery import SCHEMA
 from support.hostile_bytes import mutated_frames
-from support.hostile_wire import HostileWire
 from support.retrieve_calls import Caller, answer_of, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import model_spec
+from support.wire_cases import hostile_request
 
 pytestmark = pytest.mark.subprocess
 
@@ -64,7 +64,7 @@ def other(healthy_server: ServerProcess) -> Iterator[Caller]:
 
 
 def hostile(seed: int) -> bytes:
-    return HostileWire(Random(seed), model_spec(), SCHEMA).request()
+    return hostile_request(Random(seed), model_spec(), SCHEMA)
 
 
 HOSTILE_FRAMES = mutated_frames(FRAMES) | st.integers(0, 2**32).map(hostile)

@@ -21,11 +21,10 @@ from grace.server.stages.input_stage import prepare_inputs
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
 from support.fast_serving import assert_same_answers, fast_cpu_pairs, whole
-from support.hostile_wire import HostileWire
 from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, answer, message_of, replies_of, request_batch
-from support.wire_cases import field
+from support.wire_cases import field, hostile_request
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "1"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
@@ -102,7 +101,7 @@ def test_hostile_requests_fail_no_good_one_and_no_stage(
     asked = [whole(request, f"g{i}") for i, request in enumerate(serving_files.requests[:7])]
     expected = list(replies_of(answer(request_batch(pair, asked, 8))).values())
     random, recorder = Random(SEED), Recorder()
-    wire = HostileWire(random, pair.model.spec, pair.snapshot.schema)
+    spec, schema = pair.model.spec, pair.snapshot.schema
     good: list[PendingRequest] = []
     hostile: list[PendingRequest] = []
     with running(pair, recorder) as pipeline:
@@ -112,7 +111,7 @@ def test_hostile_requests_fail_no_good_one_and_no_stage(
             good.append(pending(message))
             for _ in range(random.randint(0, 3)):
                 with suppress(ServiceError):
-                    hostile.append(pending(wire.request()))
+                    hostile.append(pending(hostile_request(random, spec, schema)))
                     pipeline.submit(hostile[-1])
             pipeline.submit(good[-1])
             wait_until(lambda: len(recorder.ends) > len(good) + len(hostile) - 2 * BUCKET)

@@ -1,26 +1,28 @@
 """The plain reader of requests, a strict one and protobuf's own. Tests compare C++ with it.
 
-Where several things are wrong with a request, both name the first one, maps in the order of names.
+Where several things are wrong with a request, both name the first one in the order of fields, and
+in a map in the order of names.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sized
 from math import isfinite
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest, Values
+from grace.proto.retrieval_pb2 import Ids, RetrieveRequest
 from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
 from support.plain_inputs import EventSequence, RequestFeatures
-from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, decode
-
-Message = TypeVar("Message")
+from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, Values, decode
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
 SHOWN_CHARACTERS = 64
+
+Fault = tuple[str, str]
+"""A path, and what is wrong there."""
 
 
 def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationConfig) -> Retrieval:
@@ -32,7 +34,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
             "(limits.message_bytes)",
         )
     try:
-        decode(message, REQUEST)
+        values = decode(message, REQUEST)
     except MalformedError:
         raise malformed() from None
     except UnknownFieldError as error:
@@ -41,22 +43,16 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
             f"it has a field that this server does not know (number {error.number}, wire type "
             f"{error.written_as}); leave it out, or upgrade the server first",
         ) from None
-    request = RetrieveRequest.FromString(message)
     sid_length = len(generation.profiles[generation.default_profile].beams)
-    _require_bytes("request_id", request.request_id, limits.request_id_bytes, "request_id_bytes")
-    for field in ("model", "sid_space", "profile", "priority"):
-        _require_bytes(field, getattr(request, field), limits.value_bytes, "value_bytes")
-    excluded = len(request.exclude_ads)
-    _require_count("exclude_ads", excluded, "ads", limits.exclude_ads, "exclude_ads")
-    _check_entities(request, limits)
-    _check_user(request.user, limits)
-    _check_features(request.features, limits, sid_length)
+    for path, fault in _Faults(limits, sid_length).of(values):
+        raise invalid_field(path, fault)
+    request = RetrieveRequest.FromString(message)
     return Retrieval(
         message=message,
         request_id=request.request_id,
         model=request.model,
         sid_space=request.sid_space,
-        max_ads=_max_ads(request.max_ads, limits),
+        max_ads=request.max_ads or limits.default_max_ads,
         profile=_profile(request.profile, generation),
         priority=_priority(request.priority),
         exclude_ads=np.array(request.exclude_ads, np.int64),
@@ -89,12 +85,6 @@ def _ids(inputs: Mapping[str, Ids]) -> dict[str, list[int]]:
     return {name: list(given.ids) for name, given in inputs.items()}
 
 
-def _max_ads(given: int, limits: LimitsConfig) -> int:
-    if given > limits.max_ads:
-        raise invalid_field("max_ads", f"{given} ads, at most {limits.max_ads} (limits.max_ads)")
-    return given or limits.default_max_ads
-
-
 def _profile(given: str, generation: GenerationConfig) -> str:
     if given and given not in generation.profiles:
         known = ", ".join(sorted(generation.profiles))
@@ -109,97 +99,86 @@ def _priority(given: str) -> Priority:
     return priority
 
 
-def _check_entities(request: RetrieveRequest, limits: LimitsConfig) -> None:
-    _require_count("exclude", len(request.exclude), "names", limits.names, "names")
-    ids = len(request.exclude_ads)
-    for _, message in _named("exclude", request.exclude, limits):
-        ids += len(message.ids)
-    what = "ids with those of exclude_ads"
-    _require_count("exclude", ids, what, limits.exclude_ads, "exclude_ads")
-    _require_count("at_most", len(request.at_most), "names", limits.names, "names")
-    for name in sorted(request.at_most):
-        _require_bytes("at_most", name, limits.value_bytes, "value_bytes", "a name")
+class _Faults:
+    def __init__(self, limits: LimitsConfig, sid_length: int) -> None:
+        self._limits, self._sid_length = limits, sid_length
+
+    def of(self, request: Values) -> Iterator[Fault]:
+        """Yield whatever is beyond a limit or not finite."""
+        yield from self._text(request, "request_id", "request_id_bytes")
+        yield from self._text(request, "model")
+        yield from self._text(request, "sid_space")
+        yield from self._user(request.get("user", {}))
+        yield from self._features(request.get("features", {}))
+        yield from self._few("max_ads", request.get("max_ads", 0), "ads", "max_ads")
+        yield from self._text(request, "profile")
+        yield from self._text(request, "priority")
+        excluded, exclude = request.get("exclude_ads", []), request.get("exclude", {})
+        yield from self._few("exclude_ads", excluded, "ads", "exclude_ads")
+        yield from self._names("exclude", exclude)
+        ids = len(excluded) + sum(len(each.get("ids", [])) for each in exclude.values())
+        yield from self._few("exclude", ids, "ids with those of exclude_ads", "exclude_ads")
+        yield from self._names("at_most", request.get("at_most", {}))
+
+    def _user(self, user: Values) -> Iterator[Fault]:
+        yield from self._names("user", user)
+        for path, values in _lists("user", user, "values"):
+            yield from self._few(path, values, "values", "values_per_name")
+            longest = max((len(value.encode()) for value in values), default=0)
+            yield from self._few(path, longest, "bytes", "value_bytes", "a value has ")
+        values = sum(len(each.get("values", [])) for each in user.values())
+        yield from self._few("user", values, "values", "user_values")
+
+    def _features(self, features: Values) -> Iterator[Fault]:
+        yield from self._long_names("features.dense", features.get("dense", {}))
+        for path, numbers in _lists("features.dense", features.get("dense", {}), "values"):
+            yield from self._few(path, numbers, "values", "values_per_name")
+            yield from ((path, f"{each} is not finite") for each in numbers if not isfinite(each))
+        for kind in ("categorical", "bags"):
+            yield from self._long_names(f"features.{kind}", features.get(kind, {}))
+            for path, ids in _lists(f"features.{kind}", features.get(kind, {}), "ids"):
+                yield from self._few(path, ids, "ids", "values_per_name")
+        sequences = features.get("sequences", {})
+        yield from self._long_names("features.sequences", sequences)
+        for path, sids in _lists("features.sequences", sequences, "sids"):
+            yield from self._few(path, -(-len(sids) // self._sid_length), "events", "events")
+        for path, times in _lists("features.sequences", sequences, "timestamps_ms"):
+            yield from self._few(path, times, "events", "events")
+        sides = _lists("features.sequences", sequences, "side")
+        of_sides = [(path, side or {}) for path, side in sides]
+        for path, side in of_sides:
+            yield from self._long_names(path, side)
+        for path, side in of_sides:
+            for of_one, ids in _lists(path, side, "ids"):
+                yield from self._few(of_one, ids, "events", "events")
+        names = sum(len(features.get(kind, {})) for kind in ("dense", "categorical", "bags"))
+        names += len(sequences) + sum(len(side) for _, side in of_sides)
+        yield from self._few("features", names, "names", "names")
+
+    def _text(self, request: Values, name: str, setting: str = "value_bytes") -> Iterator[Fault]:
+        yield from self._few(name, len(request.get(name, "").encode()), "bytes", setting)
+
+    def _names(self, path: str, entries: Values) -> Iterator[Fault]:
+        yield from self._few(path, entries, "names", "names")
+        yield from self._long_names(path, entries)
+
+    def _long_names(self, path: str, entries: Values) -> Iterator[Fault]:
+        for name in sorted(entries):
+            yield from self._few(path, len(name.encode()), "bytes", "value_bytes", "a name has ")
+
+    def _few(
+        self, path: str, given: int | Sized, unit: str, setting: str, what: str = ""
+    ) -> Iterator[Fault]:
+        count = given if isinstance(given, int) else len(given)
+        most = getattr(self._limits, setting)
+        if count > most:
+            yield path, f"{what}{count} {unit}, at most {most} (limits.{setting})"
 
 
-def _check_user(user: Mapping[str, Values], limits: LimitsConfig) -> None:
-    _require_count("user", len(user), "names", limits.names, "names")
-    together = 0
-    for name, message in _named("user", user, limits):
-        field, count = f"user.{name}.values", len(message.values)
-        _require_count(field, count, "values", limits.values_per_name, "values_per_name")
-        together += count
-    _require_count("user", together, "values", limits.user_values, "user_values")
-    for name, message in sorted(user.items()):
-        for value in message.values:
-            if _is_longer(value, limits.value_bytes):
-                raise invalid_field(
-                    f"user.{name}.values",
-                    f"a value has {len(value.encode())} bytes, at most {limits.value_bytes} "
-                    "(limits.value_bytes)",
-                )
-
-
-def _check_features(features: Features, limits: LimitsConfig, sid_length: int) -> None:
-    dense, categorical = features.dense, features.categorical
-    bags, sequences = features.bags, features.sequences
-    names = len(dense) + len(categorical) + len(bags) + len(sequences)
-    _require_count("features", names, "names", limits.names, "names")
-    names += sum(len(events.side) for events in sequences.values())
-    _require_count("features", names, "names", limits.names, "names")
-    for name, numbers in _named("features.dense", dense, limits):
-        _check_numbers(f"features.dense.{name}.values", numbers, limits)
-    _check_ids("features.categorical", categorical, limits)
-    _check_ids("features.bags", bags, limits)
-    for name, events in _named("features.sequences", sequences, limits):
-        _check_events(f"features.sequences.{name}", events, limits, sid_length)
-
-
-def _check_numbers(field: str, message: Numbers, limits: LimitsConfig) -> None:
-    count = len(message.values)
-    _require_count(field, count, "values", limits.values_per_name, "values_per_name")
-    for number in message.values:
-        if not isfinite(number):
-            raise invalid_field(field, f"{number} is not finite")
-
-
-def _check_ids(parent: str, inputs: Mapping[str, Ids], limits: LimitsConfig) -> None:
-    for name, message in _named(parent, inputs, limits):
-        field, count = f"{parent}.{name}.ids", len(message.ids)
-        _require_count(field, count, "ids", limits.values_per_name, "values_per_name")
-
-
-def _check_events(field: str, message: Events, limits: LimitsConfig, sid_length: int) -> None:
-    events = -(-len(message.sids) // sid_length)
-    times = len(message.timestamps_ms)
-    _require_count(f"{field}.sids", events, "events", limits.events, "events")
-    _require_count(f"{field}.timestamps_ms", times, "events", limits.events, "events")
-    for name, values in _named(f"{field}.side", message.side, limits):
-        ids = len(values.ids)
-        _require_count(f"{field}.side.{name}.ids", ids, "events", limits.events, "events")
-
-
-def _named(
-    parent: str, inputs: Mapping[str, Message], limits: LimitsConfig
-) -> Iterator[tuple[str, Message]]:
-    """The entries of a map, by names of bounded length."""
-    for name in sorted(inputs):
-        _require_bytes(parent, name, limits.value_bytes, "value_bytes", "a name")
-        yield name, inputs[name]
-
-
-def _require_count(field: str, count: int, what: str, most: int, setting: str) -> None:
-    if count > most:
-        raise invalid_field(field, f"{count} {what}, at most {most} (limits.{setting})")
-
-
-def _require_bytes(field: str, text: str, most: int, setting: str, what: str = "it") -> None:
-    if _is_longer(text, most):
-        size = len(text.encode())
-        raise invalid_field(field, f"{what} has {size} bytes, at most {most} (limits.{setting})")
-
-
-def _is_longer(text: str, most: int) -> bool:
-    return len(text.encode()) > most
+def _lists(path: str, entries: Values, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield a field of every entry of a map with its path, in the order of names."""
+    for key in sorted(entries):
+        yield f"{path}.{key}.{name}", entries[key].get(name, [])
 
 
 def _shown(text: str) -> str:

@@ -46,7 +46,7 @@ def plain_update(message: bytes) -> PlainUpdate:
         raise DecodeError from None
     except UnknownFieldError as error:
         raise RequestError(
-            "UpdateAdsRequest",
+            error.within or "UpdateAdsRequest",
             f"it has a field that this server does not know (number {error.number}, wire type "
             f"{error.written_as}); leave it out, or upgrade the server first",
         ) from None

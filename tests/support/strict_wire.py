@@ -43,7 +43,7 @@ def accepts(message: Descriptor, number: int, written_as: int) -> bool:
         return False
     if field.is_repeated and written_as == BYTES:
         return True
-    return written_as == _written_as(field)
+    return written_as == type_of(field)
 
 
 def decode(message: bytes, of: Descriptor) -> Values:
@@ -65,7 +65,7 @@ def values_of(message: Message) -> Values:
     """The values of a message that protobuf has read, as `decode` gives them."""
     values = Values()
     for field, value in message.ListFields():
-        if _is_map(field):
+        if is_map(field):
             values[field.name] = {
                 key: values_of(each) if isinstance(each, Message) else each
                 for key, each in value.items()
@@ -90,7 +90,7 @@ def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: 
     inner = field.message_type
     if inner is not None:
         read = decode(wire.bytes(), inner)
-        if _is_map(field):
+        if is_map(field):
             nothing: Any = {} if inner.fields_by_name["value"].message_type is not None else 0
             values.setdefault(field.name, {})[read.get("key", "")] = read.get("value", nothing)
         elif field.is_repeated:
@@ -100,7 +100,7 @@ def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: 
     elif not field.is_repeated:
         values[field.name] = _scalar(wire, field)
     else:
-        packed = written_as == BYTES and _written_as(field) != BYTES
+        packed = written_as == BYTES and type_of(field) != BYTES
         values.setdefault(field.name, []).extend(
             _packed(wire, field) if packed else [_scalar(wire, field)]
         )
@@ -142,11 +142,11 @@ def _scalar(wire: "_Wire", field: FieldDescriptor) -> Any:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _is_map(field: FieldDescriptor) -> bool:
+def is_map(field: FieldDescriptor) -> bool:
     return field.message_type is not None and field.message_type.GetOptions().map_entry
 
 
-def _written_as(field: FieldDescriptor) -> int:
+def type_of(field: FieldDescriptor) -> int:
     if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
         return BYTES
     return FIXED32 if field.type == field.TYPE_FLOAT else VARINT

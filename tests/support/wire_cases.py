@@ -1,9 +1,19 @@
-"""Features as bytes, written in all the ways in which protobuf lets them be written."""
+"""Messages as bytes, written in all the ways in which protobuf lets them be written, and in others.
+
+`request_values` and `update_values` draw what messages say. A `WireWriter` writes it: fields in any
+order, lists packed and not, messages in parts, lengths and numbers in more bytes than they need.
+With flaws, there are fields and entries twice, unknown fields, groups, wrong types, lengths in too
+many bytes, texts that are not UTF-8, huge numbers, numbers that are not finite, and changed bytes.
+"""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import Any
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from grace.index.targeting.schema import TargetingSchema
 from grace.model.definition.spec import (
     BagInput,
     CategoricalInput,
@@ -13,11 +23,112 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from support.encoder_cases import INTERFORMER, T5
+from support.strict_wire import BYTES, REQUEST, UPDATE, Values, is_map, type_of
 
 _LONGEST_LENGTH = 5
 """Bytes of a length that protobuf takes, however small the number in them."""
 
 NAMES = ("hour", "device", "pages", "clicks", "rates", "größe", "a", "b", "action", "x" * 40)
+_OTHER_NAMES = ("mood", "", "a.b", "größe", "a\0b", "x" * 300)
+_NUMBERS = (0, 5, 127, 128, 2**31, 2**32 + 3, 2**35 + 1, 2**63 - 1, 2**63, 2**64 - 1)
+_FLOATS = (0.0, -0.0, 3.4e38, -3.4e38, 1e-45, float("nan"), float("inf"), -float("inf"))
+_TEXTS = (b"", b"*", b"\0", b"a\0b", b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"x" * 300)
+_UNKNOWN = (5, 6, 7, 13, 15, 16, 63, 2047, 536_870_911)
+
+
+def hostile_request(random: Random, spec: ModelSpec, schema: TargetingSchema) -> bytes:
+    """A grace.v1.RetrieveRequest, or nearly: many flaws seldom leave one."""
+    values = request_values(random, spec, schema, wrong=random.choice((0.0, 0.1, 0.4)))
+    message = hostile(random, values, REQUEST)
+    return with_bytes_changed(random, message) if random.random() < 0.06 else message
+
+
+def hostile(random: Random, values: Values, of: Descriptor) -> bytes:
+    return WireWriter(random, random.choice((0.0, 0.001, 0.01, 0.06))).message(values, of)
+
+
+class WireWriter:
+    """`flaws` is the share of places that have one."""
+
+    def __init__(self, random: Random, flaws: float = 0.0) -> None:
+        self._random, self._flaws = random, flaws
+
+    def message(self, values: Mapping[str, Any], of: Descriptor) -> bytes:
+        blocks = [self._field(of.fields_by_name[name], value) for name, value in values.items()]
+        if self._flawed():
+            blocks.append([self._unknown()])
+        if blocks and self._flawed():
+            blocks.append(self._random.choice(blocks))
+        order = [block for block in blocks for _ in block]
+        self._random.shuffle(order)
+        rest = {id(block): iter(block) for block in blocks}
+        message = b"".join(next(rest[id(block)], b"") for block in order)
+        return with_bytes_changed(self._random, message) if self._flawed() else message
+
+    def sized(self, number: int, content: bytes) -> bytes:
+        """A text, message or packed list after its length, now and then in too many bytes."""
+        most = 10 if self._flawed() else _LONGEST_LENGTH
+        return field(number, content, self._random.choice((1, 1, 1, 1, 2, most)))
+
+    def _field(self, field: FieldDescriptor, value: Any) -> list[bytes]:
+        """The pieces of a field, in their order."""
+        inner = field.message_type
+        if inner is None:
+            return self._list(field, value) if field.is_repeated else [self._tagged(field, value)]
+        if is_map(field):
+            parts = [{"key": key, "value": each} for key, each in value.items()]
+        elif field.is_repeated:
+            parts = value
+        else:
+            keys = list(value)
+            cut = self._random.choice((0, 0, 0, 0, self._random.randint(0, len(keys))))
+            halves = (keys[:cut], keys[cut:])
+            parts = [{key: value[key] for key in half} for half in halves if half]
+            if not parts and self._random.random() < 0.5:
+                parts = [{}]
+        return [self.sized(field.number, self.message(part, inner)) for part in parts]
+
+    def _list(self, field: FieldDescriptor, values: Sequence[Any]) -> list[bytes]:
+        """A repeated field in pieces, packed or one by one."""
+        if type_of(field) == BYTES:
+            return [self._tagged(field, value) for value in values]
+        pieces, at = [], 0
+        while at < len(values):
+            if self._random.random() < 0.25:
+                pieces.append(self._tagged(field, values[at]))
+                at += 1
+            else:
+                end = self._random.choice((len(values), self._random.randint(at, len(values))))
+                packed = b"".join(self._content(field, value) for value in values[at:end])
+                pieces.append(self.sized(field.number, packed))
+                at = end
+        return pieces or self._random.choice(([], [self.sized(field.number, b"")]))
+
+    def _tagged(self, field: FieldDescriptor, value: Any) -> bytes:
+        content = self._content(field, value)
+        if type_of(field) == BYTES:
+            return self.sized(field.number, content)
+        kind = self._random.randrange(6) if self._flawed() else type_of(field)
+        return varint(field.number << 3 | kind) + content
+
+    def _content(self, field: FieldDescriptor, value: Any) -> bytes:
+        random, flawed = self._random, self._flawed()
+        if field.type == field.TYPE_STRING:
+            return random.choice(_TEXTS) if flawed else value.encode()
+        if field.type == field.TYPE_FLOAT:
+            return struct.pack("<f", random.choice(_FLOATS) if flawed else value)
+        return varint(random.choice(_NUMBERS) if flawed else value, random.choice((0, 0, 0, 1, 9)))
+
+    def _unknown(self) -> bytes:
+        """An unknown field, whose tag has as many bytes as it needs or some more."""
+        random = self._random
+        number, kind = random.choice(_UNKNOWN), random.choice((0, 0, 1, 2, 2, 3, 4, 5, 6))
+        tag = varint(number << 3 | kind, random.choice((0, 0, 0, 1, 4, 9)))
+        contents = {0: varint(random.choice(_NUMBERS)), 2: b"\2ab", 3: varint(number << 3 | 4)}
+        return tag + contents.get(kind, random.randbytes({1: 8, 5: 4}.get(kind, 0)))
+
+    def _flawed(self) -> bool:
+        return self._random.random() < self._flaws
 
 
 def random_spec(random: Random) -> ModelSpec:
@@ -43,30 +154,67 @@ def random_input(random: Random) -> InputSpec:
     return SequenceInput(random.randint(1, 9), side)
 
 
-def random_wire(random: Random, spec: ModelSpec, flaws: float = 0.0) -> bytes:
-    """Of every declared input or not; with `flaws`, that share of them is not as the model wants.
+def request_values(
+    random: Random, spec: ModelSpec, schema: TargetingSchema, wrong: float = 0.0
+) -> Values:
+    """A request; with `wrong`, that share of its inputs is not as the model wants it."""
+    known = [value for attribute in schema.attributes for value in attribute.values[:9]]
+    values: Values = {
+        "request_id": "r",
+        "user": user_values(random, schema.names, lambda: random.choice((*known, "x"))),
+        "features": feature_values(random, spec, wrong),
+        "max_ads": 7,
+        "priority": "LOW",
+        "include_sids": 1,
+        "strict": random.randrange(2),
+        "exclude_ads": _ids(random),
+        "exclude": {_name(random, schema.entities): {"ids": _ids(random)}},
+        "at_most": {_name(random, schema.entities): random.choice((0, 3, 2**32 + 7))},
+    }
+    often = {"user", "features"}
+    return {name: each for name, each in values.items() if name in often or random.random() < 0.2}
 
-    Without flaws it is what clients send: each name once, and values that the model takes.
-    """
-    entries = []
-    kinds: list[Mapping[str, InputSpec]]
-    kinds = [spec.dense, spec.categorical, spec.bags, spec.sequences]
-    for number, declared in enumerate(kinds, start=1):
-        for name, value in declared.items():
-            if random.random() < 0.15:
-                continue
-            message = _input(random, spec, value, flaws)
-            of_kind = random.randint(1, 4) if random.random() < flaws / 4 else number
-            entries.append(
-                random_field(random, of_kind, _entry(random, name, message, flaws), flaws)
-            )
-            if random.random() < flaws / 4:
-                entries.append(entries[0])
-    while random.random() < 0.2:
-        entry = _entry(random, random.choice(("mood", "", "a.b")), b"", flaws)
-        entries.append(random_field(random, random.randint(1, 4), entry, flaws))
-    random.shuffle(entries)
-    return b"".join(entries)
+
+def user_values(random: Random, names: Sequence[str], value: Callable[[], str]) -> Values:
+    return {
+        _name(random, [name]): {"values": [value() for _ in range(random.choice((0, 1, 1, 2, 5)))]}
+        for name in names
+        if random.random() < 0.8
+    }
+
+
+def feature_values(random: Random, spec: ModelSpec, wrong: float = 0.0) -> Values:
+    kinds = ("dense", "categorical", "bags", "sequences")
+    features: Values = {kind: {} for kind in kinds}
+    for kind in kinds:
+        for name, declared in getattr(spec, kind).items():
+            if random.random() < 0.85:
+                is_wrong = random.random() < wrong
+                features[kind][_name(random, [name])] = _input(random, spec, declared, is_wrong)
+                if random.random() < wrong / 4:
+                    features[random.choice(kinds)][name] = {}
+    return features
+
+
+def update_values(random: Random, levels: Sequence[str], ids: Sequence[int]) -> Values:
+    def some() -> list[int]:
+        return [random.choice(ids) for _ in range(random.choice((0, 1, 2, 9)))]
+
+    def of_levels() -> Values:
+        return {random.choice(levels): {"ids": some()} for _ in range(random.choice((0, 1, 3)))}
+
+    def weight() -> Values:
+        return {"ad_id": random.randrange(999), "weight": random.choice(_FLOATS[:5])}
+
+    kind = random.choice((*[1] * 9, *[2] * 3, random.choice((0, 3, 2**32 + 1, 2**64 - 1))))
+    values: Values = {"sequence": random.choice((0, *ids, *ids)), "kind": kind, "stop": of_levels()}
+    if kind == 1 or random.random() < 0.2:
+        values |= {"resume": of_levels(), "unweight": random.choice(([], [], some()))}
+    return values | {"weights": [weight() for _ in range(random.choice((0, 1, 9)))]}
+
+
+def hostile_update(random: Random, levels: Sequence[str], ids: Sequence[int]) -> bytes:
+    return hostile(random, update_values(random, levels, ids), UPDATE)
 
 
 def with_bytes_changed(random: Random, message: bytes) -> bytes:
@@ -98,29 +246,6 @@ def varint(value: int, more: int = 0) -> bytes:
     return bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])
 
 
-def written(
-    random: Random,
-    number: int,
-    values: Sequence[float],
-    encode: Callable[[float], bytes],
-    kind: int,
-) -> list[bytes]:
-    """A repeated field in pieces, packed or one by one."""
-    pieces = []
-    at = 0
-    while at < len(values):
-        if random.random() < 0.25:
-            pieces.append(varint(number << 3 | kind) + encode(values[at]))
-            at += 1
-        else:
-            end = len(values) if random.random() < 0.8 else random.randint(at, len(values))
-            pieces.append(random_field(random, number, b"".join(map(encode, values[at:end]))))
-            at = end
-    if not values and random.random() < 0.3:
-        pieces.append(random_field(random, number, b""))
-    return pieces
-
-
 def field(number: int, content: bytes, length_bytes: int = 1) -> bytes:
     """Return a text, message or packed list after its length, which has at least `length_bytes`."""
     length = varint(len(content))
@@ -128,42 +253,30 @@ def field(number: int, content: bytes, length_bytes: int = 1) -> bytes:
     return varint(number << 3 | 2) + length + content
 
 
-def random_field(random: Random, number: int, content: bytes, flaws: float = 0.0) -> bytes:
-    """Behind a length in more bytes than it needs, now and then; with flaws, in too many."""
-    if random.random() < flaws / 8:
-        return field(number, content, random.randint(_LONGEST_LENGTH + 1, 10))
-    return field(number, content, random.choice((1, 1, 1, 1, 2, _LONGEST_LENGTH)))
+def _name(random: Random, names: Sequence[str]) -> str:
+    return random.choice(_OTHER_NAMES if not names or random.random() < 0.1 else names)
 
 
-def _entry(random: Random, name: str, message: bytes, flaws: float) -> bytes:
-    parts = [random_field(random, 1, name.encode(), flaws), random_field(random, 2, message, flaws)]
-    if random.random() < 0.3:
-        parts.reverse()
-    if random.random() < flaws / 4:
-        parts.append(random.choice(parts))
-    if not message and random.random() < 0.3:
-        return parts[0]
-    return b"".join(parts)
+def _ids(random: Random) -> list[int]:
+    return [random.choice((*_NUMBERS, 1, 2, 3)) for _ in range(random.choice((0, 1, 3, 9)))]
 
 
-def _input(random: Random, spec: ModelSpec, value: InputSpec, flaws: float) -> bytes:
-    wrong = random.random() < flaws
-    empty = random.random() < 0.2
+def _input(random: Random, spec: ModelSpec, value: InputSpec, wrong: bool) -> Values:
+    if isinstance(value, SequenceInput):
+        return _events(random, spec, value, wrong)
     if isinstance(value, DenseInput):
         size = random.randint(0, 4) if wrong else value.size
         numbers = [random.choice((0.0, -3.25, random.uniform(-99, 99))) for _ in range(size)]
-        return b"".join(written(random, 1, [] if empty else numbers, _float, 5))
+        return {"values": random.choice(([], *[numbers] * 4))}
     if isinstance(value, CategoricalInput):
         bound = 2**63 if wrong else value.cardinality
         ids = [random.randrange(bound) for _ in range(2 if wrong and random.random() < 0.5 else 1)]
-    elif isinstance(value, BagInput):
-        ids = [random.randint(-(2**63), 2**63 - 1) for _ in range(random.randint(0, 7))]
     else:
-        return _events(random, spec, value, wrong)
-    return b"".join(_integers(random, 1, [] if empty else ids))
+        ids = [random.randint(-(2**63), 2**63 - 1) for _ in range(random.randint(0, 7))]
+    return {"ids": random.choice(([], *[ids] * 4))}
 
 
-def _events(random: Random, spec: ModelSpec, value: SequenceInput, wrong: bool) -> bytes:
+def _events(random: Random, spec: ModelSpec, value: SequenceInput, wrong: bool) -> Values:
     events = random.randint(0, 2 * value.max_length)
     tokens = [random.randrange(size) for _ in range(events) for size in spec.vocab_sizes]
     newest = 2 ** random.randint(0, 63) - 1
@@ -175,19 +288,7 @@ def _events(random: Random, spec: ModelSpec, value: SequenceInput, wrong: bool) 
     if wrong:
         spoilt = random.choice((tokens, times, *side.values()))
         spoilt[: random.randint(0, 2)] = [random.choice((-1, 6, 2**32, 2**63 - 1, 2**35 + 1))]
-    fields = [*_integers(random, 1, tokens), *_integers(random, 2, times)]
     if random.random() < 0.1:
         side["price"] = [1]
-    for name, ids in side.items():
-        entry = _entry(random, name, b"".join(_integers(random, 1, ids)), 0.1 * wrong)
-        fields.insert(random.randint(0, len(fields)), random_field(random, 3, entry, 0.1 * wrong))
-    return b"".join(fields)
-
-
-def _integers(random: Random, number: int, values: Sequence[int]) -> list[bytes]:
-    more = random.choice((0, 0, 0, 1, 9))
-    return written(random, number, values, lambda value: varint(int(value), more), 0)
-
-
-def _float(value: float) -> bytes:
-    return struct.pack("<f", value)
+    sides = {name: {"ids": ids} for name, ids in side.items()}
+    return {"sids": tokens, "timestamps_ms": times, "side": sides}

@@ -1,6 +1,5 @@
 // Protocol buffers' wire format. Malformed is what protobuf's own decoder (upb) refuses, too. Both
-// drop the same bits of numbers that are too long. UnknownField is what that decoder skips or
-// drops: the server refuses a request that it cannot read whole.
+// drop the same bits of numbers that are too long.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +12,6 @@
 namespace grace::wire {
 
 struct Malformed {};
-
-// A field that a message does not have, or that has another wire type.
-struct UnknownField {
-  uint32_t tag;
-};
 
 inline void require_formed(bool condition) {
   if (!condition) throw Malformed{};
@@ -54,6 +48,13 @@ class Reader {
     const uint32_t tag = any_tag();
     require_formed(tag >= 0x08);
     return tag;
+  }
+
+  // Takes a tag of one byte, if that comes next.
+  bool take_tag(uint32_t tag) {
+    const bool comes = !done() && *at_ == tag;
+    if (comes) ++at_;
+    return comes;
   }
 
   // At most ten bytes; bits beyond 64 are lost.
@@ -138,39 +139,6 @@ void each_field(Reader message, Take&& take) {
     const uint32_t tag = message.tag();
     if (!take(message, tag)) message.skip(tag);
   }
-}
-
-// Does this for a whole message, and throws UnknownField for a field that take does not read.
-template <typename Take>
-void every_field(Reader message, Take&& take) {
-  each_field(message, [&](Reader& fields, uint32_t tag) {
-    if (take(fields, tag)) return true;
-    const uint32_t written_as = tag & 7;
-    require_formed(written_as <= kFixed32 && written_as != kEndGroup);
-    throw UnknownField{tag};
-  });
-}
-
-// Reads an entry of a map from texts to messages: calls take(part) for each part of its message, of
-// which there may be several, to be merged, or none.
-template <typename Take>
-void read_entry(Reader entry, std::string_view& name, Take&& take) {
-  every_field(entry, [&](Reader& fields, uint32_t tag) {
-    if (tag == tag_of(1, kBytes)) {
-      name = fields.utf8();
-    } else if (tag == tag_of(2, kBytes)) {
-      take(fields.bytes());
-    } else {
-      return false;
-    }
-    return true;
-  });
-}
-
-inline std::string_view name_of(Reader entry) {
-  std::string_view name;
-  read_entry(entry, name, [](Reader) {});
-  return name;
 }
 
 // Calls take(value) for what follows `tag` if that is the repeated integer field `field`, one value

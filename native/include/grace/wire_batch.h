@@ -1,5 +1,4 @@
-// The parts that all readers of a grace.v1.RetrieveRequest share: field numbers, undeclared names,
-// and batches of messages.
+// Batches of requests, each of which fills one row.
 #pragma once
 
 #include <algorithm>
@@ -9,28 +8,9 @@
 
 #include "grace/abi.h"
 #include "grace/parallel.h"
-#include "grace/wire.h"
-#include "grace/wire_faults.h"
-#include "grace/wire_maps.h"
+#include "grace/wire_spans.h"
 
 namespace grace::wire {
-
-// Field numbers of RetrieveRequest.
-enum : uint32_t {
-  kRequestId = 1,
-  kModel = 2,
-  kSidSpace = 3,
-  kUserEntry = 4,
-  kFeaturesMessage = 5,
-  kMaxAds = 6,
-  kProfile = 7,
-  kPriority = 8,
-  kExcludeAds = 9,
-  kIncludeSids = 10,
-  kExcludeEntry = 11,
-  kAtMostEntry = 12,
-  kStrict = 13,
-};
 
 constexpr int64_t kUnknownNumbers = 5;
 
@@ -39,9 +19,9 @@ class UnknownNames {
  public:
   explicit UnknownNames(const char* message) : message_(message) {}
 
-  void add(Field kind, std::string_view name, std::string_view side = {}) {
+  void add(const Entry& entry) {
     int64_t numbers[kFaultNumbers];
-    write_fault({Wrong::kNothing, kind, 0, 0, name, side}, message_, numbers);
+    write_fault(entry.fault(Wrong::kNothing, entry.map, 0), message_, numbers);
     numbers_.insert(numbers_.end(), numbers + 1, numbers + 1 + kUnknownNumbers);
   }
 
@@ -74,34 +54,29 @@ struct Batch {
   int64_t* unknown_ends;
 };
 
-// Calls read(message, row, unknown) for every row, in order if there is one thread; it may throw
-// Fault, UnknownField or Malformed.
+// Passes over `field` of every request and calls read(spans, row, unknown) for its row, in order if
+// there is one thread; it may throw Fault.
 template <typename Read>
-void read_batch(const Batch& batch, Workers& workers, Read&& read) {
+void read_batch(const Batch& batch, Field field, Workers& workers, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
   std::vector<UnknownNames> unknown(batch.messages, batch.messages + batch.requests);
   workers.run(batch.size, [&](int64_t b) {
-    UnknownNames dropped(nullptr);
-    if (b >= batch.requests) {
-      read(Reader(), b, dropped);
-      return;
-    }
-    int64_t* fault = batch.faults + b * kFaultNumbers;
-    const auto refuse = [&](const Fault& found) {
-      write_fault(found, batch.messages[b], fault);
-      unknown[b].clear();
-      read(Reader(), b, dropped);
+    thread_local Spans spans;
+    const auto read_row = [&](Reader message, UnknownNames& names) {
+      spans.read(message, Field::kRequest, field);
+      read(spans, b, names);
     };
-    write_fault({Wrong::kNothing}, batch.messages[b], fault);
+    UnknownNames dropped(nullptr);
+    if (b >= batch.requests) return read_row(Reader(), dropped);
+    Fault found{Wrong::kNothing};
     try {
-      read(Reader(batch.messages[b], batch.sizes[b]), b, unknown[b]);
-    } catch (const Fault& found) {
-      refuse(found);
-    } catch (const UnknownField& found) {
-      refuse(unknown_field(found.tag, Field::kWholeMessage));
-    } catch (const Malformed&) {
-      refuse({Wrong::kMalformed});
+      read_row(Reader(batch.messages[b], batch.sizes[b]), unknown[b]);
+    } catch (const Fault& fault) {
+      found = fault;
+      unknown[b].clear();
+      read_row(Reader(), dropped);
     }
+    write_fault(found, batch.messages[b], batch.faults + b * kFaultNumbers);
   });
   int64_t listed = 0;
   for (int64_t b = 0; b < batch.requests; ++b) {

@@ -1,0 +1,177 @@
+// The one pass over a message's bytes: it checks all of them against the table of fields, and says
+// where the entries of maps are and how much is in them. All readers of requests begin with it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "grace/wire.h"
+#include "grace/wire_fields.h"
+
+namespace grace::wire {
+
+// What is wrong with a message. The names are part of it, or empty.
+struct Fault {
+  Wrong wrong;
+  Field field = Field::kNone;
+  int64_t value = 0;
+  int64_t limit = 0;
+  std::string_view name = {};
+  std::string_view side = {};
+  int64_t place = 0;
+};
+
+constexpr int64_t kFaultNumbers = 9;
+
+// Writes the numbers of which native/wire.py makes an error; names by where they are in `message`.
+void write_fault(const Fault& fault, const char* message, int64_t* out);
+
+// The value of kNotFinite: 0 for NaN, else the sign of the infinity.
+inline int64_t code_of(float not_finite) {
+  return not_finite != not_finite ? 0 : not_finite > 0 ? 1 : -1;
+}
+
+// Settings by `Limit`, and how many tokens an event has.
+struct Limits {
+  const int64_t* settings;
+  int64_t sid_length;
+};
+
+constexpr uint32_t kEntryFields = 4;  // the most fields of the message of a map's entry
+
+// The last entry of its name in a map.
+struct Entry {
+  Field map = Field::kNone;
+  std::string_view of;  // the name of the entry that has it, if a map within an entry has it
+  std::string_view name;
+  Reader bytes;
+  int64_t numbers[kEntryFields] = {};  // by field: the length of a list, or a number
+  int64_t longest = 0;                 // the bytes of its longest text
+  float not_finite = 0;                // the first number that is not
+  size_t parent = 0;                   // the `place` of the entry that has it
+  size_t place = 0;                    // not 0 if its message has an entry
+
+  int64_t number(Field field) const { return numbers[row_of(field).number - 1]; }
+
+  // A fault of this entry, or of a field in it.
+  Fault fault(Wrong wrong, Field field, int64_t value, int64_t limit = 0) const {
+    return parent == 0 ? Fault{wrong, field, value, limit, name}
+                       : Fault{wrong, field, value, limit, of, name};
+  }
+};
+
+inline const Entry kNoEntry;
+
+// By map, then by name.
+inline bool comes_before(const Entry* a, const Entry* b) {
+  return a->map != b->map ? a->map < b->map : a->name < b->name;
+}
+
+// The entries of one map, of which the last one of each name counts.
+class Entries {
+ public:
+  void clear();
+  void put(const Entry& entry);
+
+  // Orders them by the name that they are `of`, then by their own. Nothing may be put after it.
+  void order();
+
+  // Keeps those for which keep(entry) is true. Nothing may be put after it.
+  template <typename Keep>
+  void keep_if(Keep&& keep) {
+    const auto drop = [&](const Entry& entry) { return !keep(entry); };
+    entries_.erase(std::remove_if(entries_.begin(), entries_.end(), drop), entries_.end());
+  }
+
+  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
+  std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
+  std::vector<Entry>::const_iterator end() const { return entries_.end(); }
+  std::vector<Entry>::iterator begin() { return entries_.begin(); }
+  std::vector<Entry>::iterator end() { return entries_.end(); }
+
+ private:
+  Entry* find(const Entry& entry);
+  size_t cell_of(const Entry& entry) const;
+
+  std::vector<Entry> entries_;
+  std::vector<int32_t> cells_;  // a power of two, at most half of them taken; none for few entries
+};
+
+class Spans {
+ public:
+  // Reads the message of row `root`; with `only`, that field of it and no other. Throws the first
+  // Fault in the bytes: they are malformed, or have a field that the table does not have.
+  void read(Reader message, Field root, Field only = Field::kNone);
+
+  // Throws the first Fault in the order of the table, in maps in the order of names.
+  void check(const Limits& limits);
+
+  // Of a field outside of maps: a number, or the length of a list.
+  int64_t number(Field field) const { return numbers_[index_of(field)]; }
+  std::string_view text(Field field) const { return texts_[index_of(field)]; }
+
+  // In any order, until they are ordered.
+  const Entries& entries(Field map) const { return maps_[index_of(map)]; }
+  Entries& entries(Field map) { return maps_[index_of(map)]; }
+
+ private:
+  void read_message(Reader message, Field within, Entry* in);
+  void read_field(Reader& message, const Row& row, uint32_t tag, Entry* in);
+  void read_entry(Reader bytes, const Row& row, Entry* in);
+  void drop_entries_of_replaced_ones();
+  void check_as_ordered(const Limits& limits) const;
+
+  Field root_ = Field::kNone;
+  Field only_ = Field::kNone;
+  Field outermost_ = Field::kNone;  // the field of the root that is being read
+  int64_t numbers_[kFields];
+  std::string_view texts_[kFields];
+  Entries maps_[kFields];
+  size_t places_ = 0;
+};
+
+// Calls take(message, tag) for each field of the message of an entry that the pass has read.
+template <typename Take>
+void each_field_of(const Entry& entry, Take&& take) {
+  each_field(entry.bytes, [&](Reader& fields, uint32_t tag) {
+    if (tag != tag_of(2, kBytes)) return false;
+    each_field(fields.bytes(), take);
+    return true;
+  });
+}
+
+// Calls take(value) for each value of a list in it.
+template <typename Take>
+void each_integer(const Entry& entry, Field list, Take&& take) {
+  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
+    return take_integers(fields, tag, row_of(list).number, take);
+  });
+}
+
+// Copies them: as many as the pass has counted.
+template <typename Integer>
+void copy_integers(const Entry& entry, Field list, std::vector<Integer>& integers) {
+  integers.resize(static_cast<size_t>(entry.number(list)));
+  Integer* next = integers.data();
+  each_integer(entry, list, [&](uint64_t each) { *next++ = static_cast<Integer>(each); });
+}
+
+template <typename Take>
+void each_float(const Entry& entry, Field list, Take&& take) {
+  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
+    return take_floats(fields, tag, row_of(list).number, take);
+  });
+}
+
+template <typename Take>
+void each_text(const Entry& entry, Field list, Take&& take) {
+  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
+    if (tag != tag_of(row_of(list).number, kBytes)) return false;
+    take(fields.bytes().text());
+    return true;
+  });
+}
+
+}  // namespace grace::wire

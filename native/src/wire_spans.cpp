@@ -1,0 +1,317 @@
+#include "grace/wire_spans.h"
+
+#include <array>
+#include <cmath>
+#include <optional>
+#include <random>
+
+#include "grace/xxh3.h"
+
+namespace grace::wire {
+
+namespace {
+
+constexpr int32_t kFree = -1;
+constexpr size_t kFew = 16;  // entries among which comparing names is faster than hashing
+
+bool is_map(const Row& row) { return row.kind == Kind::kMap || row.kind == Kind::kNumberMap; }
+
+// The rows of every message, by field number: 0 for a field that it does not have.
+constexpr auto make_rows_by_number() {
+  std::array<std::array<uint8_t, kMostNumber + 1>, kFields> rows{};
+  for (const Row& row : kRows) {
+    if (row.number > 0) {
+      rows[index_of(row.within)][row.number] = static_cast<uint8_t>(index_of(row.field));
+    }
+  }
+  return rows;
+}
+constexpr auto kRowsByNumber = make_rows_by_number();
+
+constexpr bool table_is_sound() {
+  for (const Row& row : kRows) {
+    const Kind within = row_of(row.within).kind;
+    const bool has_text = row.kind == Kind::kTexts || row.kind == Kind::kFloats;
+    if (row.number > (within == Kind::kMap ? kEntryFields : kMostNumber)) return false;
+    if (has_text && within != Kind::kMap) return false;
+    if (row.kind == Kind::kText && within == Kind::kMap) return false;
+    if (row.total != Field::kNone && row.total <= row.field) return false;
+  }
+  return true;
+}
+static_assert(table_is_sound(), "a row of wire_fields.h has no place in what the pass keeps");
+
+bool is_written_as(Kind kind, uint32_t written_as) {
+  switch (kind) {
+    case Kind::kNumber:
+    case Kind::kNumber32:
+    case Kind::kEnum:
+    case Kind::kBool:
+      return written_as == kVarint;
+    case Kind::kFloat:
+      return written_as == kFixed32;
+    case Kind::kIntegers:
+      return written_as == kVarint || written_as == kBytes;
+    case Kind::kFloats:
+      return written_as == kFixed32 || written_as == kBytes;
+    default:
+      return written_as == kBytes;
+  }
+}
+
+Fault unknown_field(uint32_t tag, Field within) {
+  const uint32_t written_as = tag & 7;
+  require_formed(written_as <= kFixed32 && written_as != kEndGroup);
+  return {Wrong::kUnknownField, within, tag >> 3, written_as};
+}
+
+// Names have other hashes in every process: no caller can choose names that collide.
+uint64_t seed_of_this_process() {
+  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
+  return seed;
+}
+
+int64_t size_of(std::string_view text) { return static_cast<int64_t>(text.size()); }
+
+}  // namespace
+
+void write_fault(const Fault& fault, const char* message, int64_t* out) {
+  const auto begin = [&](std::string_view name) {
+    return name.empty() ? int64_t{0} : static_cast<int64_t>(name.data() - message);
+  };
+  const int64_t numbers[kFaultNumbers] = {
+      static_cast<int64_t>(fault.wrong),
+      static_cast<int64_t>(fault.field),
+      begin(fault.name),
+      size_of(fault.name),
+      begin(fault.side),
+      size_of(fault.side),
+      fault.value,
+      fault.limit,
+      fault.place,
+  };
+  std::copy_n(numbers, kFaultNumbers, out);
+}
+
+void Entries::clear() {
+  entries_.clear();
+  cells_.clear();
+}
+
+void Entries::put(const Entry& entry) {
+  if (Entry* there = find(entry)) {
+    *there = entry;
+    return;
+  }
+  const size_t size = entries_.size() + 1;
+  if (!cells_.empty()) cells_[cell_of(entry)] = static_cast<int32_t>(size - 1);
+  entries_.push_back(entry);
+  if (size <= kFew || 2 * size <= cells_.size()) return;
+  cells_.assign(std::max<size_t>(64, 2 * cells_.size()), kFree);
+  for (size_t i = 0; i < size; ++i) cells_[cell_of(entries_[i])] = static_cast<int32_t>(i);
+}
+
+Entry* Entries::find(const Entry& entry) {
+  if (cells_.empty()) {
+    for (Entry& there : entries_) {
+      if (there.name == entry.name && there.parent == entry.parent) return &there;
+    }
+    return nullptr;
+  }
+  const int32_t cell = cells_[cell_of(entry)];
+  return cell == kFree ? nullptr : &entries_[cell];
+}
+
+size_t Entries::cell_of(const Entry& entry) const {
+  const size_t mask = cells_.size() - 1;
+  size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
+  while (cells_[at] != kFree) {
+    const Entry& there = entries_[cells_[at]];
+    if (there.parent == entry.parent && there.name == entry.name) break;
+    at = (at + 1) & mask;
+  }
+  return at;
+}
+
+void Entries::order() {
+  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
+    const int order = a.of.compare(b.of);
+    return order != 0 ? order < 0 : a.name < b.name;
+  });
+}
+
+void Spans::read(Reader message, Field root, Field only) {
+  root_ = outermost_ = root;
+  only_ = only;
+  std::fill_n(numbers_, kFields, 0);
+  std::fill_n(texts_, kFields, std::string_view());
+  for (Entries& map : maps_) map.clear();
+  places_ = 0;
+  try {
+    read_message(message, root, nullptr);
+  } catch (const Malformed&) {
+    throw Fault{Wrong::kMalformed, root};
+  }
+  if (places_ > 0) drop_entries_of_replaced_ones();
+}
+
+void Spans::read_message(Reader message, Field within, Entry* in) {
+  while (!message.done()) {
+    const uint32_t tag = message.tag();
+    const uint32_t number = tag >> 3;
+    const Row& row = kRows[number <= kMostNumber ? kRowsByNumber[index_of(within)][number] : 0];
+    if (within == root_) {
+      if (only_ != Field::kNone && row.field != only_) {
+        message.skip(tag);
+        continue;
+      }
+      outermost_ = row.field;
+    }
+    if (row.field == Field::kNone || !is_written_as(row.kind, tag & 7)) {
+      throw unknown_field(tag, within == root_ ? root_ : outermost_);
+    }
+    read_field(message, row, tag, in);
+  }
+}
+
+void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in) {
+  int64_t& number = in ? in->numbers[row.number - 1] : numbers_[index_of(row.field)];
+  switch (row.kind) {
+    case Kind::kMessage:
+      return read_message(message.bytes(), row.field, in);
+    case Kind::kMap:
+    case Kind::kNumberMap:
+      return read_entry(message.bytes(), row, in);
+    case Kind::kRecords:
+      do {
+        ++number;
+        read_message(message.bytes(), row.field, nullptr);
+      } while (message.take_tag(tag));
+      return;
+    case Kind::kOpaque:
+      number += message.bytes().left();
+      return;
+    case Kind::kText:
+      texts_[index_of(row.field)] = message.utf8();
+      return;
+    case Kind::kTexts:
+      do {
+        ++number;
+        in->longest = std::max(in->longest, size_of(message.utf8()));
+      } while (message.take_tag(tag));
+      return;
+    case Kind::kNumber:
+      number = static_cast<int64_t>(message.varint());
+      return;
+    case Kind::kNumber32:
+      number = static_cast<uint32_t>(message.varint());
+      return;
+    case Kind::kEnum:
+      number = static_cast<int32_t>(message.varint());
+      return;
+    case Kind::kBool:
+      number = message.varint() != 0;
+      return;
+    case Kind::kFloat:
+      message.fixed32();
+      return;
+    case Kind::kIntegers:
+      count_integers(message, tag, row.number, number);
+      return;
+    case Kind::kFloats:
+      take_floats(message, tag, row.number, [&](float value) {
+        ++number;
+        if (!std::isfinite(value) && in->not_finite == 0) in->not_finite = value;
+      });
+      return;
+    case Kind::kTotal:
+      return;
+  }
+}
+
+// An entry has its name as field 1 and its value as field 2: a message, maybe in several parts, or
+// a number.
+void Spans::read_entry(Reader bytes, const Row& row, Entry* in) {
+  Entry entry;
+  entry.map = row.field;
+  entry.bytes = bytes;
+  if (in != nullptr) {
+    if (in->place == 0) in->place = ++places_;
+    entry.parent = in->place;
+  }
+  while (!bytes.done()) {
+    const uint32_t tag = bytes.tag();
+    if (tag == tag_of(1, kBytes)) {
+      entry.name = bytes.utf8();
+    } else if (tag == tag_of(2, kBytes) && row.kind == Kind::kMap) {
+      read_message(bytes.bytes(), row.field, &entry);
+    } else if (tag == tag_of(2, kVarint) && row.kind == Kind::kNumberMap) {
+      entry.numbers[0] = static_cast<uint32_t>(bytes.varint());
+    } else {
+      throw unknown_field(tag, outermost_);
+    }
+  }
+  entries(row.field).put(entry);
+}
+
+// An entry within an entry that a later one of the same name replaced is gone with it.
+void Spans::drop_entries_of_replaced_ones() {
+  std::vector<std::optional<std::string_view>> names(places_ + 1);
+  for (const Entries& map : maps_) {
+    for (const Entry& entry : map) names[entry.place] = entry.name;
+  }
+  names[0] = "";
+  for (Entries& map : maps_) {
+    map.keep_if([&](const Entry& entry) { return names[entry.parent].has_value(); });
+    for (Entry& entry : map) entry.of = *names[entry.parent];
+  }
+}
+
+void Spans::check(const Limits& limits) {
+  try {
+    check_as_ordered(limits);
+  } catch (const Fault&) {  // which need not be the first one
+    for (Entries& map : maps_) map.order();
+    check_as_ordered(limits);
+  }
+}
+
+void Spans::check_as_ordered(const Limits& limits) const {
+  const int64_t value_bytes = limits.settings[index_of(Limit::value_bytes)];
+  int64_t totals[kFields] = {};
+  for (const Row& row : kRows) {
+    const int64_t most = limits.settings[index_of(row.limit)];
+    const auto check = [&](int64_t value, const Entry& entry) {
+      totals[index_of(row.total)] += value;
+      if (row.limit != Limit::none && value > most) {
+        throw entry.fault(Wrong::kTooMany, row.field, value, most);
+      }
+    };
+    if (row_of(row.within).kind == Kind::kMap && !is_map(row)) {
+      for (const Entry& entry : entries(row.within)) {
+        const int64_t of_one = row.field == Field::kSids ? limits.sid_length : 1;
+        check((entry.number(row.field) + of_one - 1) / of_one, entry);
+        if (row.kind == Kind::kTexts && entry.longest > value_bytes) {
+          throw entry.fault(Wrong::kLongValue, row.field, entry.longest, value_bytes);
+        }
+        if (row.kind == Kind::kFloats && entry.not_finite != 0) {
+          throw entry.fault(Wrong::kNotFinite, row.field, code_of(entry.not_finite));
+        }
+      }
+    } else if (is_map(row)) {
+      check(entries(row.field).size(), {});
+      for (const Entry& entry : entries(row.field)) {
+        const int64_t size = size_of(entry.name);
+        if (size > value_bytes) {
+          throw Fault{Wrong::kLongName, row.field, size, value_bytes, entry.of};
+        }
+      }
+    } else if (row.kind == Kind::kText) {
+      check(size_of(text(row.field)), {});
+    } else {
+      check(row.kind == Kind::kTotal ? totals[index_of(row.field)] : number(row.field), {});
+    }
+  }
+}
+
+}  // namespace grace::wire
