@@ -121,13 +121,12 @@ def _ways(rows: Rows) -> str:
 
 
 def _own_ways(rows: Rows) -> str:
-    """Return the study's columns for your own snapshots."""
+    """Return the study's columns for your own snapshot."""
     first = rows[0]
     size = f"{first['sids_of_catalogue']:,} SIDs, {first['ads_of_catalogue']:,} ads. "
     return f"{size}Means of {first['users']} requests.\n\n" + table_of(
         rows,
         ("", lambda x: WAYS[x["mode"]]),
-        ("snapshot", "{snapshot}"),
         ("generated ads", "{generated_ads:,.0f}"),
         ("eligible ads", "**{eligible_ads:,.0f}**"),
         ("of generated, %", "{final_pct:.1f}"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, Without, numbers, require_known
+from grace.cli.options import AsJson, Without, numbers
 from grace.cli.progress import progress_bars
 from grace.configs.errors import CoverageError, InputError
 from grace.configs.extras import install_command
@@ -55,24 +55,6 @@ def build(
             help="Parquet that numbers ads of any id, and keeps their numbers. Default: "
             "tables.yaml, or ids are integers.",
         ),
-    ] = None,
-    matchers: Annotated[
-        str,
-        typer.Option(
-            help="What decoding tests at each node: exact, cd (nothing), union, static or dynamic."
-        ),
-    ] = "exact",
-    k: Annotated[
-        str | None,
-        typer.Option("--k", help="static: partitions of a node at each token, as 64,64,32,8."),
-    ] = None,
-    fill_target: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="dynamic: the mean fill to reach. Default: 0.25."),
-    ] = None,
-    k_max: Annotated[
-        int | None,
-        typer.Option(min=1, help="dynamic: most partitions, a power of two. Default: 32."),
     ] = None,
     sid_space: Annotated[
         str | None, typer.Option(help="Name of the SID space. Default: the Parquet metadata.")
@@ -142,8 +124,6 @@ def build(
     chosen: dict[str, Any] = {} if threads is None else {"threads": threads}
     spec = replace(
         _spec(data, ads, targeting, sids, id_map, root),
-        mode=_mode(matchers),
-        k_way=_k_way(k, fill_target, k_max),
         sid_space=sid_space,
         vocab_sizes=numbers(vocab_sizes, "--vocab-sizes", "512,512,512,512"),
         version=version,
@@ -284,33 +264,3 @@ def _send_token_if_there() -> None:
 
 def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _mode(name: str) -> Any:
-    from grace.index.matchers.modes import MatcherMode
-
-    require_known(name, tuple(MatcherMode), "--matchers")
-    return MatcherMode(name)
-
-
-def _k_way(k: str | None, fill_target: float | None, k_max: int | None) -> Any:
-    """Return the k-way settings of the options; the build checks that they suit the mode."""
-    from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, StaticKWay
-
-    widths = numbers(k, "--k", "64,64,32,8")
-    chosen: dict[str, int] = {}
-    if fill_target is not None:
-        chosen["fill_target_millionths"] = round(fill_target * FILL_UNIT)
-    if k_max is not None:
-        chosen["k_max"] = k_max
-    if widths is not None and chosen:
-        raise typer.BadParameter(
-            "is for static matchers, --fill-target and --k-max for dynamic ones", param_hint="--k"
-        )
-    try:
-        if widths is not None:
-            return StaticKWay(widths)
-        return DynamicKWay(**chosen) if chosen else None
-    except ValueError as error:
-        hint = "--k" if widths is not None else "--k-max"
-        raise typer.BadParameter(str(error), param_hint=hint) from None

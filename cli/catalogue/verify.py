@@ -19,17 +19,15 @@ def verify(
     ] = None,
     deep: Annotated[
         bool,
-        typer.Option(
-            "--deep", help="Derive all matchers and ids from the ads' rules again, and compare."
-        ),
+        typer.Option("--deep", help="Build all arrays from the ads' rules again, and compare."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check sizes, digests and structure of a snapshot. Exit code 1 names the file and the fault.
+    """Check sizes, digests and arrays of a snapshot. Exit code 1 names the file and the fault.
 
     Example: `grace verify snapshots --deep`
     """
-    from grace.index.storage import verify_snapshot
+    from grace.index.verify import verify_snapshot
 
     try:
         report = verify_snapshot(path, version, deep=deep)
@@ -46,7 +44,7 @@ def verify(
     print(
         f"ok: {report.path}: version {report.version}{current}, {report.files} arrays, "
         f"{report.bytes:,} bytes, {counts.nodes_per_level[-1]:,} SIDs, {counts.ads:,} ads, "
-        f"{counts.rules:,} rules, matchers {report.mode}"
+        f"{counts.rules:,} rules"
     )
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -65,11 +65,11 @@ def bench(
         Path | None, typer.Option(help="Folder of catalogues that several commands share.")
     ] = None,
     snapshots: Annotated[
-        list[Path] | None,
-        typer.Option(help="eligibility: ROOT or ROOT/VERSION of your own; repeatable."),
+        Path | None,
+        typer.Option(help="eligibility: ROOT or ROOT/VERSION of your own. --only names modes."),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="With --snapshots: the model that they serve.")
+        Path | None, typer.Option(help="With --snapshots: the model that serves it.")
     ] = None,
     requests: Annotated[
         Path | None, typer.Option(help="With --snapshots: requests, as JSON lines.")
@@ -89,7 +89,7 @@ def bench(
     load. fleet: one server per GPU, with Envoy in front. budget: the decode loop, kernel by kernel.
     others: other systems, side by side. overlap: the share of results that stays the same in lower
     precision; trains a model first. eligibility: what each way to decode returns to users, for
-    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on snapshots of your own.
+    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on your own snapshot.
     The file, and standard output with --json, get each row as soon as it is measured. Without
     --json, the tables follow at the end.
 
@@ -139,23 +139,26 @@ def bench(
 
 def _own_rows(
     options: "BenchOptions",
-    snapshots: list[Path] | None,
+    snapshots: Path | None,
     checkpoint: Path | None,
     requests: Path | None,
     config: Path | None,
 ) -> "Iterator[Row]":
-    """Compare the modes of the caller's own snapshots."""
+    """Compare modes on the caller's own snapshot."""
     from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
+    from grace.configs.eligibility import Eligibility
     from grace.configs.serving import load_serving_config
 
     if options.table != "eligibility":
         raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
-    if options.sids or options.users or options.only:
-        raise InputError("--sids, --users, --only: --snapshots decides them; leave them out")
-    if not snapshots or checkpoint is None or requests is None or config is None:
+    if options.sids or options.users:
+        raise InputError("--sids, --users: --snapshots decides them; leave them out")
+    if snapshots is None or checkpoint is None or requests is None or config is None:
         raise InputError(
             "--snapshots, --checkpoint, --requests and --config belong together: give all four"
         )
-    generation = load_serving_config(config, snapshots[0], checkpoint).generation
+    generation = load_serving_config(config, snapshots, checkpoint).generation
     profile = generation.profiles[generation.default_profile]
-    return measure(OwnCatalogue(tuple(snapshots), checkpoint, requests, profile), options.device)
+    modes = tuple(map(Eligibility.of, options.only or ("exact", "union")))
+    own = OwnCatalogue(snapshots, modes, checkpoint, requests, profile)
+    return measure(own, options.device)

@@ -32,6 +32,12 @@ def serve(
     device: Annotated[
         str | None, typer.Option(help="Device instead of the YAML's: cpu or cuda:0.")
     ] = None,
+    eligibility: Annotated[
+        str | None,
+        typer.Option(
+            help="What decoding tests, instead of the YAML's: exact, cd, union, static or dynamic."
+        ),
+    ] = None,
     timeline: Annotated[
         Path | None,
         typer.Option(help="Write a trace of the last batches here when the server stops."),
@@ -63,6 +69,9 @@ def serve(
     if device is not None:
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
+    if eligibility is not None:
+        settings = replace(settings, eligibility=eligibility)
+        given.append(f"--eligibility {eligibility}")
     source = "the defaults" if config is None else str(config)
     source = f"{source} with {' '.join(given)}" if given else source
     require_address_space(settings)

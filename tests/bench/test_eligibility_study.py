@@ -33,10 +33,10 @@ from grace.catalogues.paper.generator import (
     every_entry,
     generator_of,
 )
-from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
-from grace.index.builder.arrange import Arranged
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
+from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
@@ -54,13 +54,13 @@ def catalogue() -> PaperCatalogue:
 
 
 @pytest.fixture(scope="module")
-def arranged(catalogue: PaperCatalogue) -> Arranged:
-    return arranged_ads(catalogue, 2)
+def facts(catalogue: PaperCatalogue) -> Snapshot:
+    return paper_snapshot(catalogue, 2)
 
 
 @pytest.fixture(scope="module")
-def exact(catalogue: PaperCatalogue, arranged: Arranged) -> Snapshot:
-    return snapshot_of(catalogue, arranged, MatcherMode.EXACT, threads=2)
+def exact(facts: Snapshot) -> Snapshot:
+    return derive(facts, EXACT, threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -96,14 +96,13 @@ def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
 
 @pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
 def test_searches_find_what_the_generator_finds(
-    catalogue: PaperCatalogue,
-    arranged: Arranged,
+    facts: Snapshot,
     generator: Generator,
     users: UserRows,
     scores: torch.Tensor,
     mode: MatcherMode,
 ) -> None:
-    snapshot = snapshot_of(catalogue, arranged, mode, threads=2)
+    snapshot = derive(facts, Eligibility.of(mode), threads=2)
     admit_children = load_ops(CPU).admit_children
     index = DecodeIndex.of(snapshot, CPU)
     found = search(scores, UserTensors.of(users, CPU), index, admit_children)

@@ -13,10 +13,11 @@ from grace.catalogues.paper.generator import (
     generator_of,
 )
 from grace.catalogues.paper.population import make_users
-from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
+from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
 
@@ -26,7 +27,7 @@ BEAMS, NUM_SIDS = (1, 7, 15, 63), 111
 @pytest.fixture(scope="module")
 def snapshot() -> Snapshot:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
-    return snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, threads=2)
+    return derive(paper_snapshot(catalogue, 2), Eligibility(MatcherMode.UNION), threads=2)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ The truth comes from the raw table. CI asks about thousands of SIDs, `make soak`
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -13,13 +12,12 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.exact_lists import Postings
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.definition.spec import DecoderSpec
-from support.builds import built
 from support.models import random_decoder
 from support.raw_catalogue import Kind, RawCatalogue, Scale
 from support.watched_search import CPU, Searcher, Tally
@@ -101,7 +99,7 @@ def assert_promises_kept(tally: Tally, mode: MatcherMode, catalogue: RawCatalogu
 def test_every_step_of_thousands_of_sids_keeps_the_promises(
     small: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
-    snapshot = built(small.build_spec(folder(small), mode))
+    snapshot = small.snapshot(folder(small), mode)
     tally = compare_all_users(searcher(small, snapshot), size=21)
     assert_promises_kept(tally, mode, small)
 
@@ -112,7 +110,7 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
     large: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
     begin = perf_counter()
-    snapshot = built(large.build_spec(folder(large), mode))
+    snapshot = large.snapshot(folder(large), mode)
     built_at = perf_counter()
     tally = compare_all_users(searcher(large, snapshot, WIDE))
     seconds = f"built in {built_at - begin:.0f} s, searched in {perf_counter() - built_at:.0f} s"
@@ -132,8 +130,7 @@ Scattered = Callable[[MatcherMode], tuple[RawCatalogue, Snapshot]]
 @pytest.fixture(scope="module")
 def scattered(folder: Callable[[RawCatalogue], Path]) -> Scattered:
     catalogue = RawCatalogue.make(KINDS["both-scattered"], SMALL, 3)
-    spec = partial(catalogue.build_spec, folder(catalogue))
-    return lambda mode: (catalogue, built(spec(mode)))
+    return lambda mode: (catalogue, catalogue.snapshot(folder(catalogue), mode))
 
 
 @pytest.mark.parametrize("was_set", [True, False], ids=["cleared", "set"])

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE

@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.modes import MatcherMode
 from grace.server.engine.serving_pair import ServingPair
 from support.oracle import RawAd, eligible
 from support.serving_files import ServingFiles

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from grace.index.matchers.modes import DynamicKWay, KWay, StaticKWay
+from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.kernels import Candidates
 from support.decode_cases import branching_case
