@@ -106,6 +106,7 @@ check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the 
 	  cmp -s "$$stub" "proto/$${stub##*/}" || { echo "error: proto/$${stub##*/} is not what" \
 	  "proto/retrieval.proto makes: run make proto" >&2; exit 1; }; \
 	done && echo "stubs checked current"
+	@$(BIN)/python tests/support/lines.py
 
 test: native $(TOOLS)  ## run the tests (WORKERS=2 PYTEST_ARGS='-k trie')
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)

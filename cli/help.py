@@ -4,15 +4,10 @@ Typer writes `--wait <float range>`, and its tables cut long names of options.
 """
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
-from typer.models import ArgumentInfo, OptionInfo
 
-VALUES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 _TYPE = re.compile(r" ?<[^>]*>$")
 """The type that Typer adds to the name of an argument."""
 
@@ -36,20 +31,3 @@ class Group(TyperGroup):
             formatter.write_dl(
                 [(name, each.get_short_help_str(1000)) for name, each in commands if each]
             )
-
-
-def name_values(command: Callable[..., None]) -> Callable[..., None]:
-    """Name the values of arguments and options whose declaration gives no name."""
-    for name, hint in get_type_hints(command, include_extras=True).items():
-        for option in getattr(hint, "__metadata__", ()):
-            if isinstance(option, ArgumentInfo):
-                option.metavar = option.metavar or name.upper()
-            elif isinstance(option, OptionInfo):
-                option.metavar = option.metavar or VALUES.get(_plain_type(hint.__origin__))
-    return command
-
-
-def _plain_type(hint: Any) -> Any:
-    """Return the type of one value: that of `list[int] | None` is int."""
-    of = [each for each in get_args(hint) if each is not NoneType]
-    return _plain_type(of[0]) if of else hint

@@ -1,9 +1,9 @@
 """The `grace` command: the table of its sub-commands, and how it reports their errors.
 
-The command `a-name` is the function `a_name` of the file a_name.py, annotated for typer. Its
-docstring is its help and ends with an example. To add a command, write the file and add its name
-and folder to COMMANDS; `grace --help` lists the commands in that order. A file with an `app` holds
-a group of commands.
+The command `a-name` is the function `a_name` of the file a_name.py. Its docstring is its help and
+ends with an example; `declared.py` makes its options. To add a command, write the file and add its
+name and folder to COMMANDS; `grace --help` lists the commands in that order. A file with an `app`
+holds a group of commands.
 """
 
 import sys
@@ -11,12 +11,12 @@ from collections.abc import Callable
 from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import typer
-from typer.models import ParameterInfo
 
-from grace.cli.help import Command, Group, name_values
+from grace.cli.declared import as_options
+from grace.cli.help import Command, Group
 from grace.configs.errors import GraceError, SnapshotError
 from grace.configs.extras import install_command
 
@@ -115,29 +115,16 @@ def report_errors(command: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def leave_reading_to(command: Callable[..., None]) -> Callable[..., None]:
-    """Let the command itself report a path that cannot be read: typer would print a usage box."""
-    for hint in get_type_hints(command, include_extras=True).values():
-        for option in getattr(hint, "__metadata__", ()):
-            if isinstance(option, ParameterInfo):
-                option.readable = False
-    return command
-
-
-def _finished(command: Callable[..., None]) -> Callable[..., None]:
-    return report_errors(leave_reading_to(name_values(command)))
-
-
 for _command, _folder in COMMANDS.items():
     _name = _command.replace("-", "_")
     _module = import_module(f"grace.cli.{_folder}.{_name}")
     if hasattr(_module, "app"):
         for _below in _module.app.registered_commands:
             _below.cls = Command
-            _below.callback = _finished(_below.callback)
+            _below.callback = report_errors(as_options(_below.callback))
         app.add_typer(_module.app, name=_command, cls=Group)
     else:
-        app.command(_command, cls=Command)(_finished(getattr(_module, _name)))
+        app.command(_command, cls=Command)(report_errors(as_options(getattr(_module, _name))))
 
 
 def run() -> None:

@@ -1,90 +1,55 @@
-"""Options that several commands share, and how lists of numbers and of ids are read."""
+"""Options that several commands share, and how lists of ids are read."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import wraps
-from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from grace.configs.errors import InputError
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from grace.client import Access
     from grace.index.tables.ids import DataIds
-    from grace.model.train.catalogue import Stated
 
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Force: TypeAlias = Annotated[bool, "Replace existing files."]
 Data: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Data folder with the id maps of the ids that you give."),
+    Path | None, Option("Data folder with the id maps of the ids that you give.", "FOLDER")
 ]
-Dtype: TypeAlias = Annotated[
-    str, typer.Option(help="Type of the weights: float32, bfloat16 or float16.")
-]
-Without: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Leave out this attribute, set or entity, which no ad has; repeatable.",
-    ),
-]
+Dtype: TypeAlias = Annotated[str, "Type of the weights: float32, bfloat16 or float16."]
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """The options of a command that reads the log of a data folder and computes with torch."""
 
-    data: Annotated[
-        Path,
-        typer.Option(help="Data folder: tables.yaml, or ads.parquet and interactions.parquet."),
-    ]
-    device: Annotated[
-        str | None, typer.Option(help="cpu, or cuda:0. Default: the GPU, if there is one.")
-    ] = None
+    data: Annotated[Path, "Data folder: tables.yaml, or ads.parquet and interactions.parquet."]
+    device: Annotated[str | None, "cpu, or cuda:0. Default: the GPU, if there is one."] = None
     max_unknown: Annotated[
         float,
-        typer.Option(
-            min=0, max=1, help="Largest share of events of unknown ads; above it, the command ends."
+        Option(
+            "Largest share of events of unknown ads; above it, the command ends.", least=0, most=1
         ),
     ] = 0.1
-    sid_space: Annotated[
-        str | None, typer.Option(help="Name of the SID space, if the ads table does not say it.")
-    ] = None
-    vocab_sizes: Annotated[
-        str | None, typer.Option(help="Tokens per position, if the ads table does not say them.")
-    ] = None
-    without: Without = None
-
-    def stated(self) -> "Stated":
-        """Return the facts that the ads table does not state."""
-        from grace.model.train.catalogue import Stated
-
-        sizes = numbers(self.vocab_sizes, "--vocab-sizes", "512,512,512,512")
-        return Stated(self.sid_space, sizes, tuple(self.without or ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
     """The options of every command that calls a server."""
 
-    address: Annotated[str, typer.Option(help="HOST:PORT of the server.")] = "127.0.0.1:50051"
+    address: Annotated[str, "HOST:PORT of the server."] = "127.0.0.1:50051"
     tls_ca: Annotated[
-        Path | None,
-        typer.Option(help="PEM file of the CA that signed the server's certificate; turns TLS on."),
+        Path | None, "PEM file of the CA that signed the server's certificate; turns TLS on."
     ] = None
     tls_certificate: Annotated[
-        Path | None,
-        typer.Option(help="PEM file of your certificate, for a server that requires one."),
+        Path | None, "PEM file of your certificate, for a server that requires one."
     ] = None
-    tls_key: Annotated[
-        Path | None, typer.Option(help="PEM file of the key of --tls-certificate.")
-    ] = None
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds to wait for the reply.")] = 10.0
+    tls_key: Annotated[Path | None, "PEM file of the key of --tls-certificate."] = None
+    timeout: Annotated[float, Option("Seconds to wait for the reply.", least=0.001)] = 10.0
     as_json: AsJson = False
 
     def access(self, token_file: Path | None = None) -> "Access":
@@ -98,57 +63,12 @@ MOST_SECONDS = 86_400
 """A day. gRPC takes a wait of many years for one that has already ended."""
 
 
-def spread(
-    *options: type, **defaults: object
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a command that takes dataclasses first: their fields become its options.
-
-    The command's required options come first. `defaults` replace those of the fields.
-    """
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        fields = [signature(each).parameters for each in options]
-        shared = {name: option for each in fields for name, option in each.items()}
-        for name, default in defaults.items():
-            shared[name] = shared[name].replace(default=default)
-        own = list(signature(command).parameters.values())[len(options) :]
-        required = [option for option in own if option.default is Parameter.empty]
-        shown = [*required, *shared.values(), *own[len(required) :]]
-
-        @wraps(command)
-        def run(**given: Any) -> None:
-            values = [{name: given.pop(name) for name in each} for each in fields]
-            command(*(each(**its) for each, its in zip(options, values, strict=True)), **given)
-
-        run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
-        run.__annotations__ = {option.name: option.annotation for option in shown}
-        return run
-
-    return decorate
-
-
 def require_seconds(option: str, seconds: float) -> None:
     """Refuse a wait that is longer than a day."""
     if not seconds <= MOST_SECONDS:
         raise InputError(
             f"{option}: {seconds:g} seconds, at most {MOST_SECONDS}, which is a day: give fewer"
         )
-
-
-@overload
-def numbers(text: str, option: str, example: str) -> tuple[int, ...]: ...
-@overload
-def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None: ...
-def numbers(text: str | None, option: str, example: str) -> tuple[int, ...] | None:
-    """Return the comma-separated numbers of an option, or None if it is not given."""
-    if text is None:
-        return None
-    try:
-        return tuple(int(number) for number in text.split(","))
-    except ValueError:
-        raise typer.BadParameter(
-            f"expected numbers such as {example}, got {text!r}", param_hint=option
-        ) from None
 
 
 def require_known(name: str, known: tuple[str, ...], option: str) -> None:

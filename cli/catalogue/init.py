@@ -11,6 +11,7 @@ import typer
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,22 +25,12 @@ _CODES = ((30_000, 64), (1_000_000, 256), (float("inf"), 512))
 def init(
     ads: Annotated[
         list[str],
-        typer.Option(
-            "--ads",
-            metavar="TABLE",
-            help="Parquet, JSON lines or CSV: file, folder of them, or URL; repeatable.",
-        ),
+        Option("Parquet, JSON lines or CSV: file, folder of them, or URL; repeatable.", "TABLE"),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write the two files to.")],
-    log: Annotated[
-        list[str] | None,
-        typer.Option("--log", metavar="TABLE", help="Log of interactions; repeatable."),
-    ] = None,
+    out: Annotated[Path, "Folder to write the two files to."],
+    log: Annotated[list[str] | None, Option("Log of interactions; repeatable.", "TABLE")] = None,
     embeddings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--embeddings", metavar="TABLE", help="Parquet or JSON lines of ids and vectors."
-        ),
+        list[str] | None, Option("Parquet or JSON lines of ids and vectors.", "TABLE")
     ] = None,
     id_column: Annotated[
         str | None,

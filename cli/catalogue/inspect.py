@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.configs.errors import SnapshotError
+from grace.configs.options import Argument
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,11 +16,10 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    snapshot: Annotated[Path, typer.Argument(help="ROOT (its current version) or ROOT/VERSION.")],
-    version: Annotated[int | None, typer.Option(help="Another version of ROOT.")] = None,
+    snapshot: Annotated[Path, Argument("ROOT (its current version) or ROOT/VERSION.")],
+    version: Annotated[int | None, "Another version of ROOT."] = None,
     eligibility: Annotated[
-        str,
-        typer.Option(help="What decoding shall test: exact, cd, union, static or dynamic."),
+        str, "What decoding shall test: exact, cd, union, static or dynamic."
     ] = "exact",
     as_json: AsJson = False,
 ) -> None:

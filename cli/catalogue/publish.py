@@ -5,14 +5,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from grace.cli.options import AsJson
+from grace.configs.options import Argument
 
 
 def publish(
-    root: Annotated[Path, typer.Argument(help="A snapshot root.")],
-    version: Annotated[int, typer.Argument(help="One of its versions; an older one rolls back.")],
+    root: Annotated[Path, Argument("A snapshot root.")],
+    version: Annotated[int, Argument("One of its versions; an older one rolls back.")],
     as_json: AsJson = False,
 ) -> None:
     """Verify a version, then make it the current one, forward or back.

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, Force, numbers
+from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from grace.index.codebook.make import Made
@@ -24,45 +25,38 @@ _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
 def sids(
     data: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Data folder whose tables.yaml has `embeddings`."),
+        Path | None, Option("Data folder whose tables.yaml has `embeddings`.", "FOLDER")
     ] = None,
     embeddings: Annotated[
-        str | None,
-        typer.Option(metavar="TABLE", help="Parquet, JSON lines or .npy; a file, folder or URL."),
+        str | None, Option("Parquet, JSON lines or .npy; a file, folder or URL.", "TABLE")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the codebook; with --codebook, a separate table of SIDs."),
+        Path | None, "Folder of the codebook; with --codebook, a separate table of SIDs."
     ] = None,
     codebook: Annotated[
-        Path | None,
-        typer.Option(help="Give new items SIDs by this codebook, and add them to its table."),
+        Path | None, "Give new items SIDs by this codebook, and add them to its table."
     ] = None,
-    levels: Annotated[int, typer.Option(min=1, max=16, help="Tokens of a SID.")] = 4,
+    levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4,
     codes: Annotated[
-        str, typer.Option(help="Codes of every level, or of each: 512,256,256.")
-    ] = "512",
+        tuple[int, ...],
+        Option("Codes of every level, or of each: 512,256,256.", commas="512 or 512,256,256"),
+    ] = (512,),
     balance: Annotated[
-        float,
-        typer.Option(help="Cap on the items of the fullest code; 1 is an even share, 0 is no cap."),
+        float, "Cap on the items of the fullest code; 1 is an even share, 0 is no cap."
     ] = 2.0,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Equal seeds give equal SIDs on one device.")
-    ] = 1,
-    id_column: Annotated[str | None, typer.Option(help="Column with the items' ids.")] = None,
-    vector_column: Annotated[str | None, typer.Option(help="Column with the vectors.")] = None,
+    seed: Annotated[int, Option("Equal seeds give equal SIDs on one device.", least=0)] = 1,
+    id_column: Annotated[str | None, "Column with the items' ids."] = None,
+    vector_column: Annotated[str | None, "Column with the vectors."] = None,
     ids: Annotated[
-        Path | None,
-        typer.Option(help="Ids for a .npy: another .npy, or lines of text. Default: row numbers."),
+        Path | None, "Ids for a .npy: another .npy, or lines of text. Default: row numbers."
     ] = None,
     sid_space: Annotated[
-        str | None, typer.Option(help="Name of the SID space. Default: made from the codebook.")
+        str | None, "Name of the SID space. Default: made from the codebook."
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Learns on cpu or cuda:0. Default: a GPU if there is one.")
+        str | None, "Learns on cpu or cuda:0. Default: a GPU if there is one."
     ] = None,
-    plot: Annotated[bool, typer.Option(help="Draw the report, codebook.png.")] = True,
+    plot: Annotated[bool, "Draw the report, codebook.png."] = True,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -153,20 +147,20 @@ def _extend(items: Any, codebook: Path, out: Path | None, force: bool, as_json: 
     print(f"error after the last level {last:.1%}; it was {before:.1%} when the codebook was made")
 
 
-def _sizes(levels: int, codes: str) -> tuple[int, ...]:
+def _sizes(levels: int, codes: tuple[int, ...]) -> tuple[int, ...]:
     from grace.index.snapshot import MAX_VOCAB_SIZE
 
-    sizes = numbers(codes, "--codes", "512 or 512,256,256")
-    if not all(1 <= size <= MAX_VOCAB_SIZE for size in sizes):
-        raise InputError(f"--codes {codes}: give 1 to {MAX_VOCAB_SIZE:,} codes per level")
-    if len(sizes) == 1:
-        return sizes * levels
-    if len(sizes) != levels:
+    if not all(1 <= size <= MAX_VOCAB_SIZE for size in codes):
+        given = ",".join(map(str, codes))
+        raise InputError(f"--codes {given}: give 1 to {MAX_VOCAB_SIZE:,} codes per level")
+    if len(codes) == 1:
+        return codes * levels
+    if len(codes) != levels:
         raise typer.BadParameter(
-            f"{len(sizes)} sizes for {levels} levels; give one size, or one for each level",
+            f"{len(codes)} sizes for {levels} levels; give one size, or one for each level",
             param_hint="--codes",
         )
-    return sizes
+    return codes
 
 
 def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":

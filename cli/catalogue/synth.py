@@ -6,26 +6,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
 
 
 def synth(
-    out: Annotated[Path, typer.Option(help="Folder to write; created if it does not exist.")],
-    preset: Annotated[
-        str, typer.Option(help="tiny, small (100,000 SIDs), demo, or paper (30 million).")
-    ] = "tiny",
+    out: Annotated[Path, "Folder to write; created if it does not exist."],
+    preset: Annotated[str, "tiny, small (100,000 SIDs), demo, or paper (30 million)."] = "tiny",
     sids: Annotated[
-        int | None,
-        typer.Option(help="Number of SIDs instead of the preset's; millions with small or paper."),
+        int | None, "Number of SIDs instead of the preset's; millions with small or paper."
     ] = None,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal files.")] = 1,
-    raw: Annotated[
-        bool,
-        typer.Option("--raw", help="Write a shop's raw tables instead: docs/quickstart.md."),
-    ] = False,
+    seed: Annotated[int, "Equal seeds give equal files."] = 1,
+    raw: Annotated[bool, "Write a shop's raw tables instead: docs/quickstart.md."] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:

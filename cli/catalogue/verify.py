@@ -6,21 +6,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.configs.errors import SnapshotError
+from grace.configs.options import Argument, Option
 
 
 def verify(
-    path: Annotated[Path, typer.Argument(metavar="ROOT", help="A snapshot root, or ROOT/VERSION.")],
+    path: Annotated[Path, Argument("A snapshot root, or ROOT/VERSION.", "ROOT")],
     version: Annotated[
-        int | None, typer.Option(help="Version of ROOT to check. Default: the current one.", min=1)
+        int | None, Option("Version of ROOT to check. Default: the current one.", least=1)
     ] = None,
-    deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Build all arrays from the ads' rules again, and compare."),
-    ] = False,
+    deep: Annotated[bool, "Build all arrays from the ads' rules again, and compare."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check sizes, digests and arrays of a snapshot. Exit code 1 names the file and the fault.

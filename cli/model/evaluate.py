@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
-from grace.cli.options import AsJson, LogOptions, numbers, spread
+from grace.cli.options import AsJson, LogOptions
 from grace.cli.progress import progress_bars
 from grace.configs.machine import yield_cores_while_waiting
+from grace.configs.options import Option, Stated
 
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
@@ -17,19 +18,18 @@ if TYPE_CHECKING:
     from grace.model.train.precisions import ByPrecision
 
 
-@spread(LogOptions)
 def evaluate(
     log: LogOptions,
-    checkpoint: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    stated: Stated,
+    checkpoint: Annotated[Path, "Folder of the checkpoint."],
     cutoffs: Annotated[
-        str, typer.Option(metavar="K,K", help="Cut-offs k of recall@k and NDCG@k.")
-    ] = "1,5,10,50",
-    users: Annotated[int, typer.Option(min=1, help="Held-out users to measure, at most.")] = 2000,
-    beams: Annotated[int, typer.Option(min=1, help="Beams of the search in every step.")] = 128,
+        tuple[int, ...], Option("Cut-offs k of recall@k and NDCG@k.", "K,K", commas="1,10,50")
+    ] = (1, 5, 10, 50),
+    users: Annotated[int, Option("Held-out users to measure, at most.", least=1)] = 2000,
+    beams: Annotated[int, Option("Beams of the search in every step.", least=1)] = 128,
     fp8_keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A decoder product to keep in bf16 with precision fp8; repeatable."),
-    ] = None,
+        tuple[str, ...], "A decoder product to keep in bf16 with precision fp8; repeatable."
+    ] = (),
     as_json: AsJson = False,
 ) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
@@ -38,12 +38,12 @@ def evaluate(
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
-    at = tuple(sorted(set(numbers(cutoffs, "--cutoffs", "1,10,50"))))
+    at = tuple(sorted(set(cutoffs)))
     if at[0] < 1:
         raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
     from grace.configs.serving import Fp8Product
 
-    for name in fp8_keep or ():
+    for name in fp8_keep:
         if name not in get_args(Fp8Product):
             others = ", ".join(get_args(Fp8Product))
             raise typer.BadParameter(f"{name}: choose from {others}", param_hint="--fp8-keep")
@@ -59,8 +59,8 @@ def evaluate(
         beams=beams,
         device=device_named(log.device, "--device"),
         max_unknown=log.max_unknown,
-        stated=log.stated(),
-        fp8_keep=cast("tuple[Fp8Product, ...]", tuple(dict.fromkeys(fp8_keep or ()))),
+        stated=stated,
+        fp8_keep=cast("tuple[Fp8Product, ...]", tuple(dict.fromkeys(fp8_keep))),
     )
     with progress_bars() as progress:
         report = report_on(spec, progress)

@@ -6,35 +6,31 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.options import AsJson, Dtype, numbers, require_known
+from grace.cli.options import AsJson, Dtype, require_known
+from grace.configs.options import Argument, Option
 
 
 def import_t5(
-    folder: Annotated[
-        Path, typer.Argument(metavar="HF_DIR", help="Folder with config.json and *.safetensors.")
+    folder: Annotated[Path, Argument("Folder with config.json and *.safetensors.", "HF_DIR")],
+    out: Annotated[Path, "Folder of the new checkpoint."],
+    sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."],
+    vocab_sizes: Annotated[
+        tuple[int, ...],
+        Option("Tokens per position, as 256,256,256,256.", commas="256,256,256,256"),
     ],
-    out: Annotated[Path, typer.Option(help="Folder of the new checkpoint.")],
-    sid_space: Annotated[
-        str, typer.Option(help="Name of the SID space, which must be the snapshot's.")
-    ],
-    vocab_sizes: Annotated[str, typer.Option(help="Tokens per position, as 256,256,256,256.")],
     first_token: Annotated[
-        int | None,
-        typer.Option(
-            help="Token of value 0 at position 0; the other positions follow. Default: 1."
-        ),
+        int | None, "Token of value 0 at position 0; the other positions follow. Default: 1."
     ] = None,
     token_offsets: Annotated[
-        str | None, typer.Option(help="Token of value 0 at each position, if not consecutive.")
+        tuple[int, ...] | None,
+        Option("Token of value 0 at each position, if not consecutive.", commas="1,257,513"),
     ] = None,
-    prefix_tokens: Annotated[str, typer.Option(help="Tokens before the history, as 1025,7.")] = "",
-    eos_token: Annotated[
-        int | None, typer.Option(help="Token after the history. Default: none.")
-    ] = None,
-    history: Annotated[str, typer.Option(help="Name of the input with the history.")] = "clicks",
-    max_history: Annotated[
-        int, typer.Option(min=1, help="Most events of it that the model reads.")
-    ] = 20,
+    prefix_tokens: Annotated[
+        tuple[int, ...], Option("Tokens before the history, as 1025,7.", commas="1025,7")
+    ] = (),
+    eos_token: Annotated[int | None, "Token after the history. Default: none."] = None,
+    history: Annotated[str, "Name of the input with the history."] = "clicks",
+    max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20,
     dtype: Dtype = "float32",
     as_json: AsJson = False,
 ) -> None:
@@ -55,17 +51,15 @@ def import_t5(
         raise typer.BadParameter(
             "the offsets say it already; leave one of them out", param_hint="--first-token"
         )
-    sizes = numbers(vocab_sizes, "--vocab-sizes", "256,256,256,256")
-    offsets = numbers(token_offsets, "--token-offsets", "1,257,513")
-    if offsets is None:
-        offsets = consecutive_offsets(sizes, 1 if first_token is None else first_token)
+    if token_offsets is None:
+        token_offsets = consecutive_offsets(vocab_sizes, 1 if first_token is None else first_token)
     layout = T5Layout(
         sid_space=sid_space,
-        vocab_sizes=sizes,
-        token_offsets=offsets,
+        vocab_sizes=vocab_sizes,
+        token_offsets=token_offsets,
         history=history,
         max_history=max_history,
-        prefix_tokens=numbers(prefix_tokens or None, "--prefix-tokens", "1025,7") or (),
+        prefix_tokens=prefix_tokens,
         eos_token=eos_token,
     )
     model = import_folder(folder, layout).to(DTYPES[dtype])

@@ -9,18 +9,15 @@ import typer
 
 from grace.cli.options import AsJson, Dtype, require_known
 from grace.cli.progress import progress_bars
+from grace.configs.options import Option
 
 
 def init_model(
-    config: Annotated[Path, typer.Option(help="YAML with the sections model and generation.")],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the new checkpoint. Not needed with --dry-run.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal weights.")] = 1,
+    config: Annotated[Path, "YAML with the sections model and generation."],
+    out: Annotated[Path | None, "Folder of the new checkpoint. Not needed with --dry-run."] = None,
+    seed: Annotated[int, Option("Equal seeds give equal weights.", least=0)] = 1,
     dtype: Dtype = "bfloat16",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only print the parameters and GFLOP.")
-    ] = False,
+    dry_run: Annotated[bool, "Only print the parameters and GFLOP."] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write random weights for a model, and print its parameters and GFLOP per request.

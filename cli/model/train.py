@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, LogOptions, spread
+from grace.cli.options import AsJson, LogOptions
 from grace.cli.progress import note, progress_bars
 from grace.cli.signals import ending_in_order
 from grace.configs.extras import install_command
 from grace.configs.machine import yield_cores_while_waiting
+from grace.configs.options import Option, Stated
 
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
@@ -18,26 +19,22 @@ if TYPE_CHECKING:
 _COMPARED_AT = 10  # the cut-off at which the model should be ahead of `followers`
 
 
-@spread(LogOptions)
 def train(
     log: LogOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint, new or empty.")],
+    stated: Stated,
+    out: Annotated[Path, "Folder of the checkpoint, new or empty."],
     config: Annotated[
-        Path | None,
-        typer.Option(help="YAML that changes the recipe: model, training, generation."),
+        Path | None, "YAML that changes the recipe: model, training, generation."
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps instead of the recipe's.")] = None,
+    steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None,
     epochs: Annotated[
-        float | None, typer.Option(min=0, help="Passes over the log, instead of --steps.")
+        float | None, Option("Passes over the log, instead of --steps.", least=0)
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Equal seeds give equal weights on one machine.")
-    ] = 1,
+    seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1,
     resume: Annotated[
-        bool,
-        typer.Option(help="Continue an interrupted run from its state, OUT.partial next to OUT."),
+        bool, "Continue an interrupted run from its state, OUT.partial next to OUT."
     ] = True,
-    plot: Annotated[bool, typer.Option(help="Draw the loss curve, loss.png.")] = True,
+    plot: Annotated[bool, "Draw the loss curve, loss.png."] = True,
     as_json: AsJson = False,
 ) -> None:
     """Train a model to predict what users click next, and measure its recall.
@@ -68,7 +65,7 @@ def train(
         device=device_named(log.device, "--device"),
         resume=resume,
         max_unknown=log.max_unknown,
-        stated=log.stated(),
+        stated=stated,
     )
     with ending_in_order() as end_if_asked, progress_bars() as show:
 
@@ -79,20 +76,21 @@ def train(
         report = train_model(run, progress, note)
     if draw is not None:
         draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")
+    sizes = stated.vocab_sizes
     chosen = {
         "--config": config,
         "--steps": steps,
         "--epochs": epochs,
         "--seed": seed,
         "--device": log.device,
-        "--sid-space": log.sid_space,
-        "--vocab-sizes": log.vocab_sizes,
+        "--sid-space": stated.sid_space,
+        "--vocab-sizes": sizes and ",".join(map(str, sizes)),
     }
     arguments = ["--data", log.data, "--out", out]
     arguments += [
         part for name, value in chosen.items() if value is not None for part in (name, value)
     ]
-    arguments += [part for name in log.without or () for part in ("--without", name)]
+    arguments += [part for name in stated.without for part in ("--without", name)]
     write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))

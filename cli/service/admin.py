@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from grace.cli.options import Connection, Data, data_ids, ids_by_name, number_of, spread
+from grace.cli.declared import as_options
+from grace.cli.options import Connection, Data, data_ids, ids_by_name, number_of
 from grace.cli.service.retrieve import reply_json
 from grace.configs.errors import CallError, InputError
+from grace.configs.options import Argument
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -24,9 +26,9 @@ ATTEMPTS = 10
 
 Ids: TypeAlias = Annotated[
     list[str],
-    typer.Argument(
-        metavar="LEVEL ID... | LEVEL=ID,ID...",
-        help="Ids of a level: ad, or an entity of the targeting schema, such as advertiser.",
+    Argument(
+        "Ids of a level: ad, or an entity of the targeting schema, such as advertiser.",
+        "LEVEL ID... | LEVEL=ID,ID...",
     ),
 ]
 LONG = 600.0
@@ -38,9 +40,9 @@ app = typer.Typer(no_args_is_help=True)
 class Call(Connection):
     """A call to a server's section admin. Its fields are options of the command."""
 
-    address: Annotated[
-        str, typer.Option(help="HOST:PORT that the server's section admin listens on.")
-    ] = "127.0.0.1:50052"
+    address: Annotated[str, "HOST:PORT that the server's section admin listens on."] = (
+        "127.0.0.1:50052"
+    )
 
     def client(self) -> "AdminClient":
         from grace.client import AdminClient
@@ -53,7 +55,7 @@ class Call(Connection):
 
 def _command(**defaults: float) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a command that takes a `Call` first."""
-    return lambda command: app.command()(spread(Call, **defaults)(command))
+    return lambda command: app.command()(as_options(command, **defaults))
 
 
 @app.callback()
@@ -80,13 +82,10 @@ def load(
     call: Call,
     version: Annotated[
         int,
-        typer.Argument(
-            min=0, max=2**64 - 1, help="Version to serve; 0: the one that CURRENT names."
-        ),
+        Argument("Version to serve; 0: the one that CURRENT names.", least=0, most=2**64 - 1),
     ] = 0,
     checkpoint: Annotated[
-        str,
-        typer.Option(help="Absolute path of a checkpoint's folder on the server's machine."),
+        str, "Absolute path of a checkpoint's folder on the server's machine."
     ] = "",
 ) -> None:
     """Load a snapshot, a checkpoint, or both as one pair; return once the server serves it.
@@ -108,9 +107,7 @@ def rollback(
     call: Call,
     version: Annotated[
         int,
-        typer.Argument(
-            min=0, max=2**64 - 1, help="Version to serve; 0: the newest below the served one."
-        ),
+        Argument("Version to serve; 0: the newest below the served one.", least=0, most=2**64 - 1),
     ] = 0,
 ) -> None:
     """Serve an older snapshot, and pin it until a newer one is published.
@@ -160,10 +157,8 @@ def resume(call: Call, ids: Ids, data: Data = None) -> None:
 @_command()
 def weight(
     call: Call,
-    ads: Annotated[list[str], typer.Argument(metavar="AD...", help="Ids of ads.")],
-    to: Annotated[
-        float | None, typer.Option(help="Live weight. Default: end the ads' live weights.")
-    ] = None,
+    ads: Annotated[list[str], Argument("Ids of ads.", "AD...")],
+    to: Annotated[float | None, "Live weight. Default: end the ads' live weights."] = None,
     data: Data = None,
 ) -> None:
     """Give ads a live weight, which takes the place of that in any snapshot, or end it.

@@ -5,12 +5,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
+from grace.configs.options import Argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,61 +21,36 @@ if TYPE_CHECKING:
 def bench(
     table: Annotated[
         str,
-        typer.Argument(
-            help="attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility."
-        ),
+        Argument("attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility."),
     ],
-    out: Annotated[
-        Path | None, typer.Option(help="Result file, JSON. Without it, only the tables remain.")
-    ] = None,
-    device: Annotated[str, typer.Option(help="cuda:0, or cpu (eligibility, --tiny).")] = "cuda:0",
-    tiny: Annotated[
-        bool, typer.Option("--tiny", help="Small shapes for a CPU; their times mean nothing.")
-    ] = False,
-    seconds: Annotated[float, typer.Option(help="Seconds of each sustained measurement.")] = 3.0,
+    out: Annotated[Path | None, "Result file, JSON. Without it, only the tables remain."] = None,
+    device: Annotated[str, "cuda:0, or cpu (eligibility, --tiny)."] = "cuda:0",
+    tiny: Annotated[bool, "Small shapes for a CPU; their times mean nothing."] = False,
+    seconds: Annotated[float, "Seconds of each sustained measurement."] = 3.0,
     precision: Annotated[
         list[str] | None,
-        typer.Option(
-            help="bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32."
-        ),
+        "bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
     ] = None,
     only: Annotated[
-        list[str] | None,
-        typer.Option(help="Measure only this part, such as L1 or admission:union; repeatable."),
+        list[str] | None, "Measure only this part, such as L1 or admission:union; repeatable."
     ] = None,
     sids: Annotated[
-        list[int] | None,
-        typer.Option(help="SIDs of the catalogue instead of 30 million; repeatable."),
+        list[int] | None, "SIDs of the catalogue instead of 30 million; repeatable."
     ] = None,
     rate: Annotated[
-        list[float] | None,
-        typer.Option(help="Requests a second; repeatable for serve. For fleet: per server."),
+        list[float] | None, "Requests a second; repeatable for serve. For fleet: per server."
     ] = None,
-    users: Annotated[
-        int | None, typer.Option(help="eligibility: users of the population. Default: 512.")
-    ] = None,
-    add: Annotated[
-        bool, typer.Option("--add", help="Keep the rows of --out that this run does not measure.")
-    ] = False,
-    commit: Annotated[
-        str | None, typer.Option(help="The measured commit, if there is no git repository.")
-    ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder of catalogues that several commands share.")
-    ] = None,
+    users: Annotated[int | None, "eligibility: users of the population. Default: 512."] = None,
+    add: Annotated[bool, "Keep the rows of --out that this run does not measure."] = False,
+    commit: Annotated[str | None, "The measured commit, if there is no git repository."] = None,
+    cache: Annotated[Path | None, "Folder of catalogues that several commands share."] = None,
     snapshots: Annotated[
-        Path | None,
-        typer.Option(help="eligibility: ROOT or ROOT/VERSION of your own. --only names modes."),
+        Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."
     ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="With --snapshots: the model that serves it.")
-    ] = None,
-    requests: Annotated[
-        Path | None, typer.Option(help="With --snapshots: requests, as JSON lines.")
-    ] = None,
+    checkpoint: Annotated[Path | None, "With --snapshots: the model that serves it."] = None,
+    requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(help="With --snapshots: a server's configuration, for its default profile."),
+        Path | None, "With --snapshots: a server's configuration, for its default profile."
     ] = None,
     as_json: AsJson = False,
 ) -> None:

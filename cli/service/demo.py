@@ -11,8 +11,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.service.ads_table import ad_lines
@@ -51,8 +49,7 @@ and in another:
 
 def demo(
     out: Annotated[
-        Path | None,
-        typer.Option(help="Keep the files here, with a picture if matplotlib is installed."),
+        Path | None, "Keep the files here, with a picture if matplotlib is installed."
     ] = None,
     force: Force = False,
 ) -> None:

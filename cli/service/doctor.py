@@ -17,6 +17,7 @@ from grace.cli.options import AsJson
 from grace.configs.errors import GraceError, NativeError
 from grace.configs.extras import install_command
 from grace.configs.machine import available_cores
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from grace.native.build import Target
@@ -44,12 +45,11 @@ class Finding:
 
 def doctor(
     snapshots: Annotated[
-        Path | None,
-        typer.Option(help="Folder of versions: also load the current one, and time its masks."),
+        Path | None, "Folder of versions: also load the current one, and time its masks."
     ] = None,
-    device: Annotated[str, typer.Option(help="Device to load it on: cpu or cuda:0.")] = "cpu",
+    device: Annotated[str, "Device to load it on: cpu or cuda:0."] = "cpu",
     max_batch: Annotated[
-        int, typer.Option(min=1, max=1024, help="generation.max_batch of the server.")
+        int, Option("generation.max_batch of the server.", least=1, most=1024)
     ] = 16,
     as_json: AsJson = False,
 ) -> None:

@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from grace.cli.options import number_of, spread
+from grace.cli.options import number_of
 from grace.cli.service.admin import Call
 from grace.cli.service.ads_table import known_ads, shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,16 +19,12 @@ if TYPE_CHECKING:
     from grace.proto.retrieval_pb2 import ExplainResponse
 
 
-@spread(GivenRequest, Call)
 def explain(
     given: GivenRequest,
     call: Call,
-    ad: Annotated[str, typer.Option(metavar="ID", help="Id of the ad, as the ads table has it.")],
+    ad: Annotated[str, Option("Id of the ad, as the ads table has it.", "ID")],
     data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Data folder with the ads table and id maps: show the title."
-        ),
+        Path | None, Option("Data folder with the ads table and id maps: show the title.", "FOLDER")
     ] = None,
 ) -> None:
     """Explain why an ad is, or is not, in the reply to a request.

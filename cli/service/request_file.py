@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from grace.cli.options import ids_by_name, integer, number_of, split
 from grace.configs.errors import InputError, RequestError
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
@@ -22,35 +21,24 @@ class GivenRequest:
     """The options of every command that sends a request. They replace values of FILE."""
 
     request: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="A request as JSON, or JSON lines; - reads standard input."
-        ),
+        str | None, Option("A request as JSON, or JSON lines; - reads standard input.", "FILE")
     ] = None
-    line: Annotated[int, typer.Option(min=1, help="Number of the JSON line in FILE.")] = 1
+    line: Annotated[int, Option("Number of the JSON line in FILE.", least=1)] = 1
     user: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Replaces FILE's values of NAME; repeatable."),
+        list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")
     ] = None
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=ID,ID",
-            help="Leave out the ads of these entities: campaign=9,12; repeatable.",
-        ),
+        Option("Leave out the ads of these entities: campaign=9,12; repeatable.", "NAME=ID,ID"),
     ] = None
     at_most: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=N", help="Most ads of one entity to return: advertiser=3; repeatable."
-        ),
+        Option("Most ads of one entity to return: advertiser=3; repeatable.", "NAME=N"),
     ] = None
     max_ads: Annotated[
-        int | None, typer.Option(min=1, max=2**32 - 1, help="Most ads to return. Default: FILE's.")
+        int | None, Option("Most ads to return. Default: FILE's.", least=1, most=2**32 - 1)
     ] = None
-    profile: Annotated[
-        str | None, typer.Option(help="Beam profile. Default: FILE's, or the server's.")
-    ] = None
+    profile: Annotated[str | None, "Beam profile. Default: FILE's, or the server's."] = None
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""

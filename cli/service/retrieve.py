@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from grace.cli.options import Connection, require_seconds, spread
+from grace.cli.options import Connection, require_seconds
 from grace.cli.service.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
 from grace.cli.service.request_file import GivenRequest
+from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -24,34 +23,25 @@ DEFAULT_MAX_ADS = 10
 STAGES = ("queue", "input", "features", "generate", "post")
 
 
-@spread(GivenRequest, Connection)
 def retrieve(
     given: GivenRequest,
     server: Connection,
     ads: Annotated[
         str | None,
-        typer.Option(
-            metavar="TABLE",
-            help="Ads table, as grace build reads it: show titles, and why each ad is eligible.",
+        Option(
+            "Ads table, as grace build reads it: show titles, and why each ad is eligible.", "TABLE"
         ),
     ] = None,
     targeting: Annotated[
-        Path | None,
-        typer.Option(help="With --ads: its targeting schema. Default: targeting.yaml next to it."),
+        Path | None, "With --ads: its targeting schema. Default: targeting.yaml next to it."
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Data folder with the ads table and id maps; instead of --ads."
-        ),
+        Option("Data folder with the ads table and id maps; instead of --ads.", "FOLDER"),
     ] = None,
-    sids: Annotated[bool, typer.Option("--sids", help="Show each ad's SID.")] = False,
-    wait: Annotated[
-        float, typer.Option(min=0.0, help="Seconds to wait until the server is ready.")
-    ] = 0.0,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token that the server accepts.")
-    ] = None,
+    sids: Annotated[bool, "Show each ad's SID."] = False,
+    wait: Annotated[float, Option("Seconds to wait until the server is ready.", least=0.0)] = 0.0,
+    token_file: Annotated[Path | None, "File with a token that the server accepts."] = None,
 ) -> None:
     """Retrieve ads for a user from a running server: ads and stage times.
 

@@ -12,35 +12,24 @@ def _port_of(section: str) -> Any:
 
 
 def serve(
-    snapshots: Annotated[
-        Path | None, typer.Option(help="Folder of snapshot versions, instead of the YAML's.")
-    ] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder of the checkpoint, instead of the YAML's.")
-    ] = None,
+    snapshots: Annotated[Path | None, "Folder of snapshot versions, instead of the YAML's."] = None,
+    checkpoint: Annotated[Path | None, "Folder of the checkpoint, instead of the YAML's."] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(help="YAML of settings that replace defaults; docs/operations.md has all."),
+        Path | None, "YAML of settings that replace defaults; docs/operations.md has all."
     ] = None,
     state_dir: Annotated[
-        Path | None,
-        typer.Option(help="Local folder for stops and pins, instead of the YAML's state_dir."),
+        Path | None, "Local folder for stops and pins, instead of the YAML's state_dir."
     ] = None,
     port: Annotated[int | None, _port_of("listen")] = None,
     admin_port: Annotated[int | None, _port_of("admin")] = None,
     metrics_port: Annotated[int | None, _port_of("metrics")] = None,
-    device: Annotated[
-        str | None, typer.Option(help="Device instead of the YAML's: cpu or cuda:0.")
-    ] = None,
+    device: Annotated[str | None, "Device instead of the YAML's: cpu or cuda:0."] = None,
     eligibility: Annotated[
         str | None,
-        typer.Option(
-            help="What decoding tests, instead of the YAML's: exact, cd, union, static or dynamic."
-        ),
+        "What decoding tests, instead of the YAML's: exact, cd, union, static or dynamic.",
     ] = None,
     timeline: Annotated[
-        Path | None,
-        typer.Option(help="Write a trace of the last batches here when the server stops."),
+        Path | None, "Write a trace of the last batches here when the server stops."
     ] = None,
 ) -> None:
     """Serve Retrieve, health, reflection, Admin and metrics until SIGTERM or Ctrl-C.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
+from grace.configs.options import BuildOptions
 from grace.index.builder.arrange import arrange
 from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
@@ -40,7 +41,7 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class BuildSpec:
+class BuildSpec(BuildOptions):
     ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
     targeting: Path
     root: Path
@@ -51,15 +52,6 @@ class BuildSpec:
     embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
     id_map: Path | None = None  # numbers ads; None: their ids are integers
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
-    sid_space: str | None = None  # None: what the files' metadata says
-    vocab_sizes: tuple[int, ...] | None = None  # None: the same
-    version: int | None = None  # None: the next one
-    updates_watermark: int = 0
-    max_rejects: int = 0
-    without: tuple[str, ...] = ()  # names of the schema that no ad has a rule on or belongs to
-    reject_file: Path | None = None  # None: <root>/<version>.rejects.jsonl, or ENDED_REJECTS
-    publish: bool = True
-    max_coverage_drop: float = 0.2  # of a name's share of ads with a rule; more is not published
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 

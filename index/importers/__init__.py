@@ -5,6 +5,7 @@ them, `item_numbers` gives each an ad id, and `ads_table` writes the table. A li
 refused item.
 """
 
-from grace.index.importers.sids import ImportReport, ImportSpec, import_sids
+from grace.configs.options import ImportSpec
+from grace.index.importers.sids import ImportReport, import_sids
 
 __all__ = ["ImportReport", "ImportSpec", "import_sids"]

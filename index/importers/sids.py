@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from grace.configs.errors import InputError
+from grace.configs.options import ImportSpec
 from grace.index.importers.ads_table import AdsToJoin, sid_metadata, write_items, write_joined
 from grace.index.importers.items import (
     AcceptedItems,
@@ -30,25 +31,6 @@ from grace.index.tables.item_numbers import IdMap, IntegerIds, map_lock
 _JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
 
 _KEY_OF_NAMES = "--key names the ads' column that has it, or --id-map numbers such items"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportSpec:
-    source: Path  # .json, .jsonl or .npy
-    out: Path
-    sid_space: str
-    ids: Path | None = None  # ids of the rows of a .npy; None: the row numbers are the ids
-    vocab_sizes: tuple[int, ...] | None = None  # None: as large as the tokens need
-    sid_length: int | None = None  # cut longer SIDs to this length
-    ads: Path | None = None  # a table to add the SIDs to; None: every item is an ad
-    key: str | None = None  # the column of `ads` that names the item; None: ad_id
-    id_map: Path | None = None  # numbers for items; None: their ids are numbers
-    max_rejects: int = 0
-    force: bool = False
-
-    @property
-    def reject_file(self) -> Path:
-        return self.out.with_suffix(".rejects.jsonl")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,25 +1,17 @@
 """The catalogue of a data folder, built as `grace build` does, for training and evaluation."""
 
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from grace.configs.eligibility import CD, Eligibility
+from grace.configs.options import Stated
 from grace.index.builder import build, spec_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import DataFolder
 
 _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """Facts that the ads table does not state, and the caller does, as for `grace build`."""
-
-    sid_space: str | None = None  # None: the table says it
-    vocab_sizes: tuple[int, ...] | None = None
-    without: tuple[str, ...] = ()
 
 
 NOTHING_STATED = Stated()

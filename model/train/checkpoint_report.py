@@ -17,6 +17,7 @@ import torch
 
 from grace.configs.eligibility import EXACT
 from grace.configs.generation import BeamProfile
+from grace.configs.options import Stated
 from grace.configs.serving import Fp8Product
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -29,7 +30,7 @@ from grace.model.checkpoints.checkpoint import (
     load_checkpoint,
     require_match,
 )
-from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
+from grace.model.train.catalogue import NOTHING_STATED, catalogue_of
 from grace.model.train.evaluate import (
     USERS_PER_BATCH,
     Followers,

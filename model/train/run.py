@@ -14,6 +14,7 @@ import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
+from grace.configs.options import Stated
 from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -28,7 +29,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.model import Model
-from grace.model.train.catalogue import NOTHING_STATED, Stated, catalogue_of
+from grace.model.train.catalogue import NOTHING_STATED, catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import ReadLog, read_log

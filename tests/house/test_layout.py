@@ -7,6 +7,7 @@ import pytest
 
 from support import layout
 from support.command import run_python
+from support.lines import PARTS, lines_of_parts
 
 Rule = Callable[[Path], list[str]]
 RULES: list[Rule] = [
@@ -20,6 +21,11 @@ RULES: list[Rule] = [
 
 def test_the_code_keeps_the_rules(repository: Path) -> None:
     assert [fault for rule in RULES for fault in rule(repository)] == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_code_keeps_its_budgets_of_lines(repository: Path, part: str) -> None:
+    assert 0 < lines_of_parts(repository)[part] <= PARTS[part][1]
 
 
 def test_no_tracked_file_mentions_a_path_of_its_author_s_machine(repository: Path) -> None:

@@ -1,0 +1,136 @@
+"""Turns what a command declares into options of typer, each with a name for its value.
+
+A parameter is an option, or a dataclass whose fields are options: `grace.configs.options` says how
+to declare one. Typer's own `Option` and `Argument` may stand there, too.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from types import GenericAlias, NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, ParameterInfo
+
+from grace.configs.options import Argument, Option
+
+VALUES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
+
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An option as typer shows it, and how the text that typer read becomes the field's value."""
+
+    shown: Parameter
+    value: Callable[[Any], Any]
+
+
+def as_options(command: Command, **defaults: object) -> Command:
+    """Return the command with the fields of the dataclasses that it takes as its options.
+
+    Required options come first. `defaults` replace those of the fields.
+    """
+    options: dict[str, Declared] = {}
+    held: dict[str, tuple[Any, dict[str, Declared]]] = {}
+    for name, each in _declared(command, {}).items():
+        section: Any = each.shown.annotation
+        if get_origin(section) is not Annotated:
+            held[name] = section, _declared(section, defaults)
+            options |= held[name][1]
+        else:
+            options[name] = each
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        values = {name: options[name].value(value) for name, value in given.items()}
+        sections = {
+            name: section(**{field: values.pop(field) for field in fields})
+            for name, (section, fields) in held.items()
+        }
+        command(**sections, **values)
+
+    shown = [each.shown for each in options.values()]
+    shown.sort(key=lambda option: option.default is not Parameter.empty)
+    run.__signature__ = Signature(shown)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    return run
+
+
+def _declared(source: Callable[..., Any], defaults: Mapping[str, object]) -> dict[str, Declared]:
+    hints = get_type_hints(source, include_extras=True)
+    return {
+        name: _option(each.replace(default=defaults.get(name, each.default)), hints[name])
+        for name, each in signature(source).parameters.items()
+    }
+
+
+def _option(parameter: Parameter, hint: Any) -> Declared:
+    if get_origin(hint) is not Annotated:  # a dataclass
+        return Declared(parameter.replace(annotation=hint), _as_it_is)
+    value: Callable[[Any], Any] = _as_it_is
+    type_, fact = get_args(hint)
+    if not isinstance(fact, ParameterInfo):
+        fact = Option(fact) if isinstance(fact, str) else fact
+        type_, parameter, value = _in_typers_types(type_, parameter, fact)
+        fact = _in_typers_words(parameter, fact)
+    fact.readable = False  # the command reports a path that cannot be read, without a usage box
+    if isinstance(fact, ArgumentInfo):
+        fact.metavar = fact.metavar or parameter.name.upper()
+    else:
+        fact.metavar = fact.metavar or VALUES.get(_plain_type(type_))
+    shown = parameter.replace(annotation=Annotated[type_, fact], kind=Parameter.KEYWORD_ONLY)
+    return Declared(shown, value)
+
+
+def _in_typers_words(parameter: Parameter, fact: Option) -> Any:
+    facts: Any = {"help": fact.words, "metavar": fact.value, "min": fact.least, "max": fact.most}
+    if isinstance(fact, Argument):
+        return typer.Argument(**facts)
+    # A switch that is off by default has no form that turns it off.
+    return typer.Option(*[_name(parameter)] * (parameter.default is False), **facts)
+
+
+def _in_typers_types(
+    type_: Any, parameter: Parameter, fact: Option
+) -> tuple[Any, Parameter, Callable[[Any], Any]]:
+    """Show numbers with commas as one text, and a tuple of others as a repeatable option."""
+    default = parameter.default
+    if fact.commas is not None:
+        if isinstance(default, tuple):
+            parameter = parameter.replace(default=",".join(map(str, default)) or None)
+        shown = str if default is Parameter.empty else str | None
+        option, example = _name(parameter), fact.commas
+        return shown, parameter, lambda text: _numbers(text, option, example, default)
+    if get_origin(type_) is tuple:
+        several = GenericAlias(list, get_args(type_)[:1])
+        return several | None, parameter.replace(default=None), lambda given: tuple(given or ())
+    return type_, parameter, _as_it_is
+
+
+def _name(parameter: Parameter) -> str:
+    return f"--{parameter.name.replace('_', '-')}"
+
+
+def _numbers(text: str | None, option: str, example: str, default: Any) -> tuple[int, ...] | None:
+    """Return the comma-separated numbers of an option, or its default if it is not given."""
+    try:
+        return default if text is None else tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(
+            f"expected numbers such as {example}, got {text!r}", param_hint=option
+        ) from None
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _plain_type(hint: Any) -> Any:
+    """Return the type of one value: that of `list[int] | None` is int."""
+    of = [each for each in get_args(hint) if each is not NoneType]
+    return _plain_type(of[0]) if of else hint

@@ -1,0 +1,108 @@
+"""Options of commands, each declared once, as a field of the dataclass that it fills.
+
+    max_rejects: Annotated[int, Option("Leave out up to this many faulty ads.", least=0)] = 0
+
+The command line follows from the field: name, type, default, and the words of `--help`. A text in
+place of `Option(...)` is the words alone. `cli/declared.py` reads the declarations.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """
+    words   its meaning, for --help
+    value   the name of its value; without it, the type's, such as TEXT
+    commas  an example of its numbers, which are one text with commas
+    """
+
+    words: str
+    value: str | None = None
+    least: float | None = None
+    most: float | None = None
+    commas: str | None = None
+
+
+class Argument(Option):
+    """The same for a value that a command takes without a name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Facts that the ads table does not state, and the caller does."""
+
+    sid_space: Annotated[
+        str | None, "Name of the SID space. Default: the Parquet metadata of the ads."
+    ] = None
+    vocab_sizes: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "Tokens per position, as 512,512,512,512. Default: the Parquet metadata.",
+            commas="512,512,512,512",
+        ),
+    ] = None
+    without: Annotated[
+        tuple[str, ...],
+        Option("Leave out this attribute, set or entity, which no ad has; repeatable.", "NAME"),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOptions(Stated):
+    """What the operator of a build chooses."""
+
+    version: Annotated[int | None, "Number of the new version. Default: one above the latest."] = (
+        None
+    )
+    updates_watermark: Annotated[int, "Number of the last update of ads that the table has."] = 0
+    max_rejects: Annotated[int, Option("Leave out up to this many faulty ads.", least=0)] = 0
+    reject_file: Annotated[
+        Path | None, "List refused ads here. Default: ROOT/VERSION.rejects.jsonl."
+    ] = None
+    publish: Annotated[bool, "Make the new version current."] = True
+    max_coverage_drop: Annotated[
+        float,
+        Option(
+            "Do not publish if the share of ads with a rule on an attribute or set falls by more "
+            "than this part of what it was in the current version; 1 allows every fall.",
+            least=0,
+            most=1,
+        ),
+    ] = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSpec:
+    """An import of published Semantic IDs."""
+
+    source: Annotated[Path, Argument("FILE.index.json, FILE.jsonl or FILE.npy.", "SIDS")]
+    out: Annotated[Path, "The ads table to write, Parquet."]
+    sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
+    ids: Annotated[
+        Path | None, "Item ids for a .npy: another .npy, or lines of text. Default: row numbers."
+    ] = None
+    vocab_sizes: Annotated[
+        tuple[int, ...] | None,
+        Option(
+            "Tokens per position, as 256,256,256. Default: as the tokens need.",
+            commas="256,256,256",
+        ),
+    ] = None
+    sid_length: Annotated[
+        int | None,
+        Option("Cut longer SIDs, such as one whose last token only separates items.", least=1),
+    ] = None
+    ads: Annotated[Path | None, "Add the SIDs to this ads table. Default: an ad per item."] = None
+    key: Annotated[str | None, "Column of --ads with the item's id. Default: ad_id."] = None
+    id_map: Annotated[
+        Path | None, "Number items by this Parquet file, and add new items to it."
+    ] = None
+    max_rejects: Annotated[int, Option("Leave out up to this many faulty items.", least=0)] = 0
+    force: Annotated[bool, "Replace OUT."] = False
+
+    @property
+    def reject_file(self) -> Path:
+        return self.out.with_suffix(".rejects.jsonl")
