@@ -10,7 +10,7 @@ from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import GenericAlias, NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 from typer.models import ArgumentInfo, ParameterInfo
@@ -92,7 +92,8 @@ def _in_typers_words(parameter: Parameter, fact: Option) -> Any:
     if isinstance(fact, Argument):
         return typer.Argument(**facts)
     # A switch that is off by default has no form that turns it off.
-    return typer.Option(*[_name(parameter)] * (parameter.default is False), **facts)
+    only_on = [_name(parameter)] if parameter.default is False else []
+    return typer.Option(*([fact.name] if fact.name else only_on), **facts)
 
 
 def _in_typers_types(
@@ -107,7 +108,8 @@ def _in_typers_types(
         option, example = _name(parameter), fact.commas
         return shown, parameter, lambda text: _numbers(text, option, example, default)
     if get_origin(type_) is tuple:
-        several = GenericAlias(list, get_args(type_)[:1])
+        item = get_args(type_)[0]
+        several = GenericAlias(list, (str if get_origin(item) is Literal else item,))
         return several | None, parameter.replace(default=None), lambda given: tuple(given or ())
     return type_, parameter, _as_it_is
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grace.client import Access
     from grace.index.tables.ids import DataIds
 
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
+AsJson: TypeAlias = Annotated[bool, Option("Print JSON, for scripts.", name="--json")]
 Force: TypeAlias = Annotated[bool, "Replace existing files."]
 Data: TypeAlias = Annotated[
     Path | None, Option("Data folder with the id maps of the ids that you give.", "FOLDER")

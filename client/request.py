@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypedDict
 
 from grace.client.request_json import request_of_json
 from grace.configs.errors import InputError, RequestError
@@ -85,10 +85,10 @@ def request_of(
     given = {**fields, "strict": True if strict is None else strict}
     values = {name: _JSON.get(name, _plain)(value) for name, value in given.items()}
     if "exclude_ads" in values:
-        numbers = None if ids is None else partial(ids.number, "ad")
+        numbers = _number if ids is None else partial(ids.number, "ad")
         values["exclude_ads"] = _replaced(values["exclude_ads"], "exclude_ads", numbers)
     for name, each in _items(values.get("exclude")):
-        numbers = None if ids is None else partial(ids.number, name)
+        numbers = _number if ids is None else partial(ids.number, name)
         each["ids"] = _replaced(each["ids"], f"exclude.{name}.ids", numbers)
     for name, events in _items(values.get("sequences")):
         left_out = _replace_items(events, f"features.sequences.{name}", ids)
@@ -104,14 +104,14 @@ def message_of(request: Mapping[str, Any], ids: "DataIds | None") -> RetrieveReq
     Refuse such digits where `ids` has an id map: the caller may mean an id of the tables.
     """
     message = request_of_json(request)
-    lists = {("ad", "exclude_ads"): request.get("exclude_ads", request.get("excludeAds"))}
+    lists = {("ad", name): request.get(name) for name in ("exclude_ads", "excludeAds")}
     for name, each in _items(request.get("exclude")):
         lists[name, f"exclude.{name}.ids"] = each and each.get("ids")
     for (level, at), listed in lists.items():
-        has_texts = any(isinstance(each, str) for each in listed or ())
-        if has_texts and ids is not None and level in ids.mapped:
-            fault = "JSON has the API's numbers, not texts; pass ids of the tables as fields"
-            raise RequestError(at, fault)
+        texts = [each for each in listed or () if isinstance(each, str)]
+        if texts and ids is not None and level in ids.mapped:
+            fault = "JSON has the API's numbers: write numbers, without quotes; fields take ids"
+            raise RequestError(at, f"{texts[0]!r}: {fault}")
     return message
 
 
@@ -140,19 +140,24 @@ def _items(values: Any) -> list[tuple[str, Any]]:
     return list(values.items()) if isinstance(values, Mapping) else []
 
 
-def _replaced(given: list[Any], at: str, find: Callable[[str], Any] | None) -> list[Any]:
+def _replaced(given: list[Any], at: str, find: Callable[[str], Any]) -> list[Any]:
     """Replace each text of the list by what `find` returns for it."""
     found = list(given)
     for place, text in enumerate(given):
-        if not isinstance(text, str) or (find is None and _PLAIN.fullmatch(text)):
-            continue
-        try:
-            if find is None:
-                raise InputError(f"{text!r}: texts need the data folder: Client(..., ids=FOLDER)")
-            found[place] = find(text)
-        except InputError as error:
-            raise RequestError(f"{at}[{place}]", str(error)) from None
+        if isinstance(text, str):
+            try:
+                found[place] = find(text)
+            except InputError as error:
+                raise RequestError(f"{at}[{place}]", str(error)) from None
     return found
+
+
+def _number(text: str) -> int:
+    return int(text) if _PLAIN.fullmatch(text) else _no_folder(text)
+
+
+def _no_folder(text: str) -> NoReturn:
+    raise InputError(f"{text!r}: texts need the data folder: Client(..., ids=FOLDER)")
 
 
 def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> list[str]:
@@ -161,7 +166,7 @@ def _replace_items(events: dict[str, Any], at: str, ids: "DataIds | None") -> li
     for place, each in enumerate(given):
         if each is None:
             raise RequestError(f"{at}.sids[{place}]", "None; give a SID or an item's id")
-    sids = _replaced(given, f"{at}.sids", None if ids is None else ids.sid)
+    sids = _replaced(given, f"{at}.sids", _no_folder if ids is None else ids.sid)
     kept = [sid is not None for sid in sids]
     if not all(kept):
         sides = [(f"side.{name}.ids", each, "ids") for name, each in _items(events["side"])]

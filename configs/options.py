@@ -17,6 +17,7 @@ class Option:
     words   its meaning, for --help
     value   the name of its value; without it, the type's, such as TEXT
     commas  an example of its numbers, which are one text with commas
+    name    the option, if it is not called as its field
     """
 
     words: str
@@ -24,6 +25,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     commas: str | None = None
+    name: str | None = None
 
 
 class Argument(Option):
@@ -79,7 +81,7 @@ class ImportSpec:
     """An import of published Semantic IDs."""
 
     source: Annotated[Path, Argument("FILE.index.json, FILE.jsonl or FILE.npy.", "SIDS")]
-    out: Annotated[Path, "The ads table to write, Parquet."]
+    out: Annotated[Path, "The table of SIDs to write, Parquet."]
     sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
     ids: Annotated[
         Path | None, "Item ids for a .npy: another .npy, or lines of text. Default: row numbers."
@@ -94,11 +96,6 @@ class ImportSpec:
     sid_length: Annotated[
         int | None,
         Option("Cut longer SIDs, such as one whose last token only separates items.", least=1),
-    ] = None
-    ads: Annotated[Path | None, "Add the SIDs to this ads table. Default: an ad per item."] = None
-    key: Annotated[str | None, "Column of --ads with the item's id. Default: ad_id."] = None
-    id_map: Annotated[
-        Path | None, "Number items by this Parquet file, and add new items to it."
     ] = None
     max_rejects: Annotated[int, Option("Leave out up to this many faulty items.", least=0)] = 0
     force: Annotated[bool, "Replace OUT."] = False

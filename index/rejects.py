@@ -52,10 +52,10 @@ class RejectLog:
             self.write()
             things = self._thing if found == 1 else f"{self._thing}s"
             remedy = self._no_limit_remedy if self._limit == 0 else "fix them or allow more"
+            first = in_words(self._rejects[0], self._thing)
             raise RejectedAdsError(
                 f"{found} {things} refused so far, --max-rejects allows {self._limit}; "
-                f"first: {self._shown(self._rejects[0])}; these are listed in {self._path}: "
-                f"{remedy}"
+                f"first: {first}; these are listed in {self._path}: {remedy}"
             )
 
     def by_reason(self) -> dict[str, int]:
@@ -84,11 +84,12 @@ class RejectLog:
         place = {"file": reject.file, "row": reject.row + 1, f"{self._thing}_id": reject.id}
         return {**place, **asdict(reject.fault)}
 
-    def _shown(self, reject: Reject) -> str:
-        fault = reject.fault
-        name = f", {self._thing} {shown(reject.id)}" if reject.id is not None else ""
-        value = f" {shown(fault.value)}" if fault.value is not None else ""
-        return f"{reject.file} row {reject.row + 1}{name}: {fault.column}{value}: {fault.reason}"
+
+def in_words(reject: Reject, thing: str) -> str:
+    fault = reject.fault
+    name = f", {thing} {shown(reject.id)}" if reject.id is not None else ""
+    value = f" {shown(fault.value)}" if fault.value is not None else ""
+    return f"{reject.file} row {reject.row + 1}{name}: {fault.column}{value}: {fault.reason}"
 
 
 def ad_rejects(limit: int, path: Path) -> RejectLog:

@@ -22,7 +22,6 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.columns import ListColumn
 from grace.index.builder.rule_table import FAULTS, RuleTable
 from grace.index.builder.sorting import gather_spans
-from grace.index.builder.source import rule_columns
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.snapshot import Snapshot
 from grace.index.storage import current_version
@@ -114,7 +113,7 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
                 fault, column = faults[row].tolist()
                 raise SnapshotError(
                     "rule_bitmask.npy",
-                    f"no build keeps rule {begin + row}: {rule_columns(schema)[column]}: "
+                    f"no build keeps rule {begin + row}: {schema.rule_columns[column]}: "
                     f"{FAULTS[fault]}",
                 )
         encoded = table.take()

@@ -3,6 +3,8 @@
 A tensor has the shape, type and layout that the operation expects, or the error prints both.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,14 @@ def require_tensor(
         raise ValueError(f"{name} must be {_short(dtype)}, got {_short(tensor.dtype)}")
 
 
+def require_optional(
+    name: str, tensor: Tensor | None, dtype: torch.dtype | None = None, **axes: int
+) -> None:
+    """Check as `require_tensor` does what may be None."""
+    if tensor is not None:
+        require_tensor(name, tensor, dtype, **axes)
+
+
 def require_contiguous(**tensors: Tensor) -> None:
     """Refuse other layouts where a body computes addresses: a copy would cost what it saves."""
     for name, tensor in tensors.items():
@@ -35,6 +45,11 @@ def number_kind(name: str, dtype: torch.dtype) -> int:
         kinds = ", ".join(map(_short, NUMBER_KINDS))
         raise ValueError(f"{name} must be one of {kinds}, got {_short(dtype)}")
     return NUMBER_KINDS[dtype]
+
+
+def fields(kind: type, names: str) -> list[tuple[str, Any]]:
+    """Return fields of one type in a structure of compiled code, in their order."""
+    return [(name, kind) for name in names.split()]
 
 
 def address(name: str, tensor: Tensor | None, device: torch.device, dtype: torch.dtype) -> int:

@@ -41,6 +41,14 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     return padded[..., :outputs]
 
 
+def masked_softmax(scores: Tensor, key_mask: Tensor) -> Tensor:
+    """Return the weights of keys, zeros without any.   [B, H, Q, K], bool [B, K] -> [B, H, Q, K]"""
+    ignored = ~key_mask[:, None, None, :]
+    # The least finite number, not -inf: without any key the weights are even, not NaN.
+    scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
+    return torch.softmax(scores, dim=-1).masked_fill(ignored, 0.0)
+
+
 def gelu(x: Tensor) -> Tensor:
     """Return x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2"""
     if x.device.type != "cpu":

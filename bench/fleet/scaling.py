@@ -24,20 +24,15 @@ import torch
 
 from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
-    MANY,
-    TINY,
     TINY_IN_FLIGHT,
-    TINY_RATES,
     LoadProcesses,
-    ServedFiles,
+    Served,
     busiest,
     latencies,
     load_row,
     roomy_folder,
-    server_of,
     write_files,
 )
 from grace.bench.gpu.subjects.workload import Workload
@@ -46,7 +41,6 @@ from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer
 from grace.configs.eligibility import MatcherMode
-from grace.model.engine.decode_weights import Precision
 
 RATE, FP8_RATE = 1200.0, 1700.0
 """Requests a second for each server."""
@@ -61,52 +55,39 @@ def measure(work: Workload) -> Iterator[Row]:
         identities = Identities.write(folder, server_name())  # first, as it may fail
         files = write_files(work, folder)
         for precision in work.options.precisions:
-            for row in _of_precision(work.options, files, identities, precision):
+            served = Served(work.options, files, _MODE, precision, identities.server_section)
+            for row in _of_precision(served, identities):
                 facts = {"mode": _MODE.value, "precision": precision, "tls": "both ways"}
                 yield {"measure": row["measure"], **facts, **row}
 
 
-def _of_precision(
-    options: BenchOptions, files: ServedFiles, identities: Identities, precision: Precision
-) -> Iterator[Row]:
+def _of_precision(served: Served, identities: Identities) -> Iterator[Row]:
+    options = served.options
     servers = [
-        server_of(
-            options,
-            files,
-            _MODE,
-            precision,
-            f"server{number}",
-            TINY if options.tiny else MANY,
-            tls=identities.server_section,
-            environment=environment,
-        )
-        for number, environment in enumerate(_environments(options.device), 1)
+        served.server(f"server{number}", served.many, environment=environment)
+        for number, environment in enumerate(_environments(torch.device(options.device)), 1)
     ]
     with _started(servers):
-        yield from _rows(options, files, identities, precision, servers[:1])
+        yield from _rows(served, identities, servers[:1])
         for fronted in (servers, servers[:1]) if len(servers) > 1 else (servers,):
-            folder = files.folder / f"envoy-{precision}-{len(fronted)}"
+            folder = served.files.folder / f"envoy-{served.precision}-{len(fronted)}"
             folder.mkdir()
             threads = 1 if options.tiny else SHIPPED_CONCURRENCY
             with Envoy(folder, identities, [each.address for each in fronted], threads) as envoy:
-                yield from _rows(options, files, identities, precision, fronted, envoy)
+                yield from _rows(served, identities, fronted, envoy)
 
 
 def _rows(
-    options: BenchOptions,
-    files: ServedFiles,
+    served: Served,
     identities: Identities,
-    precision: Precision,
     servers: Sequence[RunningServer],
     envoy: Envoy | None = None,
 ) -> Iterator[Row]:
     """Load the servers through Envoy, or the first one directly."""
-    count = len(servers)
-    own = TINY if options.tiny else MANY
-    many = own._replace(clients=own.clients * count)
+    count, options = len(servers), served.options
+    many = served.many._replace(clients=served.many.clients * count)
     in_flight = count * (TINY_IN_FLIGHT if options.tiny else IN_FLIGHT)
-    default = TINY_RATES[0] if options.tiny else FP8_RATE if precision == "fp8" else RATE
-    rate = options.rates[0] if options.rates else default
+    (rate,) = served.rates((FP8_RATE if served.precision == "fp8" else RATE,))
     loads: dict[str, tuple[Load, LoadProcesses]] = {
         "alone": (ClosedLoop(1, options.seconds), many._replace(clients=1, connections=1)),
         "load": (OpenLoop(count * rate, options.seconds), many),
@@ -125,13 +106,12 @@ def _rows(
             watches = {
                 group: stack.enter_context(ThreadWatch(pid)) for group, pid in groups.items()
             }
-            result = latencies(address, files, load, processes, identities.client_tls)
-        row = load_row(load, result, processes)
+            result = latencies(address, served.files, load, processes, identities.client_tls)
         yield {
             "measure": name,
             "variant": variant,
             "servers": count,
-            **row,
+            **load_row(load, result, processes),
             **_envoy_row(spent, _envoy_counts(envoy), result["ok"]),
             "cpu": {group: busiest(watch, result) for group, watch in watches.items()},
         }

@@ -15,6 +15,7 @@ run. The result that the timed graph left is compared with the definition.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.result_file import Row
 from grace.bench.rungs.attention import spread_to_rows as spread
 from grace.kernels import REFERENCE, Ops
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import E4M3
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
@@ -99,12 +101,7 @@ def _cross(setting: _Setting) -> Iterator[Row]:
     beams, dtype = work.fixed.beams[-1], PRECISIONS[setting.precision]
     inputs = [cross_inputs(work, beams, dtype, seed) for seed in range(_INPUTS)]
     first = inputs[0]
-    expected = [
-        REFERENCE.cross_attention(
-            x.queries, x.keys, x.values, x.mask, x.scale, dtype=setting.result
-        )
-        for x in inputs
-    ]
+    expected = [REFERENCE.cross_attention(replace(x, dtype=setting.result)) for x in inputs]
     rows, inner = first.queries.shape
     size = first.queries.element_size()
     moved = (rows * inner + 2 * first.keys.numel()) * size + rows * inner * setting.result.itemsize
@@ -114,7 +111,7 @@ def _cross(setting: _Setting) -> Iterator[Row]:
         attend = kernels[name]
         if name == "before":  # one input of gigabytes exceeds every cache
             keys, values = spread(first.keys, beams), spread(first.values, beams)
-            prepared, rounds = [first._replace(keys=keys, values=values)], 1
+            prepared, rounds = [replace(first, keys=keys, values=values)], 1
             del keys, values
         else:
             prepared, rounds = inputs, _ROUNDS
@@ -154,11 +151,9 @@ def _self_rows(setting: _Setting, table: BlockTable, names: Sequence[str]) -> It
     work = setting.work
     x = self_inputs(work, table, PRECISIONS[setting.precision])
     step, rows = table.step, len(table.ids)
+    prefixes = PagedPrefixes(x.pool, table.ids, step, x.bias, x.scale, dtype=setting.result)
     defined = {
-        paged: REFERENCE.self_attention(
-            *(x.pool, table.ids, step, x.bias, x.scale, x.factors if paged else None),
-            dtype=setting.result,
-        )
+        paged: REFERENCE.self_attention(replace(prefixes, row_scale=x.factors if paged else None))
         for paged in (True, False)
     }
     for name in setting.measured(names):

@@ -24,13 +24,14 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import require_overlap
-from grace.bench.gpu.instruments.observed import Selection, observed
+from grace.bench.gpu.instruments.observed import observed
 from grace.bench.gpu.subjects.search import shared, traced_search
 from grace.bench.gpu.subjects.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.subjects.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot
+from grace.kernels.decode.select_beams import Choice
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -228,7 +229,7 @@ def _plain(
     """Generate by definition, in float32; `spread` gets the logits' deviation in live rows."""
     steps: Steps = []
 
-    def keep(given: Selection, beams: Beams) -> None:
+    def keep(given: Choice, beams: Beams) -> None:
         if spread is not None:
             live = given.logits[given.scores.flatten() > -torch.inf]
             deviation = float(live.float().std(dim=1).mean())

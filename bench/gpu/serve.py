@@ -22,20 +22,15 @@ from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
     EDGE_SHARE,
     IN_FLIGHT,
-    MANY,
     ONE,
-    TINY,
-    TINY_RATES,
-    ServedFiles,
+    Served,
     latencies,
     load_server,
     roomy_folder,
-    server_of,
     write_files,
 )
 from grace.bench.gpu.subjects.workload import Workload
@@ -48,11 +43,11 @@ from grace.bench.load.timeline import (
     window,
     write_window,
 )
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import CallError
-from grace.model.engine.decode_weights import Precision
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 FP8_RATES = (400.0, 800.0, 1200.0, 1500.0, 1700.0)
@@ -77,65 +72,42 @@ def measure(work: Workload) -> Iterator[Row]:
         for precision in work.options.precisions:
             for mode, own in measures.items():
                 facts = {"mode": mode.value, "precision": precision}
-                for row in _of_mode(work.options, files, mode, precision, own):
+                for row in _of_mode(Served(work.options, files, mode, precision), own):
                     yield {"measure": row["measure"], **facts, **row}
 
 
-def _of_mode(
-    options: BenchOptions,
-    files: ServedFiles,
-    mode: MatcherMode,
-    precision: Precision,
-    measures: Sequence[str],
-) -> Iterator[Row]:
-    """`measures` of one mode and precision, without these facts in the rows."""
+def _of_mode(served: Served, measures: Sequence[str]) -> Iterator[Row]:
+    """Measure one mode and precision, without these facts in the rows."""
     if "idle" in measures or "alone" in measures:
-        yield from _single_calls(options, files, mode, precision, measures)
+        yield from _single_calls(served, measures)
     if "load" in measures or "saturation" in measures:
-        yield from _loads(options, files, mode, precision, measures)
+        yield from _loads(served, measures)
     if "swap" in measures:
-        yield from _swaps(options, files, mode, precision)
+        yield from _swaps(served)
 
 
-def _single_calls(
-    options: BenchOptions,
-    files: ServedFiles,
-    mode: MatcherMode,
-    precision: Precision,
-    measures: Sequence[str],
-) -> Iterator[Row]:
+def _single_calls(served: Served, measures: Sequence[str]) -> Iterator[Row]:
     """Measure calls one by one; `grpc_p50_ms` is what they take without a service behind them."""
-    seconds = min(_IDLE_SECONDS, 5 * options.seconds)
+    seconds = served.options.seconds
     loads: dict[str, Load] = {
-        "idle": OpenLoop(_IDLE_RATE, seconds),
-        "alone": ClosedLoop(1, options.seconds),
+        "idle": OpenLoop(_IDLE_RATE, min(_IDLE_SECONDS, 5 * seconds)),
+        "alone": ClosedLoop(1, seconds),
     }
-    with (
-        server_of(options, files, mode, precision, "single", ONE) as server,
-        prompt_server() as address,
-    ):
+    with served.server("single", ONE) as server, prompt_server() as address:
         for name, load in loads.items():
             if name in measures:
-                row = load_server(server, files, load, ONE)
-                prompt = latencies(address, files, load, ONE)
+                row = load_server(server, served.files, load, ONE)
+                prompt = latencies(address, served.files, load, ONE)
                 yield {"measure": name, **row, "grpc_p50_ms": prompt["ms"]["latency_ok"]["p50"]}
 
 
-def _loads(
-    options: BenchOptions,
-    files: ServedFiles,
-    mode: MatcherMode,
-    precision: Precision,
-    measures: Sequence[str],
-) -> Iterator[Row]:
-    many = TINY if options.tiny else MANY
-    trace = files.folder / f"{mode}-{precision}.trace.json"
-    server = server_of(options, files, mode, precision, "loads", many, "--timeline", trace)
-    rates = FP8_RATES if precision == "fp8" else RATES
+def _loads(served: Served, measures: Sequence[str]) -> Iterator[Row]:
+    options, files, many = served.options, served.files, served.many
+    trace = files.folder / f"{served.mode}-{served.precision}.trace.json"
     saturated: Row = {}
-    with server:
+    with served.server("loads", many, "--timeline", trace) as server:
         if "load" in measures:
-            for rate in options.rates or (TINY_RATES if options.tiny else rates):
+            for rate in served.rates(FP8_RATES if served.precision == "fp8" else RATES):
                 load = OpenLoop(rate, options.seconds)
                 yield {"measure": "load", **load_server(server, files, load, many)}
         if "saturation" in measures:
@@ -145,13 +117,11 @@ def _loads(
         yield {**saturation_row(options, trace, seconds), **saturated}
 
 
-def _swaps(
-    options: BenchOptions, files: ServedFiles, mode: MatcherMode, precision: Precision
-) -> Iterator[Row]:
-    many = TINY if options.tiny else MANY
-    with server_of(options, files, mode, precision, "swap", many) as server:
-        for rate in options.rates or (TINY_RATES if options.tiny else SWAP_RATES):
-            load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * options.seconds))
+def _swaps(served: Served) -> Iterator[Row]:
+    files, many = served.files, served.many
+    with served.server("swap", many) as server:
+        for rate in served.rates(SWAP_RATES):
+            load = OpenLoop(rate, min(_SWAP_SECONDS, 2 * served.options.seconds))
             alone = load_server(server, files, load, many)
             before = len(server.events("swapped"))
             with live_loads(server.admin_address, _VERSIONS) as faults:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,46 +17,40 @@ class PanelQuery:
 
 @dataclass(frozen=True, slots=True)
 class DashboardPanel:
-    """A panel, in the row that begins above it; `width` is in columns, of which there are 24."""
+    """
+    kind    timeseries, stat, or the heading of a row, which has no queries
+    place   its columns (of 24) and lines: x, y, w and h
+    """
 
-    row: str
     title: str
-    kind: str  # timeseries or stat
-    unit: str
-    stacked: bool
-    width: int
-    no_value: str
-    queries: Sequence[PanelQuery]
+    kind: str
+    place: dict[str, int]
+    queries: Sequence[PanelQuery] = ()
+    unit: str = ""
+    stacked: bool = False
+    no_value: str = "no data"
 
 
 def read_panels(file: Path, rate_interval: str) -> list[DashboardPanel]:
     """Read a dashboard, with all jobs and replicas chosen, and this time for the range of rates."""
-    panels, row = [], ""
-    for panel in json.loads(file.read_text(encoding="utf-8"))["panels"]:
-        if panel["type"] == "row":
-            row = panel["title"]
-            continue
-        defaults = panel["fieldConfig"]["defaults"]
-        stacking = defaults.get("custom", {}).get("stacking", {})
-        queries = [
-            PanelQuery(_filled(target["expr"], rate_interval), target["legendFormat"])
-            for target in panel["targets"]
-        ]
-        panels.append(
-            DashboardPanel(
-                *(row, panel["title"], panel["type"], defaults["unit"]),
-                *(stacking.get("mode") == "normal", panel["gridPos"]["w"]),
-                *(defaults.get("noValue", ""), queries),
-            )
-        )
-    return panels
+    text = file.read_text(encoding="utf-8")
+    for variable, value in (("__rate_interval", rate_interval), ("job", ".*"), ("instance", ".*")):
+        text = text.replace(f"${variable}", value)
+    return [_panel(panel) for panel in json.loads(text)["panels"]]
 
 
-def _filled(expr: str, rate_interval: str) -> str:
-    for variable, value in (
-        ("$__rate_interval", rate_interval),
-        ("$job", ".*"),
-        ("$instance", ".*"),
-    ):
-        expr = expr.replace(variable, value)
-    return expr
+def _panel(panel: dict[str, Any]) -> DashboardPanel:
+    place = panel["gridPos"]
+    if panel["type"] == "row":
+        return DashboardPanel(panel["title"], "row", place)
+    defaults = panel["fieldConfig"]["defaults"]
+    stacking = defaults.get("custom", {}).get("stacking", {})
+    return DashboardPanel(
+        title=panel["title"],
+        kind=panel["type"],
+        place=place,
+        queries=[PanelQuery(each["expr"], each["legendFormat"]) for each in panel["targets"]],
+        unit=defaults["unit"],
+        stacked=stacking.get("mode") == "normal",
+        no_value=defaults.get("noValue", "no data"),
+    )

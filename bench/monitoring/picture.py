@@ -7,6 +7,7 @@ what the servers can do and falls again. Some calls cannot be read. Meanwhile an
 and some advertisers are stopped. Needs matplotlib (`plots`).
 """
 
+import re
 import tempfile
 import threading
 import time
@@ -19,7 +20,7 @@ from grace import configs
 from grace.bench.load.client import OpenLoop, run_load
 from grace.bench.load.options import out_file, parser_of, positive, run_command
 from grace.bench.load.shots import Shot, read_shots
-from grace.bench.monitoring.draw import Curve, curves_of, draw
+from grace.bench.monitoring.draw import Curve, draw
 from grace.bench.monitoring.panels import DashboardPanel, read_panels
 from grace.bench.monitoring.prometheus import Prometheus
 from grace.bench.result_file import commit, machine
@@ -60,9 +61,8 @@ def main(arguments: Sequence[str]) -> None:
         panels = _observed(Path(folder), options.seconds, options.rate)
     draw(panels, title).savefig(options.out, dpi=DPI)
     if options.top is not None:
-        rows = list(dict.fromkeys(panel.row for panel, _ in panels))[:TOP_ROWS]
-        first = [(panel, curves) for panel, curves in panels if panel.row in rows]
-        draw(first, title).savefig(options.top, dpi=DPI)
+        rows = [place for place, (panel, _) in enumerate(panels) if panel.kind == "row"]
+        draw(panels[: rows[TOP_ROWS]], title).savefig(options.top, dpi=DPI)
 
 
 def _observed(
@@ -134,22 +134,20 @@ def _publish_and_stop(spec: BuildSpec, servers: Sequence[RunningServer], seconds
 
 
 def _curves(
-    prometheus: Prometheus,
-    panel: DashboardPanel,
-    begin: float,
-    end: float,
-    names: dict[str, str],
+    prometheus: Prometheus, panel: DashboardPanel, begin: float, end: float, names: dict[str, str]
 ) -> list[Curve]:
-    answers = []
+    """Return the curves of a panel, by server, with a short name of each server."""
+    found = []
     for query in panel.queries:
-        found = prometheus.query_range(query.expr, begin, end, SCRAPE_SECONDS)
-        for series in found:
-            if "instance" in series.labels:
-                labels = {**series.labels, "instance": names[series.labels["instance"]]}
-                series = type(series)(labels, series.times, series.values)
-            answers.append((query.name, [series]))
-    answers.sort(key=lambda answer: answer[1][0].labels.get("instance", ""))
-    return curves_of(answers, begin)
+        for series in prometheus.query_range(query.expr, begin, end, SCRAPE_SECONDS):
+            at = series.labels.get("instance", "")
+            labels = {**series.labels, "instance": names.get(at, at)}
+            name = re.sub(r"{{(\w+)}}", lambda key: labels.get(key[1], ""), query.name)  # noqa: B023
+            minutes = [(time - begin) / 60 for time in series.times]
+            if series.has_number:
+                found.append((labels["instance"], Curve(name, minutes, series.values)))
+    found.sort(key=lambda each: each[0])
+    return [curve for _, curve in found]
 
 
 if __name__ == "__main__":

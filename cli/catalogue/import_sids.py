@@ -1,4 +1,4 @@
-"""`grace import-sids`: from published Semantic IDs to an ads table."""
+"""`grace import-sids`: from published Semantic IDs to a table of SIDs."""
 
 import json
 
@@ -8,11 +8,12 @@ from grace.configs.options import ImportSpec
 
 
 def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
-    """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into an ads table.
+    """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into a table of SIDs.
 
-    Faulty items are listed in OUT with the ending .rejects.jsonl.
+    `grace build --sids OUT` joins it to the ads. Faulty items are listed in OUT with the ending
+    .rejects.jsonl.
 
-    Example: `grace import-sids Beauty.index.json --out ads.parquet --sid-space beauty-1`
+    Example: `grace import-sids Beauty.index.json --out sids.parquet --sid-space beauty-1`
     """
     from grace.index.importers import import_sids as import_items
 
@@ -22,10 +23,8 @@ def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
         print(json.dumps(report.to_json(), indent=2))
         return
     sizes = ",".join(str(size) for size in report.vocab_sizes)
-    print(f"{spec.out}: {report.ads:,} ads of {report.sids:,} SIDs, from {report.items:,} items")
+    print(f"{spec.out}: {report.items:,} items of {report.sids:,} SIDs, from {report.read:,} items")
     print(f"SID space {spec.sid_space}, vocabulary {sizes}")
-    if report.unused_items:
-        print(f"{report.unused_items:,} items are in no ad, left out")
     for reason, count in report.rejects.items():
         print(f"refused {count:,}: {reason}")
     if report.reject_file is not None:

@@ -110,7 +110,7 @@ def sids(
 
 def _of_folder(data: Path) -> tuple[Any, Path | None]:
     """Return the items of a data folder, and the folder of its codebook."""
-    from grace.index.codebook.items import TableItems
+    from grace.index.codebook.items import items_of
     from grace.index.tables.data_folder import TABLES_FILE, local_folder, read_data_folder
 
     folder = read_data_folder(data)
@@ -119,7 +119,7 @@ def _of_folder(data: Path) -> tuple[Any, Path | None]:
             f"{data / TABLES_FILE}: no section `embeddings`, which names the table of vectors; "
             "add it, or give --embeddings TABLE and --out FOLDER"
         )
-    return TableItems.of(folder.embeddings), local_folder(folder.sids)
+    return items_of(folder.embeddings), local_folder(folder.sids)
 
 
 def _extend(items: Any, codebook: Path, out: Path | None, force: bool, as_json: bool) -> None:

@@ -2,56 +2,24 @@
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from grace.bench.options import TABLES, BenchOptions, OwnSnapshots
 from grace.cli.options import AsJson
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
-from grace.configs.options import Argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from grace.bench.gpu.options import BenchOptions
     from grace.bench.result_file import Row
 
 
 def bench(
-    table: Annotated[
-        str,
-        Argument("attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility."),
-    ],
-    out: Annotated[Path | None, "Result file, JSON. Without it, only the tables remain."] = None,
-    device: Annotated[str, "cuda:0, or cpu (eligibility, --tiny)."] = "cuda:0",
-    tiny: Annotated[bool, "Small shapes for a CPU; their times mean nothing."] = False,
-    seconds: Annotated[float, "Seconds of each sustained measurement."] = 3.0,
-    precision: Annotated[
-        list[str] | None,
-        "bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
-    ] = None,
-    only: Annotated[
-        list[str] | None, "Measure only this part, such as L1 or admission:union; repeatable."
-    ] = None,
-    sids: Annotated[
-        list[int] | None, "SIDs of the catalogue instead of 30 million; repeatable."
-    ] = None,
-    rate: Annotated[
-        list[float] | None, "Requests a second; repeatable for serve. For fleet: per server."
-    ] = None,
-    users: Annotated[int | None, "eligibility: users of the population. Default: 512."] = None,
+    options: BenchOptions,
+    own: OwnSnapshots,
     add: Annotated[bool, "Keep the rows of --out that this run does not measure."] = False,
-    commit: Annotated[str | None, "The measured commit, if there is no git repository."] = None,
-    cache: Annotated[Path | None, "Folder of catalogues that several commands share."] = None,
-    snapshots: Annotated[
-        Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."
-    ] = None,
-    checkpoint: Annotated[Path | None, "With --snapshots: the model that serves it."] = None,
-    requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None,
-    config: Annotated[
-        Path | None, "With --snapshots: a server's configuration, for its default profile."
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure one of the tables in docs/performance.md, docs/eligibility.md or docs/fleet.md.
@@ -69,24 +37,11 @@ def bench(
 
     Example: `grace bench ladder --only D0 --only D3 --add --out bench/results/h200/ladder.json`
     """
-    from grace.bench.gpu.options import TABLES, BenchOptions, default_precisions, device_for
+    from grace.kernels import device_named
 
-    on = device_for(table, device)
-    own = (snapshots, checkpoint, requests, config)
-    options = BenchOptions(
-        table=table,
-        device=on,
-        tiny=tiny,
-        seconds=seconds,
-        rates=tuple(rate or ()),
-        sids=tuple(sids or ()),
-        only=tuple(only or ()),
-        users=() if users is None else (users,),
-        precisions=tuple(precision or default_precisions(table, on)),  # type: ignore[arg-type]
-        out=out,
-        commit=commit,
-        cache=cache,
-    )
+    table = options.table
+    instead = "cpu" if TABLES[table].on_cpu else "cpu with --tiny"
+    on = device_named(options.device, "--device", instead)
     try:
         from grace.bench.gpu.instruments.measure import device_text
         from grace.bench.gpu.subjects.workload import workload_of
@@ -102,37 +57,33 @@ def bench(
         raise InputError(
             f"grace bench {table} needs {error.name}: {install_command('gpu', 'bench')}"
         ) from None
-    if commit is not None:
-        facts["commit"] = commit
+    if options.commit is not None:
+        facts["commit"] = options.commit
     with ending_in_order():  # some tables start servers
-        rows = _own_rows(options, *own) if any(own) else module.measure(workload_of(options))
-        kept = record(rows, out, facts, add=add, only=options.only, print_rows=as_json)
+        rows = _own_rows(options, own) if own.any_given else module.measure(workload_of(options))
+        kept = record(rows, options.out, facts, add=add, only=options.only, print_rows=as_json)
     if not as_json:
         print_markdown(printed_tables(table, kept))
 
 
-def _own_rows(
-    options: "BenchOptions",
-    snapshots: Path | None,
-    checkpoint: Path | None,
-    requests: Path | None,
-    config: Path | None,
-) -> "Iterator[Row]":
+def _own_rows(options: BenchOptions, own: OwnSnapshots) -> "Iterator[Row]":
     """Compare modes on the caller's own snapshot."""
     from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
     from grace.configs.eligibility import Eligibility
     from grace.configs.serving import load_serving_config
+    from grace.kernels import device_named
 
     if options.table != "eligibility":
         raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
     if options.sids or options.users:
         raise InputError("--sids, --users: --snapshots decides them; leave them out")
-    if snapshots is None or checkpoint is None or requests is None or config is None:
+    snapshots, checkpoint, requests = own.snapshots, own.checkpoint, own.requests
+    if snapshots is None or checkpoint is None or requests is None or own.config is None:
         raise InputError(
             "--snapshots, --checkpoint, --requests and --config belong together: give all four"
         )
-    generation = load_serving_config(config, snapshots, checkpoint).generation
+    generation = load_serving_config(own.config, snapshots, checkpoint).generation
     profile = generation.profiles[generation.default_profile]
     modes = tuple(map(Eligibility.of, options.only or ("exact", "union")))
-    own = OwnCatalogue(snapshots, modes, checkpoint, requests, profile)
-    return measure(own, options.device)
+    catalogue = OwnCatalogue(snapshots, modes, checkpoint, requests, profile)
+    return measure(catalogue, device_named(options.device))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from grace.cli.options import number_of
 from grace.cli.service.admin import Call
-from grace.cli.service.ads_table import known_ads, shown_table
+from grace.cli.service.ads_table import shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
 from grace.configs.options import Option
@@ -42,7 +42,7 @@ def explain(
     asked = ExplainRequest(ad_id=number, request=given.message(ids))
     with call.client() as client:
         reply = client.explain(asked, call.timeout)
-    known = {} if table is None else known_ads(table, [number], {})
+    known = {} if table is None else table.known([number], {})
     title = known[number].title if number in known else None
     if call.as_json:
         shown = reply_json(reply) | ({} if table is None else {"title": title})

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from grace.cli.options import Connection, require_seconds
-from grace.cli.service.ads_table import KnownAd, ad_lines, known_ads, shown_table, values_of_no_ad
+from grace.cli.service.ads_table import ad_lines, shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.configs.options import Option
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.table import Table
 
+    from grace.index.matching.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
 
 DEFAULT_MAX_ADS = 10
@@ -69,7 +70,7 @@ def retrieve(
         reply = client.retrieve(message, timeout=server.timeout).message
         total_ms = (time.perf_counter() - started) * 1e3
     user_values = {name: list(values.values) for name, values in message.user.items()}
-    known = None if table is None else known_ads(table, reply.ad_ids, user_values)
+    known = None if table is None else table.known(reply.ad_ids, user_values)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         print(
@@ -79,7 +80,7 @@ def retrieve(
         )
     else:
         _print(reply, total_ms, known)
-        for text in () if table is None else values_of_no_ad(table, user_values):
+        for text in () if table is None else table.values_of_no_ad(user_values):
             print(text)
 
 
@@ -99,7 +100,7 @@ def stage_times(reply: "RetrieveResponse") -> str:
 
 
 def _ads_json(
-    reply: "RetrieveResponse", known: Mapping[int, KnownAd]
+    reply: "RetrieveResponse", known: "Mapping[int, KnownAd]"
 ) -> list[dict[str, str | list[str] | None]]:
     """Return the table's id, title and reasons of each ad, in the order of the reply."""
     return [
@@ -113,7 +114,9 @@ def _ads_json(
     ]
 
 
-def _print(reply: "RetrieveResponse", total_ms: float, known: Mapping[int, KnownAd] | None) -> None:
+def _print(
+    reply: "RetrieveResponse", total_ms: float, known: "Mapping[int, KnownAd] | None"
+) -> None:
     from grace.cli.tables import table_console
 
     console = table_console()
@@ -141,7 +144,7 @@ def _print(reply: "RetrieveResponse", total_ms: float, known: Mapping[int, Known
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _known_ads(reply: "RetrieveResponse", known: Mapping[int, KnownAd]) -> Iterator[str]:
+def _known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iterator[str]:
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""

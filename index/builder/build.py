@@ -11,16 +11,13 @@ from grace.configs.options import BuildOptions
 from grace.index.builder.arrange import arrange
 from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
-from grace.index.builder.item_sids import SidTables, sids_table
+from grace.index.builder.item_sids import SidTables
 from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
     AdsSource,
     ExpectedColumns,
-    both_names,
     open_ads,
-    sid_space_in,
-    vocab_sizes_in,
 )
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Progress
@@ -28,7 +25,9 @@ from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.item_numbers import IdMap, map_lock
+from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.roles import both_names
+from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
 from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
@@ -108,11 +107,7 @@ class BuildPlan:
     log: RejectLog
     steps: Steps
     notify: Notify
-
-    @property
-    def root_maps(self) -> RootMaps:
-        columns = {name: name for name in self.schema.entities if name not in self.spec.without}
-        return RootMaps(self.spec.root / ID_MAPS, {"ad": "ad_id", **columns})
+    root_maps: RootMaps
 
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
@@ -205,9 +200,7 @@ class BuildPlan:
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-        if not spec.id_maps:  # with maps, their file is up to date
-            with map_lock(self.root_maps.file):
-                self.root_maps.write({})
+        self.root_maps.write()
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
@@ -226,7 +219,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
     schema = load_schema(spec.targeting)
-    sids = None if spec.sids is None else sids_table(spec.sids)
+    sids = None if spec.sids is None else open_sid_table(spec.sids)
     expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
     files = tuple(map(str, spec.ads))
     source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
@@ -235,7 +228,9 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify)
+    levels = {name: name for name in schema.entities if name not in spec.without}
+    maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
 
 
 def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:

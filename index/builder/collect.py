@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader, given_id, raw_values
+from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
-from grace.index.builder.source import AdsSource, rule_columns
+from grace.index.builder.source import AdsSource
 from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.tables.item_numbers import IdMap
@@ -84,7 +84,7 @@ def collect_ads(
 def rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
-    columns = rule_columns(schema)
+    columns = schema.rule_columns
     listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
     for row in np.flatnonzero(faults[:, 0]).tolist():
@@ -92,9 +92,8 @@ def rule_rejects(
         value = None
         if faults[row, 0] == 1:
             name = columns[int(faults[row, 1]) // 2 * 2]
-            value, reason = _bad_value(raw_values(batch.read.batch, column, row), listed.get(name))
-        at, ad_id = batch.first_row + row, given_id(batch.read, row)
-        rejects.append(Reject(batch.file.address, at, ad_id, Fault(column, value, reason)))
+            value, reason = _bad_value(batch.rows.rule_values(column, row), listed.get(name))
+        rejects.append(batch.rows.reject(row, Fault(column, value, reason)))
     return rejects
 
 

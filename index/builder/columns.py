@@ -7,7 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from grace.index.tables.cells import list_parts, texts
+from grace.index.tables.cells import list_parts
+from grace.index.tables.rows import coded
 from grace.index.targeting.schema import RESERVED_VALUE
 
 BAD_VALUE = -1
@@ -37,18 +38,10 @@ def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
     flat = parts.flat
     if pa.types.is_null(flat.type):
         return ListColumn(parts.offsets, parts.valid, np.full(len(flat), BAD_VALUE, np.int32))
-    if not pa.types.is_dictionary(flat.type):
-        flat = flat.dictionary_encode()
-    values = texts(flat.dictionary)
-    codes = np.fromiter(
-        (BAD_VALUE if value is None else code_of(value) for value in values),
-        np.int32,
-        len(values),
-    )
+    indices, values = coded(flat)
+    codes = [BAD_VALUE if value is None else code_of(value) for value in values]
     # The last code is for null elements, whose index is -1.
-    codes = np.append(codes, np.int32(BAD_VALUE))
-    indices = flat.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return ListColumn(parts.offsets, parts.valid, codes[indices])
+    return ListColumn(parts.offsets, parts.valid, np.array([*codes, BAD_VALUE], np.int32)[indices])
 
 
 def attribute_codes(values: tuple[str, ...]) -> Callable[[str], int]:

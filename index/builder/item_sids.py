@@ -15,18 +15,17 @@ import pyarrow.compute as pc
 from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
-from grace.index.codebook.folder import CODEBOOK_YAML
-from grace.index.codebook.items import TableItems
+from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
+from grace.index.codebook.items import Items, items_of
 from grace.index.codebook.make import extend
 from grace.index.progress import Advance
-from grace.index.tables.addresses import Format, ending_format, within
-from grace.index.tables.cells import integers, is_list, is_text, list_parts, texts
 from grace.index.tables.data_folder import SIDS_FILE, TableSource, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
-from grace.index.tables.table_file import TableFile, open_table
+from grace.index.tables.rows import read_rows
+from grace.index.tables.sid_table import COLUMNS, open_sid_table
+from grace.index.tables.table_file import TableFile
 
 _BATCH_ROWS = 1 << 18
-_COLUMNS = ("item_id", "sid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +68,6 @@ def open_item_sids(folder: Path) -> ItemSids:
     return ItemSids(absent, numbers, tokens)
 
 
-def sids_table(address: str) -> TableFile:
-    """Open a table of `item_id` and `sid`, or that of a codebook's folder."""
-    table = open_table(address if ending_format(address) else within(address, SIDS_FILE))
-    if table.format is Format.CSV:
-        raise InputError(
-            f"{table.address}: a CSV has no lists; write the SIDs as Parquet or JSON lines"
-        )
-    for name in _COLUMNS:
-        if name not in table.schema.names:
-            raise InputError(
-                f"{table.address}: column {name!r} is missing; a table of SIDs has item_id and sid"
-            )
-    item, sid = (table.schema.field(name).type for name in _COLUMNS)
-    if not is_text(item) and (not pa.types.is_integer(item) or item == pa.uint64()):
-        raise InputError(f"{table.address}: column 'item_id' must be int64 or text, got {item}")
-    if not is_list(sid) or not pa.types.is_integer(sid.value_type):
-        raise InputError(f"{table.address}: column 'sid' must be list<uint16>, got {sid}")
-    return table
-
-
 @dataclass(frozen=True, slots=True)
 class SidTables:
     """`sids` is a codebook's folder or a table of SIDs. `embeddings` has the ads' vectors."""
@@ -101,7 +80,7 @@ class SidTables:
         """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none."""
 
         def read() -> ItemSids:
-            table = sids_table(self.sids)
+            table = open_sid_table(self.sids)
             with steps.run("read SIDs", table.count_rows()) as advance:
                 sids = read_item_sids(table, names, vocab_sizes, advance)
             return replace(sids, absent=sids.absent + remedy)
@@ -117,19 +96,21 @@ class SidTables:
             return read()
         remedy = (
             f", and no usable vector in {', '.join(self.embeddings.files)}; add one there: finite "
-            "numbers, as many as others have, in one row"
+            "numbers, as many as the codebook needs, in one row"
         )
         with map_lock(codebook / SIDS_FILE):
             sids = read()
             with steps.run("give SIDs to new ads", self.ads.rows) as advance:
                 new = _ads_without_sid(self.ads, names, sids, advance)
-                items = _with_one_vector(TableItems.of(self.embeddings), new) if len(new) else None
-                if items is not None:
-                    steps.new_sids = extend(items, codebook, None, lambda *_: None).new
+                if len(new):
+                    dims = read_codebook(codebook)[1].dims
+                    items = _with_one_vector(items_of(self.embeddings, dims), new)
+                    if items is not None:
+                        steps.new_sids = extend(items, codebook, None, lambda *_: None).new
             return read() if steps.new_sids else sids
 
 
-def _with_one_vector(items: TableItems, wanted: pa.Array) -> TableItems | None:
+def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:
     """Return those of the wanted items that are in one row; None if there are none."""
     found = [batch.ids for batch in replace(items, wanted=wanted).batches()]
     if not found:
@@ -143,16 +124,16 @@ def _ads_without_sid(
     ads: AdsSource, names: IdMap | None, sids: ItemSids, advance: Advance
 ) -> pa.Array:
     """Return the ids of these ads as text."""
-    found, row = [], 0
+    found, done = [], 0
     for file in ads.files:
-        for batch in file.table.batches([file.theirs["ad_id"]], _BATCH_ROWS):
-            ids = batch.column(0).drop_null()
-            numbers = _numbers(file.table, ids, names, row)
+        column = {"ad_id": file.theirs["ad_id"]}
+        for rows in read_rows(file.table, column, "ad_id", _BATCH_ROWS):
+            numbers = rows.ids("ad_id", names, null=None, strict=False)
             absent = pa.array((numbers >= 0) & (sids.places(numbers) < 0))
-            shown = pa.array(numbers) if names is None else ids
+            shown = pa.array(numbers) if names is None else rows.given("ad_id")
             found.append(shown.filter(absent).cast(pa.large_string()))
-            row += batch.num_rows
-            advance(row)
+            done += len(rows)
+            advance(done)
     return pa.concat_arrays(found)
 
 
@@ -160,17 +141,19 @@ def read_item_sids(
     table: TableFile, names: IdMap | None, vocab_sizes: tuple[int, ...], advance: Advance
 ) -> ItemSids:
     """`names` numbers the ads; without it their ids are integers."""
-    rows = table.count_rows()
-    numbers = np.empty(rows, np.int64)
-    tokens = np.empty((rows, len(vocab_sizes)), np.uint16)
+    size, sizes = table.count_rows(), np.array(vocab_sizes)
+    numbers = np.empty(size, np.int64)
+    tokens = np.empty((size, len(sizes)), np.uint16)
     row, kept = 0, 0
-    for batch in table.batches(_COLUMNS, _BATCH_ROWS):
-        found = _numbers(table, batch.column("item_id"), names, row)
+    for rows in read_rows(table, COLUMNS, "item_id", _BATCH_ROWS):
+        # An item that the ads' ids cannot name belongs to no ad.
+        found = rows.ids("item_id", names, strict=False)
+        of_rows = rows.sids("sid", len(sizes), sizes)
+        rows.require_good("item")
         known = found >= 0
         end = kept + int(known.sum())
-        numbers[kept:end] = found[known]
-        tokens[kept:end] = _tokens(table, batch.column("sid"), vocab_sizes, row)[known]
-        row, kept = row + batch.num_rows, end
+        numbers[kept:end], tokens[kept:end] = found[known], of_rows[known]
+        row, kept = row + len(rows), end
         advance(row)
     if row == 0:
         raise InputError(f"{table.address}: has no items")
@@ -191,39 +174,3 @@ def _in_order(
                 "per item_id"
             )
     return ItemSids(f"the ad has no SID in {table.address}", numbers, tokens)
-
-
-def _numbers(
-    table: TableFile, items: pa.Array, names: IdMap | None, row: int
-) -> npt.NDArray[np.int64]:
-    """Return the ad's number of each item, -1 for an item that no ad can have."""
-    if items.null_count:
-        at = row + int(np.argmax(items.is_null().to_numpy(zero_copy_only=False)))
-        raise InputError(f"{table.address} row {at + 1}: column 'item_id' is null; name the item")
-    if names is not None:
-        known = (None if text is None else names.find(text) for text in texts(items))
-        return np.array([-1 if number is None else number for number in known], np.int64)
-    if is_text(items.type):
-        items, _ = integers(items.cast(pa.string()))
-    numbers: npt.NDArray[np.int64] = items.cast(pa.int64()).fill_null(-1).to_numpy()
-    return numbers
-
-
-def _tokens(
-    table: TableFile, sids: pa.Array, vocab_sizes: tuple[int, ...], row: int
-) -> npt.NDArray[np.uint16]:
-    parts, length = list_parts(sids), len(vocab_sizes)
-    wrong = (parts.valid == 0) | (np.diff(parts.offsets) != length)
-    tokens = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy(zero_copy_only=False)
-    if not wrong.any():
-        tokens = tokens.reshape(-1, length)
-        wrong = ((tokens < 0) | (tokens >= np.array(vocab_sizes))).any(axis=1)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        sizes = ",".join(map(str, vocab_sizes))
-        raise InputError(
-            f"{table.address} row {row + at + 1}: sid {sids[at].as_py()}: must be {length} tokens "
-            f"in the vocabulary {sizes}; give the sizes with which the SIDs were made"
-        )
-    checked: npt.NDArray[np.uint16] = tokens.astype(np.uint16)
-    return checked

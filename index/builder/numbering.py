@@ -3,14 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from grace.configs.errors import InputError
 from grace.index.builder.source import AdsFile
 from grace.index.progress import Advance
-from grace.index.storage.versions import CURRENT
 from grace.index.tables.cells import texts
 from grace.index.tables.item_numbers import IdMap, map_lock, replacing
 
@@ -18,18 +16,27 @@ _BATCH_ROWS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
+class MapRecord:
+    """By these, a build knows an id map that was written again or has new ids."""
+
+    largest: int  # number; -1 without any
+    digest: str  # of the ids up to it
+
+
+@dataclass(slots=True)
 class RootMaps:
     """The file of a snapshot root that records the id maps of its latest build.
 
-    Each level has {"map": identity, "ids": count}, or null if its ids are the numbers.
+    Each level has a MapRecord, or null if its ids are the numbers.
     """
 
     file: Path
     columns: Mapping[str, str]  # the column of ids of each level
+    found: Mapping[str, MapRecord] = field(default_factory=dict)  # of this build, by column
 
     def require(self, paths: Mapping[str, Path], maps: Mapping[str, IdMap]) -> None:
         """Refuse a map that is not the recorded one, as it was or with more ids."""
-        before = self._read() if (self.file.parent / CURRENT).exists() else {}
+        before = self._read()
         for level in before.keys() & self.columns.keys():
             column = self.columns[level]
             if fault := _fault(level, paths.get(column), maps.get(column), before[level]):
@@ -38,36 +45,39 @@ class RootMaps:
                     f"by these ids; live stops, histories and clients would mean other {level}s"
                 )
 
-    def write(self, maps: Mapping[str, IdMap]) -> None:
-        now = self._read()
-        for level, column in self.columns.items():
-            found = maps.get(column)
-            now[level] = None if found is None else {"map": found.identity, "ids": len(found)}
-        with replacing(self.file) as unfinished:
-            unfinished.write_text(json.dumps(now, indent=2), encoding="utf-8")
+    def write(self) -> None:
+        with map_lock(self.file):
+            records = self._read()
+            records |= {level: self.found.get(column) for level, column in self.columns.items()}
+            text = json.dumps({level: each and asdict(each) for level, each in records.items()})
+            with replacing(self.file) as unfinished:
+                unfinished.write_text(text, encoding="utf-8")
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, MapRecord | None]:
         try:
-            return dict(json.loads(self.file.read_text(encoding="utf-8")))
+            records = json.loads(self.file.read_text(encoding="utf-8"))
+            return {
+                level: each if each is None else MapRecord(int(each["largest"]), each["digest"])
+                for level, each in records.items()
+            }
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(f"{self.file}: cannot be read: {error}; restore it") from None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
+            remedy = "restore it, or remove it if no server has stops by these ids"
+            raise InputError(f"{self.file}: cannot be read: {error}; {remedy}") from None
 
 
-def _fault(level: str, path: Path | None, found: IdMap | None, before: Any) -> str | None:
+def _fault(level: str, path: Path | None, now: IdMap | None, old: MapRecord | None) -> str | None:
     """Return how a level's map differs from the recorded one, and the first remedy."""
-    if path is None or found is None:
-        return before and f"{level}: its id map is missing: name it in tables.yaml again"
-    if before is None:
+    if path is None or now is None:
+        remedy = "name it in tables.yaml again" + " or give --id-map" * (level == "ad")
+        return None if old is None else f"{level}: its id map is missing: {remedy}"
+    if old is None:
         return f"{path}: would number ids of {level}, which were the numbers: leave it out"
     if not path.exists():
         return f"{path}: no such file: restore this id map"
-    if found.identity != before["map"]:
-        return f"{path}: another id map than that of the build before: restore that one"
-    if len(found) < before["ids"]:
-        of = f"{len(found):,} of {before['ids']:,} ids"
-        return f"{path}: an older copy of the id map, with {of}: restore the latest"
+    if now.digest(old.largest) != old.digest:
+        return f"{path}: another id map than the build before had, or an older copy: restore it"
     return None
 
 
@@ -90,12 +100,12 @@ def number_ids(
             for batch in file.table.batches(list(dict.fromkeys(numbered.values())), _BATCH_ROWS):
                 for column, their in numbered.items():
                     given = texts(batch.column(their))
-                    names[column].numbers([text for text in given if text is not None])
+                    names[column].add(text for text in given if text is not None)
                 done += batch.num_rows
                 advance(done)
         # Before the snapshot: no number that a snapshot uses may ever be given to another id.
         for path, of_path in read.items():
-            if len(of_path) > known[path] or of_path.identity is None:
+            if len(of_path) > known[path] or not path.exists():
                 of_path.write(path)
-        kept.write(names)
+        kept.found = {name: MapRecord(m.largest, m.digest(m.largest)) for name, m in names.items()}
     return names

@@ -16,9 +16,12 @@ import pyarrow as pa
 from grace.configs.errors import InputError
 from grace.index.snapshot import require_ids
 from grace.index.storage.strict_json import shown
+from grace.index.tables import roles
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import is_list, is_rule, is_text, is_text_list
-from grace.index.tables.data_folder import SID_SPACE_KEY, VOCAB_SIZES_KEY, TableSource
+from grace.index.tables.cells import is_text
+from grace.index.tables.data_folder import TableSource
+from grace.index.tables.roles import Role, both_names, missing, type_fault
+from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
@@ -33,7 +36,6 @@ class AdsFile:
     table: TableFile
     rows: int
     theirs: Mapping[str, str]  # the table's names of our columns, of those that the build reads
-    is_canonical: bool  # its batches need no conversion
 
     @property
     def address(self) -> str:
@@ -79,16 +81,20 @@ class ExpectedColumns:
     def entities(self) -> tuple[str, ...]:
         return tuple(name for name in self.schema.entities if name not in self.without)
 
+    def role(self, name: str) -> Role:
+        """Return the role of one of our columns."""
+        is_mapped = name in self.mapped
+        if name == "ad_id":
+            return roles.NAME if is_mapped else roles.ID
+        if name in self.schema.entities:
+            return roles.ENTITY_NAME if is_mapped else roles.ENTITY
+        return {"sid": roles.SID, "ad_weight": roles.WEIGHT}.get(name, roles.RULE)
+
     @property
     def known(self) -> tuple[str, ...]:
         """All columns that a build may read, by our names."""
         sid = () if self.sids_are_joined else ("sid",)
-        return ("ad_id", *sid, "ad_weight", *rule_columns(self.schema), *self.entities)
-
-
-def rule_columns(schema: TargetingSchema) -> tuple[str, ...]:
-    """Include and exclude columns of the attributes, then of the sets, in the schema's order."""
-    return tuple(column for name in schema.names for column in (name, name + EXCLUDE_SUFFIX))
+        return ("ad_id", *sid, "ad_weight", *self.schema.rule_columns, *self.entities)
 
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
@@ -107,8 +113,7 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
         read = {*theirs.values(), *_left_out(source, expected), *mapped}
         ignored.update(set(table.schema.names) - read)
-        canonical = _is_canonical(table, theirs, expected)
-        files.append(AdsFile(table, table.count_rows(), theirs, canonical))
+        files.append(AdsFile(table, table.count_rows(), theirs))
         spaces.setdefault(sid_space_in(table), table.address)
         vocabularies.setdefault(vocab_sizes_in(table), table.address)
     opened = AdsSource(
@@ -149,10 +154,7 @@ def _columns(
     present = table.schema.names
     for ours, their in source.columns.items():
         if their not in present and their not in elsewhere:
-            raise InputError(
-                f"{table.address}: column {their!r}, named by ads.columns.{ours}, is missing; it "
-                f"has: {', '.join(present)}"
-            )
+            raise missing(table, their, f", named by ads.columns.{ours},")
     theirs = {
         name: source.theirs(name) for name in expected.known if source.theirs(name) in present
     }
@@ -161,17 +163,15 @@ def _columns(
     left_out = _left_out(source, expected)
     for their in source.ignore:
         if their not in present:
-            raise InputError(
-                f"{table.address}: column {their!r}, named by ads.ignore, is missing; it has: "
-                f"{', '.join(present)}"
-            )
+            raise missing(table, their, ", named by ads.ignore,")
         if their in theirs.values():
             raise InputError(
                 f"{table.address}: column {their!r} is in ads.ignore, but a build reads it; "
                 "take it out of ads.ignore, or of targeting.yaml"
             )
     for name, their in list(theirs.items()):
-        fault = _type_fault(name, table, table.schema.field(their).type, expected)
+        kind = table.schema.field(their).type
+        fault = type_fault(expected.role(name), table, their, _remedy(name, kind, expected))
         if fault is None:
             continue
         if their not in left_out:
@@ -186,7 +186,7 @@ def _refuse_unread_rules(
     table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
 ) -> None:
     """Refuse a column that looks like a rule by its type, or by its name in another case."""
-    rules = map(source.theirs, (*rule_columns(expected.schema), *expected.entities))
+    rules = map(source.theirs, (*expected.schema.rule_columns, *expected.entities))
     absent = [name for name in rules if name not in table.schema.names]
     alike = {name.strip().casefold(): name for name in absent}
     for field in table.schema:
@@ -211,7 +211,7 @@ def _refuse_second_columns(
     table: TableFile, theirs: Mapping[str, str], source: TableSource, expected: ExpectedColumns
 ) -> None:
     """Refuse a column that has our name of a rule, where `columns` names another for it."""
-    for name in (*rule_columns(expected.schema), *expected.schema.entities):
+    for name in (*expected.schema.rule_columns, *expected.schema.entities):
         their = source.theirs(name)
         if their != name and name in table.schema.names and name not in theirs.values():
             raise InputError(
@@ -231,7 +231,7 @@ def _require_columns(
     has = f"it has: {', '.join(table.schema.names)}"
     for name in needed:
         if name not in theirs:
-            raise InputError(f"{table.address}: column {source.theirs(name)!r} is missing; {has}")
+            raise missing(table, source.theirs(name))
     if expected.sids_are_joined and source.theirs("sid") in table.schema.names:
         raise InputError(
             f"{table.address}: has a column {source.theirs('sid')!r}, and SIDs are to be joined; "
@@ -255,11 +255,6 @@ def _require_columns(
         )
 
 
-def both_names(ours: str, theirs: str) -> str:
-    """Return a column's name as a message shows it: the table's, and ours if that is another."""
-    return repr(ours) if ours == theirs else f"{theirs!r}, our {ours!r},"
-
-
 def _looks_like_a_rule(field: pa.Field) -> bool:
     """Return whether a type holds several values: a rule that no code would read or enforce."""
     kind = field.type
@@ -268,44 +263,14 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
     return bool(pa.types.is_nested(kind)) or field.name.endswith(EXCLUDE_SUFFIX)
 
 
-def _type_fault(
-    name: str, table: TableFile, kind: pa.DataType, expected: ExpectedColumns
-) -> str | None:
-    """Return the fault in the type of one of our columns, or None."""
-    if table.format is Format.CSV:  # texts, which are converted row by row
-        return None
-    integer = bool(pa.types.is_integer(kind))
-    is_null = bool(pa.types.is_null(kind))
-    if name == "ad_id":
-        if is_text(kind) and name not in expected.mapped:
-            return (
-                f"must be int64, got {kind}; --id-map FILE, or id_map in tables.yaml, numbers ads "
-                "of any name"
-            )
-        good, wanted = (integer and kind != pa.uint64()) or is_text(kind), "int64"
-    elif name == "sid":
-        good, wanted = is_list(kind) and pa.types.is_integer(kind.value_type), "list<uint16>"
-    elif name == "ad_weight":
-        good, wanted = bool(pa.types.is_floating(kind)) or integer or is_null, "float"
-    elif name in expected.entities:
-        if integer or is_null or (is_text(kind) and name in expected.mapped):
-            return None
-        remedy = ENTITY_MAP if is_text(kind) else "cast the column to int64"
-        return f"must be int64, got {kind}; {remedy}, or build with --without {name}"
-    else:
-        good, wanted = is_rule(kind), "list<string>, or one text, integer or boolean"
-    cast = wanted.partition(",")[0]
-    return None if good else f"must be {wanted}, got {kind}; cast the column to {cast}"
-
-
-def _is_canonical(table: TableFile, theirs: Mapping[str, str], expected: ExpectedColumns) -> bool:
-    if table.format is Format.CSV or expected.mapped:
-        return False
-    if any(ours != their for ours, their in theirs.items()):
-        return False
-    kinds = {name: table.schema.field(name).type for name in theirs}
-    rules = (kinds[name] for name in rule_columns(expected.schema) if name in kinds)
-    return all(is_text_list(kind) or pa.types.is_null(kind) for kind in rules)
+def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
+    """Return the remedy for a column of another type; "" if a cast is the only one."""
+    if name == "ad_id" and is_text(kind):
+        return "--id-map FILE, or id_map in tables.yaml, numbers ads of any name"
+    if name in expected.entities:
+        numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
+        return f"{numbers}, or build with --without {name}"
+    return ""
 
 
 Stated = TypeVar("Stated")
@@ -321,27 +286,3 @@ def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
             "files of one build share it"
         )
     return said[0][0] if said else None
-
-
-def sid_space_in(table: TableFile) -> str | None:
-    """Return the SID space that the table's metadata names."""
-    return _metadata(table, SID_SPACE_KEY)
-
-
-def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
-    """Return the vocabulary sizes that the table's metadata states."""
-    text = _metadata(table, VOCAB_SIZES_KEY)
-    if text is None:
-        return None
-    try:
-        return tuple(int(size) for size in text.split(","))
-    except ValueError:
-        raise InputError(
-            f"{table.address}: metadata grace.vocab_sizes: expected sizes such as 512,512, got "
-            f"{shown(text)}"
-        ) from None
-
-
-def _metadata(table: TableFile, key: bytes) -> str | None:
-    value: bytes | None = (table.schema.metadata or {}).get(key)
-    return None if value is None else value.decode(errors="replace")

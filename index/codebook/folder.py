@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import safetensors.numpy
 import xxhash
 from safetensors import SafetensorError
@@ -23,10 +23,10 @@ from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.codebook.codebook import Codebook, Level, Tokens, Vectors
 from grace.index.codebook.items import Ids
-from grace.index.importers.ads_table import SID, sid_metadata, write_items
 from grace.index.snapshot import require_sids
-from grace.index.tables.addresses import UNREADABLE, first_line
-from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE
+from grace.index.tables.data_folder import SIDS_FILE
+from grace.index.tables.rows import read_rows
+from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in, write_sid_table
 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
@@ -36,6 +36,7 @@ FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT, PICTUR
 
 _SPACE_DIGITS = 8
 _LONGEST_NAME = 200
+_BATCH_ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +143,25 @@ def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at:
 
 def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:
     """Write `item_id` and `sid`; the file appears whole or not at all."""
-    metadata = sid_metadata(facts.sid_space, facts.vocab_sizes)
-    write_items(path, "item_id", table.ids, table.tokens, metadata)
+    write_sid_table(path, table.ids, table.tokens, facts.sid_space, facts.vocab_sizes)
 
 
 def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
     """Read back what `write_sids` wrote for this codebook."""
-    try:
-        table = pq.read_table(path).combine_chunks()
-    except UNREADABLE as error:
-        raise InputError(f"{path}: not a readable table of SIDs: {first_line(error)}") from None
-    names, metadata = table.schema.names, table.schema.metadata or {}
-    space = metadata.get(SID_SPACE_KEY, b"").decode(errors="replace")
-    if names != ["item_id", "sid"] or table.schema.field("sid").type != SID:
-        raise InputError(f"{path}: its columns must be item_id and sid, list<uint16>")
+    table = open_sid_table(str(path))
+    space = sid_space_in(table)
+    if table.schema.names != [*COLUMNS]:
+        raise InputError(f"{path}: its columns must be item_id and sid, and no others")
     if space != facts.sid_space:
         raise InputError(
             f"{path}: has SID space {space!r}, the codebook {facts.sid_space!r}; name another --out"
         )
-    ids, sids = table.column("item_id"), table.column("sid")
-    levels = len(facts.vocab_sizes)
-    tokens = pa.concat_arrays([chunk.flatten() for chunk in sids.chunks] or [pa.array([], "u2")])
-    if ids.null_count or sids.null_count or len(tokens) != levels * len(ids):
-        raise InputError(f"{path}: damaged: not every item has a SID of {levels} tokens")
-    kind = pa.int64() if pa.types.is_integer(ids.type) else pa.large_string()
-    array = pa.concat_arrays([chunk.cast(kind) for chunk in ids.chunks] or [pa.array([], kind)])
-    return SidTable(array, tokens.to_numpy().reshape(-1, levels))
+    is_text = not pa.types.is_integer(table.schema.field("item_id").type)
+    ids = [pa.array([], pa.large_string() if is_text else pa.int64())]
+    tokens = [np.empty((0, len(facts.vocab_sizes)), np.uint16)]
+    sizes = np.array(facts.vocab_sizes)
+    for rows in read_rows(table, COLUMNS, "item_id", _BATCH_ROWS):
+        ids.append(rows.names("item_id"))
+        tokens.append(rows.sids("sid", len(sizes), sizes).astype(np.uint16))
+        rows.require_good("item")
+    return SidTable(pa.concat_arrays(ids), np.concatenate(tokens))

@@ -1,8 +1,7 @@
-"""Import Semantic IDs that other projects publish, as an ads table in Parquet.
+"""Import Semantic IDs that other projects publish, as a table of `item_id` and `sid`.
 
-One reader per format yields the file's items and tokens (`json_items`, `npy`). `items` checks
-them, `item_numbers` gives each an ad id, and `ads_table` writes the table. A list names every
-refused item.
+One reader per format yields the file's items and tokens (`json_items`, `npy`), and `items` checks
+them. A list names every refused item. `grace build --sids` joins the table to the ads.
 """
 
 from grace.configs.options import ImportSpec

@@ -13,14 +13,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import BATCH_ITEMS, ItemBatch
+from grace.index.importers.items import BATCH_ITEMS
 from grace.index.importers.json_items import lines
 from grace.index.progress import Advance
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
-from grace.index.tables.item_numbers import Int64
+from grace.index.tables.item_numbers import no_name
+from grace.index.tables.rows import Rows, other_rows
 
 _MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
@@ -30,8 +32,6 @@ _READ_HEADER = {
     (2, 0): np.lib.format.read_array_header_2_0,
 }
 _DAMAGE = (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError, TokenError)
-
-Ids = Int64 | list[str]
 
 
 def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any]:
@@ -54,22 +54,32 @@ def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any
 
 def read_npy(
     path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Advance
-) -> Iterator[ItemBatch]:
-    """Without ids, a row's number names its item. `advance` is called with how many were read."""
+) -> Iterator[Rows]:
+    """Yield `item_id` and `sid`. Without ids, a row's number names its item.
+
+    `advance` is called with how many were read.
+    """
     parts = id_batches(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
-        part = np.asarray(codes[first : first + BATCH_ITEMS])
-        yield ItemBatch(np.arange(first, first + len(part)), next(parts), part)
+        part = codes[first : first + BATCH_ITEMS]
+        columns = {"item_id": next(parts), "sid": as_lists(part)}
+        yield other_rows(str(path), range(first, first + len(part)), columns, "item_id", {})
         advance(first + len(part))
     if next(parts, None) is not None:
         raise InputError(f"{ids}: more ids than the {len(codes)} items of {path}")
 
 
-def id_batches(path: Path | None, count: int) -> Iterator[Ids]:
-    """Yield the ids of each batch, then those that are left over."""
+def as_lists(part: npt.NDArray[Any]) -> pa.Array:
+    """Return the rows of an array [rows, values] as lists."""
+    plain = np.ascontiguousarray(part, part.dtype.newbyteorder("="))
+    return pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), part.shape[1])
+
+
+def id_batches(path: Path | None, count: int) -> Iterator[pa.Array]:
+    """Yield the ids of each batch, int64 or large_string, then those that are left over."""
     if path is None:
         for first in range(0, count, BATCH_ITEMS):
-            yield np.arange(first, min(first + BATCH_ITEMS, count))
+            yield pa.array(np.arange(first, min(first + BATCH_ITEMS, count)))
     elif path.suffix.lower() == ".npy":
         array = open_array(
             path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text"
@@ -82,18 +92,26 @@ def id_batches(path: Path | None, count: int) -> Iterator[Ids]:
         yield from _text_ids(path, count)
 
 
-def _plain_ids(path: Path, part: npt.NDArray[Any]) -> Ids:
+def _plain_ids(path: Path, part: npt.NDArray[Any]) -> pa.Array:
     if part.dtype.kind == "U":
         try:
-            return [str(text) for text in part.tolist()]
+            return _texts(path, [str(text) for text in part.tolist()])
         except (ValueError, OverflowError):  # a code point that Unicode does not have
             raise InputError(f"{path}: holds what is no text") from None
     if part.dtype.kind == "u" and len(part) and int(part.max()) > np.iinfo(np.int64).max:
         raise InputError(f"{path}: id {part.max()} is above 2^63 - 1")
-    return part.astype(np.int64)
+    return pa.array(part.astype(np.int64))
 
 
-def _text_ids(path: Path, count: int) -> Iterator[Ids]:
+def _texts(path: Path, part: list[str]) -> pa.Array:
+    try:
+        return pa.array(part, pa.large_string())
+    except UnicodeEncodeError:
+        fault = next(filter(None, map(no_name, part)))
+        raise InputError(f"{path}: an id {fault}; write it again") from None
+
+
+def _text_ids(path: Path, count: int) -> Iterator[pa.Array]:
     part: list[str] = []
     found = 0
     for line in lines(path, lambda _: None):
@@ -103,12 +121,12 @@ def _text_ids(path: Path, count: int) -> Iterator[Ids]:
             raise InputError(f"{path}: line {found + 1}: expected UTF-8") from None
         found += 1
         if len(part) == BATCH_ITEMS or found == count:
-            yield part
+            yield _texts(path, part)
             part = []
     if found < count:
         raise InputError(f"{path}: {found} ids for {count} items; one line each")
     if part:
-        yield part
+        yield _texts(path, part)
 
 
 def open_array(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:

@@ -214,13 +214,19 @@ def read_facts(
         for batch in file.batches(file.schema.names, BATCH_ROWS):
             for name, facts in found.items():
                 if name in file.schema.names:
-                    whole = separator == "," and is_entity(plain_name(name))  # `Acme, Inc.`
-                    splits = None if whole else separator
-                    _add(facts, batch.column(name), file.format is Format.CSV, splits)
+                    column = batch.column(name)
+                    whole = separator == "," and is_entity(plain_name(name)) and _has_names(column)
+                    _add(facts, column, file.format is Format.CSV, None if whole else separator)
                 else:
                     _add(facts, pa.nulls(batch.num_rows), False, None)
             done += batch.num_rows
             yield done
+
+
+def _has_names(column: pa.Array) -> bool:
+    """Return whether every comma of the texts is before a blank, as in `Acme, Inc.`"""
+    flat = plain_texts(column)
+    return is_text(flat.type) and not pc.any(pc.match_substring_regex(flat, r",(\S|$)")).as_py()
 
 
 def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | None) -> None:

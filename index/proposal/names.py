@@ -6,6 +6,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -26,10 +27,10 @@ SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORD
 AD_STATES, EVERYBODY = (frozenset(_LEXICON[key]) for key in ("ad_states", "everybody"))
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
-_NEGATIVE, _DOUBTFUL, _AROUND = (
-    frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative", "around")
-)
-_NOT_NEGATIVE = re.compile(r"(^|_)(no(_of_|$)|not_to_exceed)")
+_NEGATIVE, _DOUBTFUL = (frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative"))
+_NO = rf"({'|'.join([*_NEGATIVE, *_DOUBTFUL, *_LEXICON['around']])})s?"
+_AT_ENDS = re.compile(rf"^({_NO}_)+|(_{_NO})+$")
+_NOT_NEGATIVE = re.compile(r"(^|_)no(_of_|$)|not_to_exceed|(?<!not_)restricted_to")
 
 
 def plain_name(column: str) -> str:
@@ -37,7 +38,8 @@ def plain_name(column: str) -> str:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", column)
     decomposed = unicodedata.normalize("NFKD", apart.replace("ß", "ss"))
     text = decomposed.encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    text = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    return re.sub(r"(black|block|deny)_list", r"\1list", text)
 
 
 def words(plain: str) -> frozenset[str]:
@@ -51,19 +53,17 @@ def stem(plain: str) -> str:
     return _ID_ENDING.sub("", plain)
 
 
-def rule_name(plain: str, more: Collection[str] = ()) -> str:
-    """Return `countries` for `countries_allowed`, `target_countries` and the like.
-
-    `more` are other words that the name loses.
-    """
-    without = {*_LEXICON["targeting"], *more}
+def rule_name(plain: str) -> str:
+    """Return `countries` for `countries_allowed`, `target_countries` and the like."""
+    without = _LEXICON["targeting"]
     return "_".join(each for each in plain.split("_") if singular(each) not in without) or plain
 
 
 def names_users(plain: str) -> bool:
     """Return whether the name says that a column limits who may see an ad."""
     found = words(plain)
-    of_people = found & {*_LEXICON["people"]} and found & {*_LEXICON["entities"]}
+    pairs = pairwise(map(singular, plain.split("_")))
+    of_people = any(a in _LEXICON["people"] and b in _LEXICON["entities"] for a, b in pairs)
     of_users = found & _USER_WORDS and not is_about_ads(plain)
     return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
 
@@ -98,15 +98,28 @@ def weight_rank(plain: str) -> float:
 
 
 def excluded_by(plain: str) -> str | None:
-    """Return `country` for `country_exclude`, `excluded_country` and the like; else None."""
-    base, named = rule_name(plain, _NEGATIVE | _DOUBTFUL | _AROUND), names_users(plain)
-    sure = named or (base != plain and words(plain) & _NEGATIVE)
-    return base if sure and is_negative(plain) else None
+    """Return `country` for `country_exclude`, `not_in_country` and the like; else None.
+
+    The one negative word is at the beginning or the end, with small words around it.
+    """
+    base = _AT_ENDS.sub("", rule_name(plain))
+    return base if len(_signs(plain)) == 1 and not is_negative(base) else None
+
+
+def excludes_users(plain: str) -> bool:
+    """Return whether the name alone says that a column lists who may not see an ad."""
+    base = excluded_by(plain)
+    return base is not None and names_users(base) and not words(plain) & _DOUBTFUL
 
 
 def is_negative(plain: str) -> bool:
     """Return whether the name may be that of an exclude list."""
-    return bool(words(_NOT_NEGATIVE.sub("_", plain)) & (_NEGATIVE | _DOUBTFUL))
+    return bool(_signs(plain))
+
+
+def _signs(plain: str) -> list[str]:
+    found = map(singular, _NOT_NEGATIVE.sub("_", plain).split("_"))
+    return [each for each in found if each in _NEGATIVE | _DOUBTFUL]
 
 
 def base_column(base: str, plain: Mapping[str, str]) -> str | None:
@@ -115,11 +128,11 @@ def base_column(base: str, plain: Mapping[str, str]) -> str | None:
     `countries` leads to `countries`, then to `country`, then to `country_code`.
     """
     one = singular(base)
-    plain = {column: rule_name(name, _AROUND) for column, name in plain.items()}
+    plain = {column: rule_name(name) for column, name in plain.items()}
     same = [column for column, name in plain.items() if name == base]
     alike = [column for column, name in plain.items() if singular(name) == one]
-    longer = [column for column, name in plain.items() if name.startswith(f"{one}_")]
-    return next(iter([*same, *alike, *longer]), None)
+    coded = [column for column, name in plain.items() if stem(name) == one]
+    return next(iter([*same, *alike, *coded]), None)
 
 
 def singular(name: str) -> str:

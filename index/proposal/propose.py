@@ -33,11 +33,9 @@ class Proposal:
     @property
     def without(self) -> tuple[str, ...]:
         """The declared rules that no row has yet."""
-        return tuple(
-            each.name.removesuffix(EXCLUDE_SUFFIX)
-            for each in self.decisions
-            if each.role in LIMITING and not self.values_of(each)
-        )
+        limiting = [each for each in self.decisions if each.role in LIMITING]
+        empty = (each.name for each in limiting if not self.values_of(each))
+        return tuple(dict.fromkeys(name.removesuffix(EXCLUDE_SUFFIX) for name in empty))
 
     @property
     def left_out(self) -> list[Decision]:

@@ -202,13 +202,13 @@ class _Choice:
                 other: name
                 for other, name in self._plain.items()
                 if other not in self.decisions
-                and excluded_by(name) is None
-                and not is_entity(name)
+                and not (names.is_negative(name) or is_entity(name))
+                and (names_users(name) or not names.is_about_ads(name))
                 and self._facts[other].may_be_rule
             }
             include = base_column(base, others)
-            stated = facts.values or facts.nested or column.endswith(EXCLUDE_SUFFIX)
-            if include is None and not (stated or names_users(plain)):
+            stated = names.excludes_users(plain) or column.endswith(EXCLUDE_SUFFIX)
+            if include is None and not stated:
                 continue
             self._pair(singular(base) if include is None else self._plain[include], include, column)
 

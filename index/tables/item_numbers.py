@@ -1,15 +1,13 @@
 """Number items, since a snapshot knows ads by number: by their own numbers, or by an id map.
 
 An id map is a Parquet file of `item_id` (text) and `ad_id` (int64). A number, once given, stays:
-an import reads the existing map, adds new items, and writes it back. The file's metadata has a
-random identity, by which a build knows the map of the build before.
+a build reads the existing map, adds new items, and writes it back.
 """
 
 import fcntl
 import os
 import re
-import secrets
-from collections.abc import ItemsView, Iterator
+from collections.abc import ItemsView, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,78 +15,48 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.regular_files import closing, sync
-from grace.index.rejects import Fault, brief
 from grace.index.tables.addresses import UNREADABLE, first_line
 
-_IDENTITY = b"grace.id_map"  # in the Parquet metadata
-_LONGEST_ID = 1024
+LONGEST_ID = 1024  # characters
 _MOST = (1 << 63) - 1
 _PLAIN = re.compile(r"0|[1-9][0-9]{0,18}")  # one spelling for each number
 
 Int64 = npt.NDArray[np.int64]
-Faults = dict[int, Fault]
 
 
-class IntegerIds:
-    """Items whose ids are plain decimal numbers; `remedy` is shown for those that are not."""
-
-    def __init__(self, remedy: str = "--id-map numbers such items") -> None:
-        self._remedy = remedy
-
-    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
-        faults: Faults = {}
-        if not isinstance(ids, list):
-            for at in np.flatnonzero(ids < 0).tolist():
-                faults[at] = Fault("item_id", str(ids[at]), "must not be negative")
-            return ids, faults
-        numbers = np.zeros(len(ids), np.int64)
-        for at, item_id in enumerate(ids):
-            number = self.find(item_id)
-            if number is not None:
-                numbers[at] = number
-            else:
-                reason = f"is not an integer from 0 to 2^63 - 1; {self._remedy}"
-                faults[at] = Fault("item_id", brief(item_id), reason)
-        return numbers, faults
-
-    def names(self, numbers: Int64) -> list[str]:
-        return [str(number) for number in numbers.tolist()]
-
-    def find(self, text: str) -> int | None:
-        return int(text) if _PLAIN.fullmatch(text) and int(text) <= _MOST else None
+def integer_id(text: str) -> int | None:
+    """Return the id that a plain decimal number from 0 to 2^63 - 1 stands for; else None."""
+    return int(text) if _PLAIN.fullmatch(text) and int(text) <= _MOST else None
 
 
 class IdMap:
-    """Items of any name. New ones get the next numbers, in order of arrival.
+    """Items of any name. New ones get the next numbers, in order of arrival."""
 
-    Its identity, None until it is written, stays the same while the map grows.
-    """
-
-    def __init__(self, known: dict[str, int] | None = None, identity: str | None = None) -> None:
-        self.identity = identity
+    def __init__(self, known: dict[str, int] | None = None) -> None:
         self._numbers: dict[str, int] = known or {}
-        self._next = max(self._numbers.values(), default=-1) + 1
+        self.largest = max(self._numbers.values(), default=-1)
 
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def numbers(self, ids: Int64 | list[str]) -> tuple[Int64, Faults]:
-        faults: Faults = {}
-        texts = ids if isinstance(ids, list) else [str(number) for number in ids.tolist()]
-        numbers = np.zeros(len(texts), np.int64)
-        for at, text in enumerate(texts):
-            number = self._numbers.get(text)
-            if number is None:
-                if reason := no_name(text):
-                    faults[at] = Fault("item_id", brief(text), reason)
-                    continue
-                number = self._numbers[text] = self._next
-                self._next += 1
-            numbers[at] = number
-        return numbers, faults
+    def digest(self, largest: int) -> str:
+        """Return the XXH3 of the ids with numbers up to the largest one, and of these numbers."""
+        numbers = np.fromiter(self._numbers.values(), np.int64, len(self))
+        order = np.argsort(numbers, kind="stable")
+        order = order[numbers[order] <= largest]
+        texts = "\0".join(np.array([*self._numbers], object)[order])
+        return xxhash.xxh3_64_hexdigest(numbers[order].tobytes() + texts.encode())
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Number the new ones among these ids, but for texts that name no item."""
+        for text in texts:
+            if text not in self._numbers and no_name(text) is None:
+                self.largest += 1
+                self._numbers[text] = self.largest
 
     def names(self, numbers: Int64) -> list[str]:
         wanted = set(numbers.tolist())
@@ -98,8 +66,9 @@ class IdMap:
     def items(self) -> ItemsView[str, int]:
         return self._numbers.items()
 
-    def find(self, text: str) -> int | None:
-        return self._numbers.get(text)
+    def find(self, text: str, unknown: int) -> int:
+        """Return the number of an id, `unknown` for one that has none."""
+        return self._numbers.get(text, unknown)
 
     @staticmethod
     def read(path: Path) -> "IdMap":
@@ -126,28 +95,21 @@ class IdMap:
             raise InputError(f"{path}: not an id map: it holds a null, or an ad_id out of range")
         if len(set(texts)) < len(texts) or len(set(numbers)) < len(numbers):
             raise InputError(f"{path}: not an id map: an item or a number is in it twice")
-        identity = (table.schema.metadata or {}).get(_IDENTITY, b"").decode("latin-1")
-        return IdMap(dict(zip(texts, numbers, strict=True)), identity or None)
+        return IdMap(dict(zip(texts, numbers, strict=True)))
 
     def write(self, path: Path) -> None:
-        self.identity = self.identity or secrets.token_hex(16)
         columns = {
             "item_id": pa.array(self._numbers.keys(), pa.string()),
             "ad_id": pa.array(self._numbers.values(), pa.int64()),
         }
         # The file, not a link to it: others who name the file must see what was added.
         with replacing(path.resolve()) as unfinished:
-            pq.write_table(pa.table(columns, metadata={_IDENTITY: self.identity}), unfinished)
-
-
-Numbering = IntegerIds | IdMap
-"""The two ways to number items. `numbers` returns each id's number, and by place the faults of ids
-that cannot have one. `names` returns the ids of numbers, `find` the number of a numbered id."""
+            pq.write_table(pa.table(columns), unfinished)
 
 
 @contextmanager
 def map_lock(path: Path) -> Iterator[None]:
-    """Lock the map until it is written: two imports at once would give the same numbers."""
+    """Lock the map until it is written: two builds at once would give the same numbers."""
     path = path.resolve()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -166,8 +128,8 @@ def no_name(text: str) -> str | None:
     """Return why a text names no item; None if it does."""
     if not text:
         return "is empty"
-    if len(text) > _LONGEST_ID:
-        return f"is longer than {_LONGEST_ID} characters"
+    if len(text) > LONGEST_ID:
+        return f"is longer than {LONGEST_ID} characters"
     if not text.isascii():
         try:
             text.encode()

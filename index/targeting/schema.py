@@ -76,6 +76,11 @@ class TargetingSchema:
         """Attributes, then sets, in declared order."""
         return (*(a.name for a in self.attributes), *(s.name for s in self.sets))
 
+    @property
+    def rule_columns(self) -> tuple[str, ...]:
+        """Include and exclude columns of the attributes, then of the sets, in declared order."""
+        return tuple(column for name in self.names for column in (name, name + EXCLUDE_SUFFIX))
+
     @cached_property
     def first_bits(self) -> tuple[int, ...]:
         """The first bit of each attribute; its values follow in the order listed, then `other`."""

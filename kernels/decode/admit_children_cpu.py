@@ -46,12 +46,24 @@ def admit_children_cpu(nodes: Tensor, users: UserTensors, index: DecodeIndex) ->
         for bloom, queries in zip(index.blooms, users.sets, strict=False)
     ]
     native_admit_children(
-        *(threads, *beams.shape, beams.numpy()),
-        *(len(index.node_offsets) - 1, index.node_offsets.numpy(), index.csr_tokens.numpy()),
-        *(ctypes.byref(ids), table, words, _words(users.bitmask)),
-        *((SetMatcher * len(sets))(*sets), len(sets)),
-        *(_eligible(users, index), 0 if index.exact is None else index.exact.level_starts[-1]),
-        *(offsets.numpy(), room, tokens.numpy(), children.numpy()),
+        threads,
+        *beams.shape,
+        beams.numpy(),
+        len(index.node_offsets) - 1,
+        index.node_offsets.numpy(),
+        index.csr_tokens.numpy(),
+        ctypes.byref(ids),
+        table,
+        words,
+        _words(users.bitmask),
+        (SetMatcher * len(sets))(*sets),
+        len(sets),
+        _eligible(users, index),
+        0 if index.exact is None else index.exact.level_starts[-1],
+        offsets.numpy(),
+        room,
+        tokens.numpy(),
+        children.numpy(),
     )
     admitted = int(offsets[-1])
     return Candidates(offsets, tokens[:admitted], children[:admitted])

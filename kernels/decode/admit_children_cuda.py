@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.admit_children import (
     check_admission_shapes,
     check_users,
@@ -35,19 +35,14 @@ _LANES = ((12288, 8), (2049, 32), (0, 128))
 
 
 class _EntryRows(ctypes.Structure):
-    _fields_ = (("ids", c_void_p), ("offsets", c_void_p))
+    _fields_ = fields(c_void_p, "ids offsets")
 
 
 class _Set(ctypes.Structure):
     _fields_ = (
         ("rows", _EntryRows),
-        ("table", c_void_p),
-        ("star", c_void_p),
-        ("offsets", c_void_p),
-        ("hashes", c_void_p),
-        ("query_tables", c_void_p),
-        ("bits", c_uint32),
-        ("hashes_per_value", c_uint32),
+        *fields(c_void_p, "table star offsets hashes query_tables"),
+        *fields(c_uint32, "bits hashes_per_value"),
     )
 
 
@@ -55,31 +50,26 @@ class _Admission(ctypes.Structure):
     """The layout of native/cuda/admission.cuh."""
 
     _fields_ = (
-        ("node_offsets", c_void_p),
-        ("tokens", c_void_p),
+        *fields(c_void_p, "node_offsets tokens"),
         ("internal_nodes", c_int64),
         ("bitmask", _EntryRows),
-        ("bitmask_table", c_void_p),
-        ("users", c_void_p),
-        ("user_words", c_void_p),
+        *fields(c_void_p, "bitmask_table users user_words"),
         ("words", c_int64),
         ("eligible", c_void_p),
-        ("eligible_stride", c_int64),
-        ("requests", c_int64),
-        ("num_sets", c_int64),
+        *fields(c_int64, "eligible_stride requests num_sets"),
         ("sets", _Set * MOST_SETS_ON_GPU),
     )
 
 
 _point_admission = declare(
-    "grace_cuda_point_admission",
-    *(c_void_p, c_int64, c_void_p, c_void_p),
-    library=load_cuda_library,
+    "grace_cuda_point_admission", c_void_p, c_int64, c_void_p, c_void_p, library=load_cuda_library
 )
 _admit_children = declare(
     "grace_cuda_admit_children",
-    *(c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32),
-    *(c_void_p, c_void_p, c_void_p, c_void_p),
+    *[c_void_p] * 3,
+    *[c_int64] * 3,
+    c_int32,
+    *[c_void_p] * 4,
     library=load_cuda_library,
 )
 
@@ -119,10 +109,8 @@ class CudaSlot:
             size = ctypes.sizeof(_Admission)
             self._admission = torch.empty(size, dtype=torch.uint8, device=device)
         value = self._admission_of(users, index)
-        _point_admission(
-            *(current_stream(device), ctypes.sizeof(value), ctypes.byref(value)),
-            self._admission.data_ptr(),
-        )
+        size, given = ctypes.sizeof(value), ctypes.byref(value)
+        _point_admission(current_stream(device), size, given, self._admission.data_ptr())
         self._vocab_sizes = index.vocab_sizes
 
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
@@ -147,9 +135,14 @@ class CudaSlot:
         children = torch.empty_like(tokens)
         counts = torch.empty(rows, dtype=torch.int32, device=device)
         _admit_children(
-            *(current_stream(device), self._admission.data_ptr()),
-            *(address("nodes", nodes, device, torch.int32), requests, beams, room, lanes),
-            *(offsets.data_ptr(), tokens.data_ptr(), children.data_ptr(), counts.data_ptr()),
+            current_stream(device),
+            self._admission.data_ptr(),
+            address("nodes", nodes, device, torch.int32),
+            requests,
+            beams,
+            room,
+            lanes,
+            *(each.data_ptr() for each in (offsets, tokens, children, counts)),
         )
         return Candidates(offsets, tokens, children, counts)
 

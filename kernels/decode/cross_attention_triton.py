@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous, require_tensor
-from grace.kernels.decode.cross_attention import check_cross_attention
+from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.early_launch import await_kernel_before, early_launch
 
 _CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the rest
@@ -36,20 +36,10 @@ class CrossAttentionTiles(NamedTuple):
     stages: int  # with 1 the next queries wait in registers, with more in shared memory
 
 
-def cross_attention_triton(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    key_mask: Tensor,
-    scale: float,
-    row_scale: Tensor | None = None,
-    query_rows: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-    request_scale: Tensor | None = None,
-    tiles: CrossAttentionTiles | None = None,
-) -> Tensor:
+def cross_attention_triton(given: BeamQueries, tiles: CrossAttentionTiles | None = None) -> Tensor:
     """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
-    check_cross_attention(queries, keys, values, key_mask, row_scale, query_rows, request_scale)
+    given.check()
+    queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
     for name, tensor in (("keys", keys), ("values", values)):
@@ -58,18 +48,27 @@ def cross_attention_triton(
         )
         if tensor.stride(3) != 1:
             raise ValueError(f"{name} must be contiguous in d, got strides {list(tensor.stride())}")
-    rows = len(queries) if query_rows is None else len(query_rows)
-    beams = rows // requests
+    rows, beams = given.rows, given.rows // requests
     tiles = tiles or _tiles_of(beams, keys)
-    out = torch.empty((rows, heads * d_head), dtype=dtype or queries.dtype, device=queries.device)
+    dtype = given.dtype or queries.dtype
+    out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
     if out.numel():
         whole = tokens <= tiles.keys and queries.dtype != torch.float32
         kernel = _whole_context if whole else _long_context
         grid = (triton.cdiv(beams, tiles.beams * tiles.turns), heads, requests)
         kernel[grid](
-            *(queries, keys, values, key_mask.view(torch.uint8), row_scale, query_rows, out),
-            request_scale,
-            *(scale * LOG2_E.value, beams, *keys.stride()[:3], *values.stride()[:3]),
+            queries,
+            keys,
+            values,
+            key_mask.view(torch.uint8),
+            given.row_scale,
+            given.query_rows,
+            out,
+            given.request_scale,
+            given.scale * LOG2_E.value,
+            beams,
+            *keys.stride()[:3],
+            *values.stride()[:3],
             heads=heads,
             d_head=d_head,
             d_pad=padded(d_head),
@@ -78,9 +77,9 @@ def cross_attention_triton(
             block_beams=tiles.beams,
             turns=tiles.turns,
             stages=tiles.stages,
-            scaled=row_scale is not None,
-            gathered=query_rows is not None,
-            fitted=request_scale is not None,
+            scaled=given.row_scale is not None,
+            gathered=given.query_rows is not None,
+            fitted=given.request_scale is not None,
             num_warps=tiles.warps,
             num_stages=tiles.stages,
             **early_launch(queries.device, rows),

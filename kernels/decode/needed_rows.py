@@ -23,8 +23,14 @@ _MOST_IDS = 2**31 - 1
 
 _needed_rows = declare(
     "grace_needed_rows",
-    *(c_int32, c_int64, c_void_p, array_in(np.uint64, 2), c_int32, c_void_p),
-    *(array_out(np.int32), array_out(np.int32), POINTER(c_int64)),
+    c_int32,
+    c_int64,
+    c_void_p,
+    array_in(np.uint64, 2),
+    c_int32,
+    c_void_p,
+    *[array_out(np.int32)] * 2,
+    POINTER(c_int64),
 )
 
 
@@ -57,9 +63,15 @@ def needed_rows(
     offsets = np.empty(entries + 1, np.int32)
     num_ids = c_int64()
     _needed_rows(
-        *(threads or available_cores(), entries, ctypes.byref(matcher)),
-        *(rows.table, rows.table.shape[1], None if star is None else star.ctypes.data),
-        *(index, offsets, num_ids),
+        threads or available_cores(),
+        entries,
+        ctypes.byref(matcher),
+        rows.table,
+        rows.table.shape[1],
+        None if star is None else star.ctypes.data,
+        index,
+        offsets,
+        num_ids,
     )
     if num_ids.value > _MOST_IDS:
         raise ConfigError(

@@ -6,67 +6,32 @@ agreement test walks the table's fields: a new operation without a case there fa
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
-from grace.kernels.decode.cross_attention import cross_attention_reference
-from grace.kernels.decode.select_beams import select_beams_reference
-from grace.kernels.decode.self_attention import rearrange_reference, self_attention_reference
-from grace.kernels.decode.tensors import Beams, Candidates, DecodeIndex
+from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
+from grace.kernels.decode.select_beams import Choice, select_beams_reference
+from grace.kernels.decode.self_attention import (
+    PagedPrefixes,
+    rearrange_reference,
+    self_attention_reference,
+)
+from grace.kernels.decode.tensors import Beams, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import eligible_nodes_reference
 from grace.kernels.products.row_factors import activate_reference, row_factors_reference
 
-
-class SelfAttention(Protocol):
-    def __call__(
-        self,
-        pool: Tensor,
-        table: Tensor,
-        step: int,
-        bias: Tensor,
-        scale: float,
-        row_scale: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> Tensor: ...
-
-
-class CrossAttention(Protocol):
-    def __call__(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        key_mask: Tensor,
-        scale: float,
-        row_scale: Tensor | None = None,
-        query_rows: Tensor | None = None,
-        dtype: torch.dtype | None = None,
-        request_scale: Tensor | None = None,
-    ) -> Tensor: ...
-
-
-class SelectBeams(Protocol):
-    def __call__(
-        self,
-        logits: Tensor,
-        scores: Tensor,
-        candidates: Candidates,
-        k: int,
-        ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams: ...
+SelectBeams: TypeAlias = Callable[[Choice], Beams]
 
 
 @dataclass(frozen=True, slots=True)
 class Ops:
     """One implementation of each operation; its `..._reference` says what it computes."""
 
-    self_attention: SelfAttention
-    cross_attention: CrossAttention
+    self_attention: Callable[[PagedPrefixes], Tensor]
+    cross_attention: Callable[[BeamQueries], Tensor]
     row_factors: Callable[[Tensor, float], Tensor]  # (x, eps)
     activate: Callable[[Tensor, Tensor, str], Tensor]  # (hidden, row_scale, ffn)
     eligible_nodes: Callable[[UserTensors, DecodeIndex], Tensor]

@@ -1,28 +1,54 @@
 """Selection: the best candidates of each request become its beams of the next step."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_optional, require_tensor
 from grace.kernels.decode.tensors import Beams, Candidates
 
 
-def select_beams_reference(
-    logits: Tensor,
-    scores: Tensor,
-    candidates: Candidates,
-    k: int,
-    ordered: bool,
-    row_scale: Tensor | None = None,
-) -> Beams:
-    """Keep each request's k best candidates by the beam's score + the token's log-probability.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidates of a step, of which each request keeps k, `ordered` or as they come.
 
     logits     [B * M, C]       the step's tokens, then columns that only enter the normaliser
     scores     float32 [B, M]   of the beams
     row_scale  float32 [B * M]  multiplies the row's logits: an RMS factor not yet applied
+    """
+
+    logits: Tensor
+    scores: Tensor
+    candidates: Candidates
+    k: int
+    ordered: bool
+    row_scale: Tensor | None = None
+
+    def check(self) -> tuple[int, int]:
+        """Check shapes and types only, so that a GPU is not waited for. -> requests, beams"""
+        scores, found = self.scores, self.candidates
+        if scores.dim() != 2 or scores.shape[1] == 0:
+            raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")
+        requests, beams = scores.shape
+        rows, count = requests * beams, len(found.tokens)
+        require_tensor("scores", scores, torch.float32, requests=requests, beams=beams)
+        require_tensor("logits", self.logits, rows=rows, columns=self.logits.shape[-1])
+        require_tensor("candidates.offsets", found.offsets, torch.int32, borders=rows + 1)
+        require_tensor("candidates.tokens", found.tokens, torch.int32, candidates=count)
+        require_tensor("candidates.nodes", found.nodes, torch.int32, candidates=count)
+        require_optional("candidates.counts", found.counts, torch.int32, rows=rows)
+        require_optional("row_scale", self.row_scale, torch.float32, rows=rows)
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1, got {self.k}")
+        return requests, beams
+
+
+def select_beams_reference(given: Choice) -> Beams:
+    """Keep each request's k best candidates by the beam's score + the token's log-probability.
+
     -> [B, k], all sums in float32
 
     Ties go to the lower candidate: lower beam row, then lower token. The beams keep the candidates'
@@ -35,33 +61,40 @@ def select_beams_reference(
     One NaN or +inf among a row's logits makes the whole row NaN; the logits of a row without
     candidates may be anything.
     """
-    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
-    candidates = candidates.packed()
+    requests, beams = given.check()
+    candidates, k, columns = given.candidates.packed(), given.k, given.logits.shape[1]
     used = candidates.tokens
-    if len(used) and int(used.max()) >= logits.shape[1]:
+    if len(used) and int(used.max()) >= columns:
         raise ValueError(
-            f"candidates.tokens reach {int(used.max())}, logits have {logits.shape[1]} columns only"
+            f"candidates.tokens reach {int(used.max())}, logits have {columns} columns only"
         )
-    counts = candidates.offsets.diff()
-    rows = torch.arange(len(logits), device=logits.device).repeat_interleave(counts)
-    scaled = logits.float()
-    if row_scale is not None:
-        scaled = scaled * row_scale.unsqueeze(1)
-    log_probabilities = torch.log_softmax(scaled, dim=-1)
-    totals = log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
+    rows, totals = candidate_totals(given.logits, given.scores, candidates, given.row_scale)
     not_finite = totals.isnan() | totals.isposinf()
-    selected = _dead_beams(requests, beams, k, scores)
+    selected = _dead_beams(requests, beams, k, given.scores)
     borders = candidates.offsets[::beams].tolist()
     for request, (begin, end) in enumerate(pairwise(borders)):
         if not_finite[begin:end].any():
             selected.corrupt[request] = True
             continue
-        kept = begin + _best(totals[begin:end], k, ordered)
+        kept = begin + _best(totals[begin:end], k, given.ordered)
         selected.parents[request, : len(kept)] = rows[kept].int()
         selected.tokens[request, : len(kept)] = candidates.tokens[kept]
         selected.nodes[request, : len(kept)] = candidates.nodes[kept]
         selected.scores[request, : len(kept)] = totals[kept]
     return selected
+
+
+def candidate_totals(
+    logits: Tensor, scores: Tensor, candidates: Candidates, row_scale: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the beam row of each packed candidate, and its score.   2 x [n]"""
+    rows = torch.arange(len(logits), device=logits.device)
+    rows = rows.repeat_interleave(candidates.offsets.diff())
+    scaled = logits.float()
+    if row_scale is not None:
+        scaled = scaled * row_scale.unsqueeze(1)
+    log_probabilities = torch.log_softmax(scaled, dim=-1)
+    return rows, log_probabilities[rows, candidates.tokens.long()] + scores.flatten()[rows]
 
 
 def _best(totals: Tensor, k: int, ordered: bool) -> Tensor:
@@ -81,26 +114,3 @@ def _dead_beams(requests: int, beams: int, k: int, scores: Tensor) -> Beams:
         scores=scores.new_full((requests, k), -torch.inf),
         corrupt=scores.new_zeros(requests, dtype=torch.bool),
     )
-
-
-def check_selection(
-    logits: Tensor, scores: Tensor, candidates: Candidates, k: int, row_scale: Tensor | None
-) -> tuple[int, int]:
-    """Check shapes and types only, so that a GPU is not waited for. -> requests, beams"""
-    if scores.dim() != 2 or scores.shape[1] == 0:
-        raise ValueError(f"scores must be [requests, beams >= 1], got {list(scores.shape)}")
-    requests, beams = scores.shape
-    rows, count = requests * beams, len(candidates.tokens)
-    width = logits.shape[-1]
-    require_tensor("scores", scores, torch.float32, requests=requests, beams=beams)
-    require_tensor("logits", logits, rows=rows, columns=width)
-    require_tensor("candidates.offsets", candidates.offsets, torch.int32, borders=rows + 1)
-    require_tensor("candidates.tokens", candidates.tokens, torch.int32, candidates=count)
-    require_tensor("candidates.nodes", candidates.nodes, torch.int32, candidates=count)
-    if candidates.counts is not None:
-        require_tensor("candidates.counts", candidates.counts, torch.int32, rows=rows)
-    if row_scale is not None:
-        require_tensor("row_scale", row_scale, torch.float32, rows=rows)
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    return requests, beams

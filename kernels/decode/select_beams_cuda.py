@@ -6,9 +6,9 @@ from ctypes import c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, number_kind, require_contiguous
-from grace.kernels.decode.select_beams import check_selection
-from grace.kernels.decode.tensors import Beams, Candidates
+from grace.kernels.checks import address, current_stream, fields, number_kind, require_contiguous
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.tensors import Beams
 from grace.native.loader import declare, load_cuda_library
 
 _MOST_BEAMS = 65536
@@ -16,18 +16,14 @@ _KEYS_IN_BLOCK = 4096  # that are ranked exactly in a block's memory
 _GROUPS = 32
 
 
-def _fields(names: str, kind: type) -> list[tuple[str, type]]:
-    return [(name, kind) for name in names.split()]
-
-
 class _Selection(ctypes.Structure):
     """The layout of native/cuda/selection.cuh."""
 
     _fields_ = (
-        *_fields("logits row_scale scores offsets counts tokens nodes", c_void_p),
-        *_fields("normalisers group_best keys", c_void_p),
-        *_fields("kept_parents kept_tokens kept_nodes kept_scores corrupt", c_void_p),
-        *_fields("requests beams columns logit_kind k capacity ordered", c_int64),
+        *fields(c_void_p, "logits row_scale scores offsets counts tokens nodes"),
+        *fields(c_void_p, "normalisers group_best keys"),
+        *fields(c_void_p, "kept_parents kept_tokens kept_nodes kept_scores corrupt"),
+        *fields(c_int64, "requests beams columns logit_kind k capacity ordered"),
     )
 
 
@@ -43,16 +39,10 @@ def prepare_selection(device: torch.device) -> None:
         _prepare_selection()
 
 
-def select_beams_cuda(
-    logits: Tensor,
-    scores: Tensor,
-    candidates: Candidates,
-    k: int,
-    ordered: bool,
-    row_scale: Tensor | None = None,
-) -> Beams:
+def select_beams_cuda(given: Choice) -> Beams:
     """Compute what `select_beams_reference` does, for up to 65536 beams of 65536 candidates."""
-    requests, beams = check_selection(logits, scores, candidates, k, row_scale)
+    requests, beams = given.check()
+    logits, candidates, k = given.logits, given.candidates, given.k
     device = logits.device
     kind = number_kind("logits", logits.dtype)
     require_contiguous(logits=logits)
@@ -75,8 +65,8 @@ def select_beams_cuda(
     )
     selection = _Selection(
         logits=address("logits", logits, device, logits.dtype),
-        row_scale=address("row_scale", row_scale, device, torch.float32),
-        scores=address("scores", scores, device, torch.float32),
+        row_scale=address("row_scale", given.row_scale, device, torch.float32),
+        scores=address("scores", given.scores, device, torch.float32),
         offsets=address("candidates.offsets", candidates.offsets, device, torch.int32),
         counts=address("candidates.counts", candidates.counts, device, torch.int32),
         tokens=address("candidates.tokens", candidates.tokens, device, torch.int32),
@@ -95,7 +85,7 @@ def select_beams_cuda(
         logit_kind=kind,
         k=k,
         capacity=capacity,
-        ordered=ordered,
+        ordered=given.ordered,
     )
     if requests:
         _select_beams(current_stream(device), ctypes.sizeof(selection), ctypes.byref(selection))

@@ -4,63 +4,65 @@ The keys and values of a token are one block of the pool. A row of the table lis
 its prefix, so a beam search moves block ids and never keys or values.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_tensor
+from grace.kernels.checks import require_optional, require_tensor
 from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.products.fp8_products import in_type
 
 
-def self_attention_reference(
-    pool: Tensor,
-    table: Tensor,
-    step: int,
-    bias: Tensor,
-    scale: float,
-    row_scale: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return softmax_j(scale * q k_j + bias[h, step - j]) v_j over a row's prefix j = 0..step.
+@dataclass(frozen=True, slots=True)
+class PagedPrefixes:
+    """The prefixes of beam rows in a pool of blocks.
 
     pool       [blocks, 3, H, d]   q, k, v of one token of one beam row
     table      int32 [rows, L]     block of a row's token j; columns beyond `step` are not read
     bias       [H, L]              by distance
     row_scale  float32 [blocks]    multiplies the block's q, k and v: an RMS factor not yet applied
-    -> [rows, H * d] in `dtype` or else the pool's type, computed in float32; q of a row is that
-       of its block at `step`
+    dtype      of the result       None: the pool's type
     """
-    check_self_attention(pool, table, step, bias, row_scale)
+
+    pool: Tensor
+    table: Tensor
+    step: int
+    bias: Tensor
+    scale: float
+    row_scale: Tensor | None = None
+    dtype: torch.dtype | None = None
+
+    def check(self) -> None:
+        """Check shapes and types only, so that a GPU is not waited for."""
+        if self.pool.dim() != 4 or self.pool.shape[1] != 3:
+            raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {[*self.pool.shape]}")
+        num_blocks, _, heads, _ = self.pool.shape
+        _, length = _require_table(self.table, self.step)
+        require_tensor("bias", self.bias, heads=heads, sid_length=length)
+        require_optional("row_scale", self.row_scale, torch.float32, blocks=num_blocks)
+
+
+def self_attention_reference(given: PagedPrefixes) -> Tensor:
+    """Return softmax_j(scale * q k_j + bias[h, step - j]) v_j over a row's prefix j = 0..step.
+
+    -> [rows, H * d], computed in float32; q of a row is that of its block at `step`
+    """
+    given.check()
+    pool, table, step, bias = given.pool, given.table, given.step, given.bias
     _require_ids("table", table[:, : step + 1], len(pool), "block")
     blocks = table[:, : step + 1].long()
     qkv = pool[blocks].float()  # [rows, step + 1, 3, H, d]
-    if row_scale is not None:
-        qkv = qkv * row_scale[blocks][..., None, None, None]
+    if given.row_scale is not None:
+        qkv = qkv * given.row_scale[blocks][..., None, None, None]
     query, keys, values = qkv[:, step:, 0], qkv[:, :, 1], qkv[:, :, 2]
     by_position = bias[:, : step + 1].float().flip(1).T  # [step + 1, H]
-    scores = scale * (query * keys).sum(dim=-1) + by_position
+    scores = given.scale * (query * keys).sum(dim=-1) + by_position
     # A softmax over another axis than the last rounds a thread's last heads differently.
     by_head = scores.transpose(1, 2).contiguous()
     weights = torch.softmax(by_head, dim=-1).transpose(1, 2)  # [rows, step + 1, H]
-    return in_type((weights.unsqueeze(-1) * values).sum(dim=1).flatten(1), dtype or pool.dtype)
-
-
-def check_self_attention(
-    pool: Tensor, table: Tensor, step: int, bias: Tensor, row_scale: Tensor | None
-) -> None:
-    """Check shapes and types only, so that a GPU is not waited for."""
-    if pool.dim() != 4 or pool.shape[1] != 3:
-        raise ValueError(f"pool must be [blocks, 3, heads, d_head], got {list(pool.shape)}")
-    if table.dim() != 2:
-        raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
-    num_blocks, _, heads, _ = pool.shape
-    rows, length = table.shape
-    require_tensor("table", table, torch.int32, rows=rows, sid_length=length)
-    require_tensor("bias", bias, heads=heads, sid_length=length)
-    if row_scale is not None:
-        require_tensor("row_scale", row_scale, torch.float32, blocks=num_blocks)
-    if not 0 <= step < length:
-        raise ValueError(f"step must be 0..{length - 1}, got {step}")
+    mixed = (weights.unsqueeze(-1) * values).sum(dim=1).flatten(1)
+    return in_type(mixed, given.dtype or pool.dtype)
 
 
 def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
@@ -79,16 +81,22 @@ def rearrange_reference(table: Tensor, parents: Tensor, step: int) -> Tensor:
 
 def check_rearrange(table: Tensor, parents: Tensor, step: int) -> None:
     """Check shapes and types only, so that a GPU is not waited for."""
-    if table.dim() != 2:
-        raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
+    _require_table(table, step)
     if parents.dim() != 2:
         raise ValueError(f"parents must be [requests, beams], got {list(parents.shape)}")
-    rows, length = table.shape
     requests, beams = parents.shape
-    require_tensor("table", table, torch.int32, rows=rows, sid_length=length)
     require_tensor("parents", parents, torch.int32, requests=requests, beams=beams)
+
+
+def _require_table(table: Tensor, step: int) -> tuple[int, int]:
+    """Return the rows and the length of a block table that has the step."""
+    if table.dim() != 2:
+        raise ValueError(f"table must be [rows, sid_length], got {list(table.shape)}")
+    rows, length = table.shape
+    require_tensor("table", table, torch.int32, rows=rows, sid_length=length)
     if not 0 <= step < length:
         raise ValueError(f"step must be 0..{length - 1}, got {step}")
+    return rows, length
 
 
 def _require_ids(name: str, ids: Tensor, count: int, noun: str) -> None:

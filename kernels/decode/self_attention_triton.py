@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
-from grace.kernels.decode.self_attention import check_rearrange, check_self_attention
+from grace.kernels.decode.self_attention import PagedPrefixes, check_rearrange
 from grace.kernels.decode.tensors import NO_BLOCK
 from grace.kernels.early_launch import await_kernel_before, early_launch
 
@@ -32,28 +32,27 @@ class SelfAttentionTiles(NamedTuple):
     warps: int
 
 
-def self_attention_triton(
-    pool: Tensor,
-    table: Tensor,
-    step: int,
-    bias: Tensor,
-    scale: float,
-    row_scale: Tensor | None = None,
-    dtype: torch.dtype | None = None,
-    tiles: SelfAttentionTiles | None = None,
-) -> Tensor:
+def self_attention_triton(given: PagedPrefixes, tiles: SelfAttentionTiles | None = None) -> Tensor:
     """Compute what `self_attention_reference` does, for d_head up to 256 and any pool type."""
-    check_self_attention(pool, table, step, bias, row_scale)
+    given.check()
+    pool, table, step, bias = given.pool, given.table, given.step, given.bias
     require_contiguous(pool=pool, table=table, bias=bias)
     rows, length = table.shape
     _, _, heads, d_head = pool.shape
     d_pad = triton.next_power_of_2(d_head)
     tiles = tiles or _tiles_of(step, len(pool) < rows, heads, d_pad)
-    out = torch.empty((rows, heads * d_head), dtype=dtype or pool.dtype, device=pool.device)
+    dtype = given.dtype or pool.dtype
+    out = torch.empty((rows, heads * d_head), dtype=dtype, device=pool.device)
     if out.numel():
         grid = (triton.cdiv(rows, tiles.rows), triton.cdiv(heads, tiles.heads))
         _attend[grid](
-            *(pool, table, bias, row_scale, out, rows, scale),
+            pool,
+            table,
+            bias,
+            given.row_scale,
+            out,
+            rows,
+            given.scale,
             length=length,
             step=step,
             heads=heads,
@@ -61,7 +60,7 @@ def self_attention_triton(
             d_pad=d_pad,
             block_rows=tiles.rows,
             block_heads=tiles.heads,
-            scaled=row_scale is not None,
+            scaled=given.row_scale is not None,
             num_warps=tiles.warps,
             **early_launch(pool.device, rows),
         )
@@ -79,7 +78,10 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
     new = torch.empty((rows, length), dtype=torch.int32, device=table.device)
     if rows:
         _gather[(triton.cdiv(rows, _REARRANGED_ROWS),)](
-            *(table, parents, new, rows),
+            table,
+            parents,
+            new,
+            rows,
             step=step,
             length=length,
             length_pad=triton.next_power_of_2(length),

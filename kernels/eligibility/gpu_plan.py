@@ -10,45 +10,51 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address
+from grace.kernels.checks import address, fields
 from grace.kernels.eligibility.attributes import AttributePredicate
 from grace.kernels.eligibility.sets import SetPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings, rule_ids
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
 _MOST_RANGES = 128  # of a warp
 
 
 class RuleRows(Structure):
-    _fields_ = (("ids", c_void_p), ("id_stride", c_int64), ("rows", c_int64))
+    _fields_ = (("ids", c_void_p), *fields(c_int64, "id_stride rows"))
 
 
 class AttributeTable(Structure):
     _fields_ = (
-        *(("rules", RuleRows), ("words", c_void_p), ("words_per_row", c_int64)),
-        *(("row_stride", c_int64), ("word_stride", c_int64)),
+        ("rules", RuleRows),
+        ("words", c_void_p),
+        *fields(c_int64, "words_per_row row_stride word_stride"),
     )
 
 
 class PostingLists(Structure):
-    _fields_ = (("offsets", c_void_p), ("rules", c_void_p), ("size", c_int64))
+    _fields_ = (*fields(c_void_p, "offsets rules"), ("size", c_int64))
 
 
 class SetLists(Structure):
     _fields_ = (
-        *(("rules", RuleRows), ("kinds", c_void_p), ("include", PostingLists)),
-        *(("exclude", PostingLists), ("missing_passes_exclude", c_int64)),
+        ("rules", RuleRows),
+        ("kinds", c_void_p),
+        *fields(PostingLists, "include exclude"),
+        ("missing_passes_exclude", c_int64),
     )
 
 
 class Plan(Structure):
     _fields_ = (
-        *(("attributes", POINTER(AttributeTable)), ("num_attributes", c_int64)),
-        *(("sets", POINTER(SetLists)), ("num_sets", c_int64)),
-        *(("others", POINTER(RuleRows)), ("num_others", c_int64)),
-        *(("rules", c_int64), ("leaf_offsets", c_void_p), ("leaf_rules", c_void_p)),
-        *(("node_offsets", c_void_p), ("level_starts", POINTER(c_int64))),
-        *(("of_warp", POINTER(c_int64)), ("levels", c_int64)),
+        ("attributes", POINTER(AttributeTable)),
+        ("num_attributes", c_int64),
+        ("sets", POINTER(SetLists)),
+        ("num_sets", c_int64),
+        ("others", POINTER(RuleRows)),
+        *fields(c_int64, "num_others rules"),
+        *fields(c_void_p, "leaf_offsets leaf_rules node_offsets"),
+        *fields(POINTER(c_int64), "level_starts of_warp"),
+        ("levels", c_int64),
     )
 
 
@@ -85,16 +91,19 @@ class EligibilityPlan:
             for count, (first, end) in zip(members, pairwise(starts), strict=True)
         ]
         self.layout = Plan(
-            *((AttributeTable * len(attributes))(*attributes), len(attributes)),
-            *((SetLists * len(sets))(*sets), len(sets)),
-            *((RuleRows * len(others))(*others), len(others)),
-            exact.num_rules,
-            address("leaf_offsets", exact.leaf_offsets, device, torch.int32),
-            address("leaf_rules", exact.leaf_rules, device, torch.int32),
-            address("node_offsets", node_offsets, device, torch.int32),
-            (c_int64 * len(starts))(*starts),
-            (c_int64 * len(of_warp))(*of_warp),
-            len(starts) - 2,
+            attributes=(AttributeTable * len(attributes))(*attributes),
+            num_attributes=len(attributes),
+            sets=(SetLists * len(sets))(*sets),
+            num_sets=len(sets),
+            others=(RuleRows * len(others))(*others),
+            num_others=len(others),
+            rules=exact.num_rules,
+            leaf_offsets=address("leaf_offsets", exact.leaf_offsets, device, torch.int32),
+            leaf_rules=address("leaf_rules", exact.leaf_rules, device, torch.int32),
+            node_offsets=address("node_offsets", node_offsets, device, torch.int32),
+            level_starts=(c_int64 * len(starts))(*starts),
+            of_warp=(c_int64 * len(of_warp))(*of_warp),
+            levels=len(starts) - 2,
         )
 
     @property
@@ -102,12 +111,7 @@ class EligibilityPlan:
         return self.exact.level_starts[-1]
 
     def _rule_rows(self, predicate: Predicate, rows: int) -> RuleRows:
-        ids, rules = predicate.ids, self.exact.num_rules
-        if ids.dtype != torch.int32 or ids.shape != (rules,) or ids.device != self.device:
-            raise ValueError(
-                f"ids of a predicate must be int32 [rules] = [{rules}] on {self.device}, got "
-                f"{ids.dtype} {list(ids.shape)} on {ids.device}"
-            )
+        ids = rule_ids(predicate, self.exact.num_rules, self.device)
         self._ids.append(ids)
         return RuleRows(ids.data_ptr(), ids.stride(0), rows)
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address
+from grace.kernels.checks import address, fields
 from grace.kernels.decode.tensors import DecodeIndex
-from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.kernels.decode.users import QueryTensors, UserTensors, value_addresses
 from grace.kernels.eligibility.attributes import AttributePredicate, check_attributes
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.sets import SetPredicate
-from grace.kernels.eligibility.tensors import Predicate, SetPostings
+from grace.kernels.eligibility.tensors import Predicate, SetPostings, rule_ids
 from grace.native.loader import array_in, declare
 
 _CPU = torch.device("cpu")
@@ -26,19 +26,14 @@ _CPU = torch.device("cpu")
 
 class _Postings(ctypes.Structure):
     _fields_ = (
-        ("include_offsets", c_void_p),
-        ("include_rules", c_void_p),
-        ("exclude_offsets", c_void_p),
-        ("exclude_rules", c_void_p),
-        ("kinds", c_void_p),
-        ("num_rules", c_int64),
-        ("num_values", c_int64),
+        *fields(c_void_p, "include_offsets include_rules exclude_offsets exclude_rules kinds"),
+        *fields(c_int64, "num_rules num_values"),
         ("missing_passes_exclude", c_int32),
     )
 
 
 class _SetQueries(ctypes.Structure):
-    _fields_ = (("offsets", c_void_p), ("value_offsets", c_void_p), ("values", c_void_p))
+    _fields_ = fields(c_void_p, "offsets value_offsets values")
 
 
 class _PredicateRows(ctypes.Structure):
@@ -46,14 +41,20 @@ class _PredicateRows(ctypes.Structure):
 
 
 _attribute_rows = declare(
-    "grace_attribute_rows",
-    *(c_int32, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_void_p),
+    "grace_attribute_rows", c_int32, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_void_p
 )
 _set_rows = declare("grace_set_rows", c_int32, c_int64, c_void_p, c_void_p, c_void_p)
 _eligible_nodes = declare(
     "grace_eligible_nodes",
-    *(c_int32, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_void_p, c_void_p),
-    *(array_in(np.int64), c_int64, c_void_p),
+    c_int32,
+    c_int64,
+    c_void_p,
+    c_int64,
+    c_int64,
+    *[c_void_p] * 3,
+    array_in(np.int64),
+    c_int64,
+    c_void_p,
 )
 
 
@@ -61,16 +62,22 @@ def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:
     """Compute what `eligible_nodes_reference` does, on torch.get_num_threads() threads."""
     exact = require_eligibility(users, index)
     rows = [_rows(predicate, users) for predicate in exact.predicates]
-    ids = [predicate.ids for predicate in exact.predicates]
-    predicates = _predicate_rows(rows, ids, exact.num_rules)
+    ids = [rule_ids(predicate, exact.num_rules, _CPU) for predicate in exact.predicates]
+    predicates = _predicate_rows(rows, ids)
     requests, num_nodes = len(users.bitmask), exact.level_starts[-1]
     eligible = torch.empty(masks_of(requests), num_nodes, dtype=torch.int16)
     _eligible_nodes(
-        *(torch.get_num_threads(), requests, predicates, len(predicates), exact.num_rules),
+        torch.get_num_threads(),
+        requests,
+        predicates,
+        len(predicates),
+        exact.num_rules,
         address("leaf_offsets", exact.leaf_offsets, _CPU, torch.int32),
         address("leaf_rules", exact.leaf_rules, _CPU, torch.int32),
         address("node_offsets", index.node_offsets, _CPU, torch.int32),
-        *(np.array(exact.level_starts), len(exact.level_starts) - 1, eligible.data_ptr()),
+        np.array(exact.level_starts),
+        len(exact.level_starts) - 1,
+        eligible.data_ptr(),
     )
     return eligible
 
@@ -81,9 +88,13 @@ def attribute_rows_cpu(table: Tensor, bitmask: Tensor) -> Tensor:
     (rows, words), requests = table.shape, len(bitmask)
     masks = torch.empty(masks_of(requests), rows, dtype=torch.int16)
     _attribute_rows(
-        *(torch.get_num_threads(), requests),
+        torch.get_num_threads(),
+        requests,
         address("users.bitmask", bitmask, _CPU, torch.int64),
-        *(rows, words, address("bitmask_table", table, _CPU, torch.int64), masks.data_ptr()),
+        rows,
+        words,
+        address("bitmask_table", table, _CPU, torch.int64),
+        masks.data_ptr(),
     )
     return masks
 
@@ -92,28 +103,19 @@ def set_rows_cpu(postings: SetPostings, queries: QueryTensors) -> Tensor:
     """Compute what `set_rows_reference` does."""
     requests, num_rules = len(queries.offsets) - 1, len(postings.kinds)
     lists = _Postings(
-        *(
-            address(name, getattr(postings, name), _CPU, dtype)
-            for name, dtype in (
-                ("include_offsets", torch.int64),
-                ("include_rules", torch.int32),
-                ("exclude_offsets", torch.int64),
-                ("exclude_rules", torch.int32),
-                ("kinds", torch.uint8),
-            )
-        ),
-        *(num_rules, len(postings.include_offsets) - 1, postings.missing_passes_exclude),
+        include_offsets=address("include_offsets", postings.include_offsets, _CPU, torch.int64),
+        include_rules=address("include_rules", postings.include_rules, _CPU, torch.int32),
+        exclude_offsets=address("exclude_offsets", postings.exclude_offsets, _CPU, torch.int64),
+        exclude_rules=address("exclude_rules", postings.exclude_rules, _CPU, torch.int32),
+        kinds=address("kinds", postings.kinds, _CPU, torch.uint8),
+        num_rules=num_rules,
+        num_values=len(postings.include_offsets) - 1,
+        missing_passes_exclude=postings.missing_passes_exclude,
     )
-    asked = _SetQueries(
-        address("offsets of queries", queries.offsets, _CPU, torch.int32),
-        address("offsets of values", queries.value_offsets, _CPU, torch.int32),
-        address("values of queries", queries.values, _CPU, torch.int32),
-    )
+    asked = _SetQueries(**value_addresses(queries, _CPU))
     masks = torch.empty(masks_of(requests), num_rules, dtype=torch.int16)
-    _set_rows(
-        *(torch.get_num_threads(), requests),
-        *(ctypes.byref(lists), ctypes.byref(asked), masks.data_ptr()),
-    )
+    both = ctypes.byref(lists), ctypes.byref(asked)
+    _set_rows(torch.get_num_threads(), requests, *both, masks.data_ptr())
     return masks
 
 
@@ -125,17 +127,10 @@ def _rows(predicate: Predicate, users: UserTensors) -> Tensor:
     return predicate.passes(users)
 
 
-def _predicate_rows(
-    rows: Sequence[Tensor], ids: Sequence[Tensor], num_rules: int
-) -> ctypes.Array[_PredicateRows]:
+def _predicate_rows(rows: Sequence[Tensor], ids: Sequence[Tensor]) -> ctypes.Array[_PredicateRows]:
     """Return the addresses of the tensors, which the caller must keep meanwhile."""
     found = []
     for masks, own in zip(rows, ids, strict=True):
-        if own.dtype != torch.int32 or own.shape != (num_rules,):
-            raise ValueError(
-                f"ids of a predicate must be int32 [rules] = [{num_rules}], got {own.dtype} "
-                f"{list(own.shape)}"
-            )
         at = address("masks of a predicate", masks, _CPU, torch.int16)
         found.append(_PredicateRows(at, masks.shape[1], own.data_ptr(), own.stride(0)))
     return (_PredicateRows * len(found))(*found)

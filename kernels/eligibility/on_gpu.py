@@ -10,9 +10,9 @@ from ctypes import POINTER, Structure, byref, c_int64, c_void_p, sizeof
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
-from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.kernels.decode.users import QueryTensors, UserTensors, value_addresses
 from grace.kernels.eligibility.attributes import check_attributes
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.gpu_plan import EligibilityPlan, Plan
@@ -26,10 +26,7 @@ _ALL_STEPS = -1
 
 
 class _SetQueries(Structure):
-    _fields_ = (
-        *(("offsets", c_void_p), ("value_offsets", c_void_p), ("values", c_void_p)),
-        ("num_values", c_int64),
-    )
+    _fields_ = (*fields(c_void_p, "offsets value_offsets values"), ("num_values", c_int64))
 
 
 class _OtherMasks(Structure):
@@ -40,15 +37,22 @@ class _Batch(Structure):
     """The layout of native/cuda/eligibility.cuh."""
 
     _fields_ = (
-        *(("requests", c_int64), ("bitmask", c_void_p), ("sets", POINTER(_SetQueries))),
-        *(("others", POINTER(_OtherMasks)), ("eligible", c_void_p), ("scratch", c_void_p)),
-        *(("scratch_bytes", c_int64), ("steps", c_int64)),
+        ("requests", c_int64),
+        ("bitmask", c_void_p),
+        ("sets", POINTER(_SetQueries)),
+        ("others", POINTER(_OtherMasks)),
+        *fields(c_void_p, "eligible scratch"),
+        *fields(c_int64, "scratch_bytes steps"),
     )
 
 
 _eligible_nodes = declare(
     "grace_cuda_eligible_nodes",
-    *(c_void_p, c_int64, c_int64, POINTER(Plan), POINTER(_Batch)),
+    c_void_p,
+    c_int64,
+    c_int64,
+    POINTER(Plan),
+    POINTER(_Batch),
     library=load_cuda_library,
 )
 
@@ -102,12 +106,7 @@ class EligibleNodesCall:
 def _set_queries(queries: QueryTensors, requests: int, device: torch.device) -> _SetQueries:
     require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
     require_tensor("offsets of values", queries.value_offsets, ends=requests + 1)
-    return _SetQueries(
-        address("offsets of queries", queries.offsets, device, torch.int32),
-        address("offsets of values", queries.value_offsets, device, torch.int32),
-        address("values of queries", queries.values, device, torch.int32),
-        queries.values.numel(),
-    )
+    return _SetQueries(**value_addresses(queries, device), num_values=queries.values.numel())
 
 
 def _other_masks(masks: Tensor, groups: int, device: torch.device) -> _OtherMasks:

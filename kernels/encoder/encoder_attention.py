@@ -1,13 +1,14 @@
 """Attention in an encoder: a request's tokens are queries; the same or other tokens are keys."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import require_tensor
-from grace.kernels.row_stable import matmul
+from grace.kernels.checks import require_optional, require_tensor
+from grace.kernels.row_stable import masked_softmax, matmul
 
 
 class Part(NamedTuple):
@@ -19,18 +20,9 @@ class Part(NamedTuple):
     keys: int
 
 
-def encoder_attention_reference(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    scale: float,
-    key_mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    parts: Sequence[Part] | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Return softmax_j(scale * q_i k_j + bias[h, j - i]) v_j over the keys j of a query's request.
+@dataclass(frozen=True, slots=True)
+class TokenQueries:
+    """What tokens ask the tokens of their requests.
 
     queries   [B, Q, H * d]       each head's d columns together
     keys      [B, K, H * d]       values likewise
@@ -39,75 +31,75 @@ def encoder_attention_reference(
     parts     without a bias: a query's keys are those of its part, and the rows of queries without
               a part keep what `out` has
     out       [B, Q, H * d]       where the result is written. None: new memory
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    heads: int
+    scale: float
+    key_mask: Tensor | None = None
+    bias: Tensor | None = None
+    parts: Sequence[Part] | None = None
+    out: Tensor | None = None
+
+    def check(self) -> None:
+        """Check shapes and types only, so that a GPU is not waited for."""
+        if self.queries.dim() != 3 or self.keys.dim() != 3:
+            shapes = f"{list(self.queries.shape)} and {list(self.keys.shape)}"
+            raise ValueError(f"queries and keys must be [requests, tokens, inner], got {shapes}")
+        (requests, count, inner), tokens = self.queries.shape, self.keys.shape[1]
+        dtype, heads = self.queries.dtype, self.heads
+        if inner % heads:
+            raise ValueError(f"inner must be a multiple of heads, got {inner} and {heads}")
+        for name, tensor in (("keys", self.keys), ("values", self.values)):
+            require_tensor(name, tensor, dtype, requests=requests, tokens=tokens, inner=inner)
+        require_optional("key_mask", self.key_mask, torch.bool, requests=requests, tokens=tokens)
+        require_optional("bias", self.bias, heads=heads, distances=count + tokens - 1)
+        require_optional("out", self.out, dtype, requests=requests, count=count, inner=inner)
+        if self.parts is not None and self.bias is not None:
+            raise ValueError("parts must be without a bias, which is by distance in a request")
+        for part in self.parts or ():
+            if part.query + part.queries > count or part.key + part.keys > tokens:
+                raise ValueError(f"{part} must be within {count} queries and {tokens} keys")
+
+
+def encoder_attention_reference(given: TokenQueries) -> Tensor:
+    """Return softmax_j(scale * q_i k_j + bias[h, j - i]) v_j over the keys j of a query's request.
+
     -> [B, Q, H * d] in the queries' type, computed in float32; zeros for a request without any key
     """
-    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts, out)
+    given.check()
+    out, mask = given.out, given.key_mask
     if out is None:
-        out = torch.empty_like(queries, memory_format=torch.contiguous_format)
-    if parts is None:
-        return out.copy_(_attended(queries, keys, values, heads, scale, key_mask, bias))
-    for part in parts:
+        out = torch.empty_like(given.queries, memory_format=torch.contiguous_format)
+    if given.parts is None:
+        return out.copy_(_attended(given))
+    for part in given.parts:
         own = slice(part.query, part.query + part.queries)
         read = slice(part.key, part.key + part.keys)
-        mask = None if key_mask is None else key_mask[:, read]
-        found = _attended(queries[:, own], keys[:, read], values[:, read], heads, scale, mask, None)
-        out[:, own] = found
+        of_part = replace(
+            given,
+            queries=given.queries[:, own],
+            keys=given.keys[:, read],
+            values=given.values[:, read],
+            key_mask=None if mask is None else mask[:, read],
+        )
+        out[:, own] = _attended(of_part)
     return out
 
 
-def _attended(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    scale: float,
-    key_mask: Tensor | None,
-    bias: Tensor | None,
-) -> Tensor:
-    q, k, v = (_by_head(x.float(), heads) for x in (queries, keys, values))
-    scores = matmul(q, k.transpose(2, 3)) * scale
-    if bias is not None:
-        scores = scores + _by_pair(bias.float(), *scores.shape[2:])
-    if key_mask is None:
+def _attended(given: TokenQueries) -> Tensor:
+    heads, shape = given.heads, given.queries.shape
+    q, k, v = (_by_head(x.float(), heads) for x in (given.queries, given.keys, given.values))
+    scores = matmul(q, k.transpose(2, 3)) * given.scale
+    if given.bias is not None:
+        scores = scores + _by_pair(given.bias.float(), *scores.shape[2:])
+    if given.key_mask is None:
         weights = torch.softmax(scores, dim=-1)
     else:
-        ignored = ~key_mask[:, None, None, :]
-        # The least finite number, not -inf: without any key the weights are even, not NaN.
-        scores = scores.masked_fill(ignored, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1).masked_fill(ignored, 0.0)
-    return matmul(weights, v).transpose(1, 2).reshape(queries.shape).to(queries.dtype)
-
-
-def check_encoder_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    key_mask: Tensor | None,
-    bias: Tensor | None,
-    parts: Sequence[Part] | None,
-    out: Tensor | None,
-) -> None:
-    """Check shapes and types only, so that a GPU is not waited for."""
-    if queries.dim() != 3 or keys.dim() != 3:
-        shapes = f"{list(queries.shape)} and {list(keys.shape)}"
-        raise ValueError(f"queries and keys must be [requests, tokens, inner], got {shapes}")
-    (requests, count, inner), tokens = queries.shape, keys.shape[1]
-    if inner % heads:
-        raise ValueError(f"inner must be a multiple of heads, got {inner} and {heads}")
-    for name, tensor in (("keys", keys), ("values", values)):
-        require_tensor(name, tensor, queries.dtype, requests=requests, tokens=tokens, inner=inner)
-    if key_mask is not None:
-        require_tensor("key_mask", key_mask, torch.bool, requests=requests, tokens=tokens)
-    if bias is not None:
-        require_tensor("bias", bias, heads=heads, distances=count + tokens - 1)
-    if out is not None:
-        require_tensor("out", out, queries.dtype, requests=requests, count=count, inner=inner)
-    if parts is not None and bias is not None:
-        raise ValueError("parts must be without a bias, which is by distance in a request")
-    for part in parts or ():
-        if part.query + part.queries > count or part.key + part.keys > tokens:
-            raise ValueError(f"{part} must be within {count} queries and {tokens} keys")
+        weights = masked_softmax(scores, given.key_mask)
+    return matmul(weights, v).transpose(1, 2).reshape(shape).to(given.queries.dtype)
 
 
 def _by_head(x: Tensor, heads: int) -> Tensor:

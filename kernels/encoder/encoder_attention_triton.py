@@ -20,7 +20,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous
 from grace.kernels.early_launch import await_kernel_before, early_launch
-from grace.kernels.encoder.encoder_attention import Part, check_encoder_attention
+from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 
 _MAPPED_REGISTERS = 96  # of a thread, if a copy engine loads its keys and values
 _LEAST_MAPPED = 256  # programs; fewer of them leave room enough
@@ -35,19 +35,11 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def encoder_attention_triton(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    heads: int,
-    scale: float,
-    key_mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    parts: Sequence[Part] | None = None,
-    out: Tensor | None = None,
-) -> Tensor:
+def encoder_attention_triton(given: TokenQueries) -> Tensor:
     """Compute what `encoder_attention_reference` does; rows are contiguous in H * d."""
-    check_encoder_attention(queries, keys, values, heads, key_mask, bias, parts, out)
+    given.check()
+    queries, keys, values, heads = given.queries, given.keys, given.values, given.heads
+    key_mask, bias, parts, out = given.key_mask, given.bias, given.parts, given.out
     for name, tensor in (("queries", queries), ("keys", keys), ("values", values), ("out", out)):
         if tensor is not None and tensor.stride(2) != 1:
             raise ValueError(
@@ -72,11 +64,21 @@ def encoder_attention_triton(
         maps = tuple(_map_of(each, block) for each in (keys, values))
     if out.numel() and blocks:
         _attend[(blocks, heads, requests)](
-            *(*maps, queries, keys, values),
+            *maps,
+            queries,
+            keys,
+            values,
             None if key_mask is None else key_mask.view(torch.uint8),
-            *(bias, out, scale * LOG2_E.value, count, tokens),
-            *(*queries.stride()[:2], *keys.stride()[:2], *values.stride()[:2]),
-            *(0 if key_mask is None else key_mask.stride(0), *out.stride()[:2]),
+            bias,
+            out,
+            given.scale * LOG2_E.value,
+            count,
+            tokens,
+            *queries.stride()[:2],
+            *keys.stride()[:2],
+            *values.stride()[:2],
+            0 if key_mask is None else key_mask.stride(0),
+            *out.stride()[:2],
             parts=None if parts is None else tuple(map(tuple, parts)),
             d_head=inner // heads,
             d_pad=padded(inner // heads),

@@ -5,51 +5,19 @@ A faster table may overwrite what `add_product` adds to.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
 from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
-from grace.kernels.encoder.encoder_attention import Part, encoder_attention_reference
+from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference
 from grace.kernels.encoder.token_product import (
-    After,
-    Norm,
-    Run,
+    TokenProduct,
     share_user_reference,
     token_product_reference,
 )
 from grace.kernels.row_stable import linear
-
-
-class EncoderAttention(Protocol):
-    def __call__(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        heads: int,
-        scale: float,
-        key_mask: Tensor | None = None,
-        bias: Tensor | None = None,
-        parts: Sequence[Part] | None = None,
-        out: Tensor | None = None,
-    ) -> Tensor: ...
-
-
-class TokenProduct(Protocol):
-    def __call__(
-        self,
-        x: Tensor,
-        weight: Tensor,
-        out: Tensor,
-        runs: Sequence[Run],
-        after: After,
-        other: Tensor | None = None,
-        norm: Norm | None = None,
-        squares: Tensor | None = None,
-    ) -> Tensor: ...
-
 
 ArrangeTokens: TypeAlias = Callable[
     [Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor, Tensor]
@@ -64,10 +32,10 @@ class EncoderOps:
     """One implementation of each operation; its `..._reference` says what it computes."""
 
     rms_norm: Callable[[Tensor, Tensor, float], Tensor]  # (x, gain, eps)
-    attention: EncoderAttention
+    attention: Callable[[TokenQueries], Tensor]
     add_product: Callable[[Tensor, Tensor, Tensor], Tensor]  # (x, hidden, weight)
     arrange_tokens: ArrangeTokens
-    token_product: TokenProduct
+    token_product: Callable[[TokenProduct], Tensor]
     share_user: ShareUser
 
 

@@ -35,7 +35,13 @@ def rms_norm_triton(x: Tensor, gain: Tensor, eps: float) -> Tensor:
         columns = triton.next_power_of_2(d)
         rows = max(1, _TILE // columns)
         _norm[(triton.cdiv(requests * tokens, rows),)](
-            *(batched, gain, out, requests * tokens, tokens, *batched.stride()[:2], eps),
+            batched,
+            gain,
+            out,
+            requests * tokens,
+            tokens,
+            *batched.stride()[:2],
+            eps,
             d=d,
             block_rows=rows,
             block_d=columns,

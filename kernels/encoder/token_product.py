@@ -7,6 +7,7 @@ squares, and the writer of a token also writes that sum, in parts.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 import torch
@@ -46,17 +47,9 @@ def empty_squares(tokens: Tensor) -> Tensor:
     return tokens.new_empty((*tokens.shape[:2], parts), dtype=torch.float32)
 
 
-def token_product_reference(
-    x: Tensor,
-    weight: Tensor,
-    out: Tensor,
-    runs: Sequence[Run],
-    after: After,
-    other: Tensor | None = None,
-    norm: Norm | None = None,
-    squares: Tensor | None = None,
-) -> Tensor:
-    """Write the product of every run's tokens to `out`, and return `out`.
+@dataclass(frozen=True, slots=True)
+class TokenProduct:
+    """Runs of tokens to multiply, and where to write them.
 
     x        [B, T, inner]         multiplied as they are, or as `norm` makes them
     weight   [runs, wide, inner]   of each run
@@ -70,8 +63,48 @@ def token_product_reference(
              "add"      other[:, t_out] + y          other [B, T_out, wide], which may be `out`
     squares  float32 [B, T_out, parts]   gets those of the tokens that are written
     """
-    check_token_product(x, weight, out, runs, after, other, norm, squares)
-    for i, (run, w) in enumerate(zip(runs, weight, strict=True)):
+
+    x: Tensor
+    weight: Tensor
+    out: Tensor
+    runs: Sequence[Run]
+    after: After = "nothing"
+    other: Tensor | None = None
+    norm: Norm | None = None
+    squares: Tensor | None = None
+
+    def check(self) -> None:
+        """Check shapes and types only, so that a GPU is not waited for."""
+        requests, tokens, inner = _sizes("x", self.x)
+        weight, out, other, dtype = self.weight, self.out, self.other, self.x.dtype
+        runs, wide = len(self.runs), weight.shape[1] if weight.dim() == 3 else 0
+        require_tensor("weight", weight, dtype, runs=runs, wide=wide, inner=inner)
+        targets = _sizes("out", out)[1]
+        require_tensor("out", out, dtype, requests=requests, tokens=targets, wide=wide)
+        for run in self.runs:
+            if run.source + run.length > tokens or run.target + run.length > targets:
+                raise ValueError(f"{run} must be within {tokens} tokens and {targets} of out")
+        after = self.after
+        if after == "gate" and wide != inner:
+            raise ValueError(f"a gate needs a square weight, got {list(weight.shape)}")
+        if (other is not None) != (after in ("open", "add")):
+            raise ValueError(f"other must be given for open and add alone, here after is {after}")
+        if other is not None and after == "open":
+            require_tensor("other", other, dtype, requests=requests, one=1, wide=runs * wide)
+        elif other is not None:
+            require_tensor("other", other, dtype, requests=requests, tokens=targets, wide=wide)
+        if self.norm is not None:
+            _require_squares("norm.squares", self.norm.squares, self.x)
+        if self.squares is not None:
+            _require_squares("squares", self.squares, out)
+
+
+def token_product_reference(given: TokenProduct) -> Tensor:
+    """Write the product of every run's tokens to `out`, and return `out`."""
+    given.check()
+    x, out, after, other = given.x, given.out, given.after, given.other
+    norm, squares = given.norm, given.squares
+    for i, (run, w) in enumerate(zip(given.runs, given.weight, strict=True)):
         source = slice(run.source, run.source + run.length)
         tokens = x[:, source].float()
         y = linear(tokens, w.float())
@@ -87,7 +120,7 @@ def token_product_reference(
             y = 2.0 * sigmoid(y)
         elif after == "open":
             assert other is not None
-            y = torch.relu(y) * other.chunk(len(runs), dim=2)[i].float()
+            y = torch.relu(y) * other.chunk(len(given.runs), dim=2)[i].float()
         elif after == "add":
             assert other is not None
             y = other[:, target].float() + y
@@ -119,40 +152,6 @@ def share_user_reference(
     mean_squares = empty_squares(mean)
     write_squares(mean, mean_squares)
     return mean, mean_squares
-
-
-def check_token_product(
-    x: Tensor,
-    weight: Tensor,
-    out: Tensor,
-    runs: Sequence[Run],
-    after: After,
-    other: Tensor | None,
-    norm: Norm | None,
-    squares: Tensor | None,
-) -> None:
-    """Check shapes and types only, so that a GPU is not waited for."""
-    requests, tokens, inner = _sizes("x", x)
-    wide = weight.shape[1] if weight.dim() == 3 else 0
-    require_tensor("weight", weight, x.dtype, runs=len(runs), wide=wide, inner=inner)
-    targets = _sizes("out", out)[1]
-    require_tensor("out", out, x.dtype, requests=requests, tokens=targets, wide=wide)
-    for run in runs:
-        if run.source + run.length > tokens or run.target + run.length > targets:
-            raise ValueError(f"{run} must be within {tokens} tokens and {targets} of out")
-    if after == "gate" and wide != inner:
-        raise ValueError(f"a gate needs a square weight, got {list(weight.shape)}")
-    if (other is not None) != (after in ("open", "add")):
-        raise ValueError(f"other must be given for open and add alone, here after is {after}")
-    if other is not None and after == "open":
-        require_tensor("other", other, x.dtype, requests=requests, one=1, wide=len(runs) * wide)
-    elif other is not None:
-        require_tensor("other", other, x.dtype, requests=requests, tokens=targets, wide=wide)
-
-    if norm is not None:
-        _require_squares("norm.squares", norm.squares, x)
-    if squares is not None:
-        _require_squares("squares", squares, out)
 
 
 def check_share_user(tokens: Tensor, squares: Tensor, user: Tensor, begins: Sequence[int]) -> None:

@@ -21,10 +21,8 @@ from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.token_product import (
     PART,
     After,
-    Norm,
-    Run,
+    TokenProduct,
     check_share_user,
-    check_token_product,
     empty_squares,
 )
 
@@ -45,18 +43,11 @@ class _Tiles(NamedTuple):
     registers: int | None = None
 
 
-def token_product_triton(
-    x: Tensor,
-    weight: Tensor,
-    out: Tensor,
-    runs: Sequence[Run],
-    after: After,
-    other: Tensor | None = None,
-    norm: Norm | None = None,
-    squares: Tensor | None = None,
-) -> Tensor:
+def token_product_triton(given: TokenProduct) -> Tensor:
     """Compute what `token_product_reference` does; every tensor is contiguous in its last axis."""
-    check_token_product(x, weight, out, runs, after, other, norm, squares)
+    given.check()
+    x, weight, out, runs, after = given.x, given.weight, given.out, given.runs, given.after
+    other, norm, squares = given.other, given.norm, given.squares
     for name, tensor in (("x", x), ("weight", weight), ("out", out), ("other", other)):
         if tensor is not None and tensor.stride(-1) != 1:
             strides = list(tensor.stride())
@@ -68,9 +59,20 @@ def token_product_triton(
     if row_tiles and wide:
         _multiply[(triton.cdiv(wide, tiles.columns), row_tiles)](
             None if after == "nothing" else _weight_map(weight, tiles),
-            *(x, weight, other, out, None if norm is None else norm.squares, squares),
-            *(batch, x.shape[1], out.shape[1], 0.0 if norm is None else norm.eps),
-            *(*x.stride()[:2], *weight.stride()[:2], *out.stride()[:2], *other_strides),
+            x,
+            weight,
+            other,
+            out,
+            None if norm is None else norm.squares,
+            squares,
+            batch,
+            x.shape[1],
+            out.shape[1],
+            0.0 if norm is None else norm.eps,
+            *x.stride()[:2],
+            *weight.stride()[:2],
+            *out.stride()[:2],
+            *other_strides,
             runs=tuple(map(tuple, runs)),
             normed=norm is not None,
             summed=squares is not None,
@@ -101,8 +103,14 @@ def share_user_triton(
     mean_squares = empty_squares(mean)
     if mean.numel():
         _share[(requests,)](
-            *(tokens, squares, user, mean, mean_squares),
-            *(*tokens.stride()[:2], *user.stride()[:2], tokens.shape[1]),
+            tokens,
+            squares,
+            user,
+            mean,
+            mean_squares,
+            *tokens.stride()[:2],
+            *user.stride()[:2],
+            tokens.shape[1],
             begins=tuple(begins),
             count=count,
             d=d,

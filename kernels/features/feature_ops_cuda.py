@@ -10,7 +10,7 @@ from ctypes import c_int32, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, number_kind
+from grace.kernels.checks import address, current_stream, fields, number_kind
 from grace.kernels.features.feature_ops import (
     Sequences,
     SingleInputs,
@@ -25,32 +25,24 @@ class _SingleInputs(ctypes.Structure):
     """The layout of native/cuda/features.cu."""
 
     _fields_ = (
-        ("dense_weight", c_void_p),
-        ("dense_bias", c_void_p),
-        ("categorical_table", c_void_p),
-        ("bag_table", c_void_p),
-        ("numbers", c_void_p),
-        ("categorical", c_void_p),
-        ("bag_rows", c_void_p),
-        ("bag_offsets", c_void_p),
-        ("joined", c_void_p),
-        ("requests", c_int64),
-        ("width", c_int64),
-        ("num_numbers", c_int64),
-        ("num_dense", c_int64),
-        ("num_categorical", c_int64),
-        ("num_bags", c_int64),
-        ("kind", c_int64),
+        *fields(c_void_p, "dense_weight dense_bias categorical_table bag_table"),
+        *fields(c_void_p, "numbers categorical bag_rows bag_offsets joined"),
+        *fields(c_int64, "requests width num_numbers num_dense num_categorical num_bags kind"),
     )
 
 
 _join_inputs = declare(
     "grace_cuda_join_inputs", c_void_p, c_int64, c_void_p, library=load_cuda_library
 )
+_A_TABLE = (c_void_p, c_int64, c_int64)  # address and two sizes
 _sum_events = declare(
     "grace_cuda_sum_events",
-    *(c_void_p, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int64),
-    *(c_int64, c_void_p, c_void_p, c_void_p),
+    c_void_p,
+    c_int64,
+    *_A_TABLE,
+    *_A_TABLE,
+    c_int64,
+    *[c_void_p] * 3,
     library=load_cuda_library,
 )
 
@@ -64,11 +56,18 @@ def sum_events_cuda(table: Tensor, events: Tensor, lengths: Sequence[int]) -> Se
     mask = torch.empty(batch * places, dtype=torch.bool, device=device)
     if states.numel():
         _sum_events(
-            *(current_stream(device), number_kind("table", dtype)),
-            *(address("table", table, device, dtype), rows - 1, d),
-            *(address("events", events, device, torch.int32), batch, ids),
-            *(len(lengths), (c_int32 * len(lengths))(*lengths)),
-            *(states.data_ptr(), mask.data_ptr()),
+            current_stream(device),
+            number_kind("table", dtype),
+            address("table", table, device, dtype),
+            rows - 1,
+            d,
+            address("events", events, device, torch.int32),
+            batch,
+            ids,
+            len(lengths),
+            (c_int32 * len(lengths))(*lengths),
+            states.data_ptr(),
+            mask.data_ptr(),
         )
     sizes = [batch * length for length in lengths]
     of_sequences = states.split_with_sizes([d * size for size in sizes])

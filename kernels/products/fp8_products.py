@@ -13,7 +13,6 @@ order (`RoundedWeight.of`), so the order changes no sum.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -76,26 +75,44 @@ class RoundedRows:
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """A product x W^T, and the residual stream to add it to.
+
+    rows            bfloat16 [rows, outs]
+    row_factors     float32 [rows]         the RMS factors of rows before
+    rounded         e4m3 [rows, inner]     x
+    request_scales  float32 [requests]     multiply the product; a request's rows follow one
+                                           another, equally many for each
+    """
+
+    rows: Tensor
+    row_factors: Tensor
+    rounded: Tensor
+    weight: RoundedWeight
+    request_scales: Tensor | None
+    eps: float
+
+    def check(self) -> None:
+        check_product(self.rounded, self.weight)
+        count, scales = len(self.rounded), self.request_scales
+        require_tensor("rows", self.rows, torch.bfloat16, rows=count, outs=len(self.weight))
+        require_tensor("row_factors", self.row_factors, torch.float32, rows=count)
+        if scales is not None:
+            requests = len(scales)
+            require_tensor("request_scales", scales, torch.float32, requests=requests)
+            if requests == 0 or count % requests:
+                raise ValueError(f"rows must be equally many per request: {count} of {requests}")
+
+
+@dataclass(frozen=True, slots=True)
 class RoundedOps:
     """One body of each operation. The function `..._reference` defines what it computes."""
 
     round_rows: Callable[[Tensor, float], RoundedRows]  # (rows, eps)
     product: Callable[[Tensor, RoundedWeight, Tensor], None]  # (rounded, weight, out)
-    add_product: "AddProduct"
+    add_product: Callable[[Addition], RoundedRows]
     round_grown: Callable[[RoundedRows, Tensor], None]  # (rows, their row factors before)
     hidden: Callable[[RoundedRows, RoundedWeight], Tensor]
-
-
-class AddProduct(Protocol):
-    def __call__(
-        self,
-        rows: Tensor,
-        row_factors: Tensor,
-        rounded: Tensor,
-        weight: RoundedWeight,
-        request_scales: Tensor | None,
-        eps: float,
-    ) -> RoundedRows: ...
 
 
 def to_e4m3(x: Tensor) -> Tensor:
@@ -131,32 +148,18 @@ def product_reference(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> No
     out.copy_(_product(rounded, weight))
 
 
-def add_product_reference(
-    rows: Tensor,
-    row_factors: Tensor,
-    rounded: Tensor,
-    weight: RoundedWeight,
-    request_scales: Tensor | None,
-    eps: float,
-) -> RoundedRows:
-    """Add x W^T to the residual stream in place, and return it with its new rounded copy.
-
-    rows            bfloat16 [rows, outs]
-    row_factors     float32 [rows]              the RMS factors of rows before
-    rounded         e4m3 [rows, inner]          x
-    request_scales  float32 [requests], or None   multiply the product; a request's rows follow one
-                                                  another, equally many for each
-    """
-    check_add_product(rows, row_factors, rounded, weight, request_scales)
-    added = _product(rounded, weight)
-    if request_scales is not None:
-        repeats = len(added) // len(request_scales)
-        added = added * request_scales.repeat_interleave(repeats).unsqueeze(1)
-    new = rows.float() + added
-    scales = HEADROOM * row_factors
-    factors = row_factors_reference(new, eps)
+def add_product_reference(given: Addition) -> RoundedRows:
+    """Add x W^T to the residual stream in place, and return it with its new rounded copy."""
+    given.check()
+    added = _product(given.rounded, given.weight)
+    if given.request_scales is not None:
+        repeats = len(added) // len(given.request_scales)
+        added = added * given.request_scales.repeat_interleave(repeats).unsqueeze(1)
+    new = given.rows.float() + added
+    scales = HEADROOM * given.row_factors
+    factors = row_factors_reference(new, given.eps)
     copy = ordered(to_e4m3(new * scales.unsqueeze(1)))
-    return RoundedRows(rows.copy_(new), factors, copy, factors / scales)
+    return RoundedRows(given.rows.copy_(new), factors, copy, factors / scales)
 
 
 def round_grown_reference(rows: RoundedRows, before: Tensor) -> None:
@@ -186,24 +189,6 @@ def check_product(rounded: Tensor, weight: RoundedWeight) -> None:
     require_tensor("rounded", rounded, E4M3, rows=len(rounded), inner=inner)
     require_tensor("weight.rounded", weight.rounded, E4M3, outs=outs, inner=inner)
     require_tensor("weight.scales", weight.scales, torch.float32, outs=outs)
-
-
-def check_add_product(
-    rows: Tensor,
-    row_factors: Tensor,
-    rounded: Tensor,
-    weight: RoundedWeight,
-    request_scales: Tensor | None,
-) -> None:
-    check_product(rounded, weight)
-    count = len(rounded)
-    require_tensor("rows", rows, torch.bfloat16, rows=count, outs=len(weight))
-    require_tensor("row_factors", row_factors, torch.float32, rows=count)
-    if request_scales is not None:
-        requests = len(request_scales)
-        require_tensor("request_scales", request_scales, torch.float32, requests=requests)
-        if requests == 0 or count % requests:
-            raise ValueError(f"rows must be equally many per request: {count} of {requests}")
 
 
 def check_round_grown(rows: RoundedRows, before: Tensor) -> None:

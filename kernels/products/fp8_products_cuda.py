@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, require_contiguous
+from grace.kernels.checks import address, current_stream, fields, require_contiguous
 from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.fp8_products import (
     E4M3,
@@ -22,10 +22,10 @@ from grace.kernels.products.fp8_products import (
     HEADROOM,
     LARGEST,
     ORDERED,
+    Addition,
     RoundedOps,
     RoundedRows,
     RoundedWeight,
-    check_add_product,
     check_product,
     check_round_grown,
 )
@@ -44,16 +44,16 @@ class _Product(ctypes.Structure):
     """The layout of native/cuda/hopper/fp8_products.cu."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("x", "weight", "weight_scales", "request_scales")),
-        *((name, c_void_p) for name in ("row_factors", "out", "rounded", "squares")),
-        *((name, c_int64) for name in ("rows", "outs", "inner", "beams", "result", "early")),
+        *fields(c_void_p, "x weight weight_scales request_scales"),
+        *fields(c_void_p, "row_factors out rounded squares"),
+        *fields(c_int64, "rows outs inner beams result early"),
         ("times", c_float),
     )
 
 
 _prepare = declare("grace_cuda_prepare_fp8_products", library=load_cuda_library)
 _run = declare(
-    *("grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p), library=load_cuda_library
+    "grace_cuda_fp8_product", c_void_p, c_int64, c_int64, c_void_p, library=load_cuda_library
 )
 
 
@@ -71,27 +71,21 @@ def product_cuda(rounded: Tensor, weight: RoundedWeight, out: Tensor) -> None:
     _launch(_Result.ROWS, rounded, weight, out=out)
 
 
-def add_product_cuda(
-    rows: Tensor,
-    row_factors: Tensor,
-    rounded: Tensor,
-    weight: RoundedWeight,
-    request_scales: Tensor | None,
-    eps: float,
-) -> RoundedRows:
+def add_product_cuda(given: Addition) -> RoundedRows:
     """Compute what `add_product_reference` does."""
-    check_add_product(rows, row_factors, rounded, weight, request_scales)
+    given.check()
+    rows, before = given.rows, given.row_factors
     copy = torch.empty(rows.shape, dtype=E4M3, device=rows.device)
     squares = _launch(
         _Result.RESIDUAL,
-        rounded,
-        weight,
+        given.rounded,
+        given.weight,
         out=rows,
         copy=copy,
-        row_factors=row_factors,
-        request_scales=request_scales,
+        row_factors=before,
+        request_scales=given.request_scales,
     )
-    after, rounded_factors = _next_factors(squares, row_factors, rows.shape[1], eps)
+    after, rounded_factors = _next_factors(squares, before, rows.shape[1], given.eps)
     return RoundedRows(rows, after, copy, rounded_factors)
 
 
@@ -114,7 +108,10 @@ def round_rows_triton(rows: Tensor, eps: float) -> RoundedRows:
     rounded = torch.empty((count, d), dtype=E4M3, device=rows.device)
     if count:
         _round[(count,)](
-            *(rows, row_factors, rounded, eps),
+            rows,
+            row_factors,
+            rounded,
+            eps,
             d=d,
             d_pad=triton.next_power_of_2(d),
             headroom=HEADROOM,
@@ -133,7 +130,11 @@ def round_grown_triton(rows: RoundedRows, before: Tensor) -> None:
     count, d = rows.rows.shape
     if count:
         _round_grown[(count,)](
-            *(rows.rows, before, rows.row_factors, rows.rounded, rows.rounded_factors),
+            rows.rows,
+            before,
+            rows.row_factors,
+            rows.rounded,
+            rows.rounded_factors,
             d=d,
             d_pad=triton.next_power_of_2(d),
             grown=GROWN,
@@ -211,7 +212,12 @@ def _next_factors(
     own, of_rounded = torch.empty_like(row_factors), torch.empty_like(row_factors)
     if rows:
         _factors[(triton.cdiv(rows, _FACTOR_ROWS),)](
-            *(squares, row_factors, own, of_rounded, rows, eps),
+            squares,
+            row_factors,
+            own,
+            of_rounded,
+            rows,
+            eps,
             d=d,
             parts=parts,
             headroom=HEADROOM,

@@ -107,7 +107,7 @@ class LtProducts:
         self._workspace = torch.empty(_WORKSPACE, dtype=torch.uint8, device=device)
         self._made: list[tuple[str, c_void_p]] = []
         with torch.cuda.device(device):
-            self._handle = self._create("cublasLtCreate", "cublasLtDestroy")
+            self._handle = self._create("cublasLt")
         weakref.finalize(self, _destroy, self._library, self._made)
 
     @staticmethod
@@ -144,12 +144,22 @@ class LtProducts:
         if plan is None:
             return False
         one, workspace = c_float(1.0), c_void_p(self._workspace.data_ptr())
+        written = (c_void_p(out.data_ptr()), plan.out)
         self._call(
-            *("cublasLtMatmul", self._handle, plan.desc, byref(one)),
-            *(c_void_p(weight.data_ptr()), plan.weight, c_void_p(x.data_ptr()), plan.x),
-            *(byref(plan.beta), c_void_p(out.data_ptr()), plan.out),
-            *(c_void_p(out.data_ptr()), plan.out),
-            *(byref(plan.algorithm), workspace, c_size_t(_WORKSPACE)),
+            "cublasLtMatmul",
+            self._handle,
+            plan.desc,
+            byref(one),
+            c_void_p(weight.data_ptr()),
+            plan.weight,
+            c_void_p(x.data_ptr()),
+            plan.x,
+            byref(plan.beta),
+            *written,  # what it adds to
+            *written,
+            byref(plan.algorithm),
+            workspace,
+            c_size_t(_WORKSPACE),
             c_void_p(torch.cuda.current_stream(self._device).cuda_stream),
         )
         return True
@@ -163,31 +173,17 @@ class LtProducts:
 
     def _made_plan(self, product: _Product, wanted: tuple[int, int]) -> _Plan | None:
         """Plan out^T [outs, rows] = (W^T)^T x^T: the matrices of cuBLAS are columns."""
-        transposed = c_int32(1)
-        desc = self._create(
-            *("cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy"),
-            *(c_int32(_COMPUTE_32F), c_int32(_R_32F)),
-        )
-        self._call(
-            *("cublasLtMatmulDescSetAttribute", desc, c_int32(_DESC_TRANSA)),
-            *(byref(transposed), c_size_t(4)),
-        )
+        desc = self._create("cublasLtMatmulDesc", c_int32(_COMPUTE_32F), c_int32(_R_32F))
+        self._set("cublasLtMatmulDesc", desc, _DESC_TRANSA, c_int32(1))
         weight = self._layout(product.dtype, product.inner, product.outs)
         x = self._layout(product.dtype, product.inner, product.rows)
         out = self._layout(product.dtype, product.outs, product.rows)
-        preference = self._create(
-            "cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy"
-        )
-        workspace = c_size_t(_WORKSPACE)
-        self._call(
-            *("cublasLtMatmulPreferenceSetAttribute", preference),
-            *(c_int32(_PREFERENCE_WORKSPACE), byref(workspace), c_size_t(8)),
-        )
+        kind, workspace = "cublasLtMatmulPreference", c_size_t(_WORKSPACE)
+        preference = self._create(kind)
+        self._set(kind, preference, _PREFERENCE_WORKSPACE, workspace)
         offers, count = (_Offer * _OFFERED)(), c_int32(0)
-        self._call(
-            *("cublasLtMatmulAlgoGetHeuristic", self._handle, desc, weight, x, out, out),
-            *(preference, c_int32(_OFFERED), offers, byref(count)),
-        )
+        asked = (desc, weight, x, out, out, preference, c_int32(_OFFERED))
+        self._call("cublasLtMatmulAlgoGetHeuristic", self._handle, *asked, offers, byref(count))
         for offer in offers[: count.value]:
             found = (
                 self._config(offer.algorithm, _ALGO_TILE_ID, c_uint32(0)),
@@ -200,27 +196,27 @@ class LtProducts:
         return None
 
     def _layout(self, dtype: torch.dtype, rows: int, columns: int) -> c_void_p:
-        return self._create(
-            *("cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy"),
-            *(c_int32(_TYPES[dtype]), c_uint64(rows), c_uint64(columns), c_int64(rows)),
-        )
+        sizes = (c_uint64(rows), c_uint64(columns), c_int64(rows))
+        return self._create("cublasLtMatrixLayout", c_int32(_TYPES[dtype]), *sizes)
 
     def _config(
         self, algorithm: _Algorithm, name: int, value: c_uint32 | c_uint16 | c_int32
     ) -> int:
         written = c_size_t(0)
-        self._call(
-            *("cublasLtMatmulAlgoConfigGetAttribute", byref(algorithm), c_int32(name)),
-            *(byref(value), c_size_t(ctypes.sizeof(value)), byref(written)),
-        )
+        place = (byref(value), c_size_t(ctypes.sizeof(value)), byref(written))
+        self._call("cublasLtMatmulAlgoConfigGetAttribute", byref(algorithm), c_int32(name), *place)
         return value.value
 
-    def _create(self, create: str, destroy: str, *arguments: object) -> c_void_p:
+    def _create(self, kind: str, *arguments: object) -> c_void_p:
         """Create a cuBLAS object that lives as long as this one."""
         made = c_void_p()
-        self._call(create, byref(made), *arguments)
-        self._made.append((destroy, made))
+        self._call(f"{kind}Create", byref(made), *arguments)
+        self._made.append((f"{kind}Destroy", made))
         return made
+
+    def _set(self, kind: str, of: c_void_p, name: int, value: c_int32 | c_size_t) -> None:
+        size = c_size_t(ctypes.sizeof(value))
+        self._call(f"{kind}SetAttribute", of, c_int32(name), byref(value), size)
 
     def _call(self, function: str, *arguments: object) -> None:
         status = getattr(self._library, function)(*arguments)

@@ -28,7 +28,10 @@ def row_factors_triton(x: Tensor, eps: float) -> Tensor:
         columns = min(_FACTOR_TILE, triton.next_power_of_2(max(1, d)))
         block_rows = _FACTOR_TILE // columns
         _factors[(triton.cdiv(rows, block_rows),)](
-            *(x, out, rows, eps),
+            x,
+            out,
+            rows,
+            eps,
             d=d,
             block_rows=block_rows,
             block_d=columns,
@@ -49,7 +52,10 @@ def activate_triton(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
         columns = min(512, triton.next_power_of_2(wide))
         block_rows = _ACTIVATION_TILE // columns
         _activate[(triton.cdiv(rows, block_rows), triton.cdiv(wide, columns))](
-            *(hidden, row_scale, out, rows),
+            hidden,
+            row_scale,
+            out,
+            rows,
             wide=wide,
             gated=gated,
             block_rows=block_rows,

@@ -138,18 +138,14 @@ def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:
 
 
 def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    path, there = str(weights.path), weights.entries
+    there = weights.entries
     for name, shape in shapes.items():
         if name not in there:
             fault = f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"
-            raise CheckpointError(path, fault)
-        found = there[name].shape
-        if found != shape:
-            fault = f"tensor {name!r} must be {list(shape)} by {MODEL_YAML}, got {list(found)}"
-            raise CheckpointError(path, fault)
+            raise weights.fault(fault)
+        weights.require_shape(name, shape, MODEL_YAML)
     for name in sorted(there.keys() - shapes.keys()):
-        fault = f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight"
-        raise CheckpointError(path, fault)
+        raise weights.fault(f"unexpected tensor {name!r}: {MODEL_YAML} describes no such weight")
 
 
 def write_yaml(path: Path, values: Mapping[str, Any]) -> None:

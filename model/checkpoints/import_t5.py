@@ -51,12 +51,10 @@ def import_t5(folder: Path, layout: T5Layout) -> Model:
     spec = parse_spec(_spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
     with open_tensors(folder) as tensors:
+        of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers
         state = {
             **_stack(tensors, config, "encoder", config.num_layers, [attention, feed_forward]),
-            **_stack(
-                *(tensors, config, "decoder", config.decoder_layers),
-                [attention, cross, feed_forward],
-            ),
+            **_stack(tensors, config, "decoder", layers, of_decoder),
             **_biases(tensors, config, spec.sid_length),
             **_vocabulary(tensors, config, layout),
         }

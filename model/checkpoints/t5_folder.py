@@ -96,15 +96,11 @@ class T5Tensors:
 
     def take(self, name: str, *shape: int) -> Tensor:
         """Return a tensor in float32, on the CPU."""
-        if name not in self._owners:
-            raise CheckpointError(
-                str(self._folder), f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
-            )
-        file = self._owners[name]
-        found = file.entries[name].shape
-        if found != shape:
-            fault = f"tensor {name!r} must be {list(shape)} by {CONFIG}, got {list(found)}"
-            raise CheckpointError(str(file.path), fault)
+        file = self._owners.get(name)
+        if file is None:
+            fault = f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
+            raise CheckpointError(str(self._folder), fault)
+        file.require_shape(name, shape, CONFIG)
         self._unused.discard(name)
         return file.read(name, torch.float32)
 
@@ -114,10 +110,8 @@ class T5Tensors:
 
     def require_all_used(self) -> None:
         for name in sorted(self._unused):
-            raise CheckpointError(
-                str(self._owners[name].path),
-                f"unexpected tensor {name!r}: a T5ForConditionalGeneration by {CONFIG} has none",
-            )
+            fault = f"unexpected tensor {name!r}: a T5ForConditionalGeneration by {CONFIG} has none"
+            raise self._owners[name].fault(fault)
 
 
 def read_config(folder: Path) -> T5Config:

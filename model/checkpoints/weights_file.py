@@ -48,18 +48,27 @@ class Weights:
         try:
             stored: Tensor = self._file.get_tensor(name)
         except (OSError, SafetensorError) as error:
-            raise CheckpointError(str(self.path), f"cannot be read: {error}") from None
+            raise self.fault(f"cannot be read: {error}") from None
         require_finite(self.path, name, stored)
         # A copy: the library returns a memory map, which is invalid when the file is truncated.
         converted = torch.empty(stored.shape, dtype=dtype).copy_(stored)
         if not _is_finite(converted):
             count = int((~converted.isfinite()).sum())
-            raise CheckpointError(
-                str(self.path),
+            raise self.fault(
                 f"tensor {name!r} has {count} numbers beyond the range of "
-                f"{str(dtype).removeprefix('torch.')}; load it as bfloat16 or float32",
+                f"{str(dtype).removeprefix('torch.')}; load it as bfloat16 or float32"
             )
         return converted
+
+    def require_shape(self, name: str, shape: tuple[int, ...], source: str) -> None:
+        """Refuse a tensor of another shape than the file `source` asks for."""
+        found = self.entries[name].shape
+        if found != shape:
+            fault = f"tensor {name!r} must be {list(shape)} by {source}, got {list(found)}"
+            raise self.fault(fault)
+
+    def fault(self, text: str) -> CheckpointError:
+        return CheckpointError(str(self.path), text)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE, ROOT
 from grace.kernels import Beams, DecodeIndex, Ops, UserTensors
+from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 
@@ -88,7 +89,7 @@ def beam_search(
         logits = decoder.step(step, beams.tokens.flatten(), pools, table, cross, ops)
         candidates = ops.admit_children(beams.nodes, users, index)
         kept = profile.kept_after(step)
-        beams = ops.select_beams(logits, beams.scores, candidates, kept, ordered=last)
+        beams = ops.select_beams(Choice(logits, beams.scores, candidates, kept, ordered=last))
         corrupt = corrupt | beams.corrupt
         table = ops.rearrange(table, beams.parents, step)
     return Generated(leaves_of(beams.nodes, index), beams.scores, corrupt)

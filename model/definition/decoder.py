@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels import Ops
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
 from grace.model.definition.inputs import UserContext
@@ -117,11 +119,12 @@ class Decoder(nn.Module):
             hidden = rms_norm(x, layer.self_norm, self.spec.norm_eps)
             qkv = linear(hidden, layer.qkv)
             pool[blocks] = qkv.view(len(tokens), 3, self.spec.heads, self.spec.d_head)
-            attended = ops.self_attention(pool, table, step, self.bias, self.scale)
+            prefixes = PagedPrefixes(pool, table, step, self.bias, self.scale)
+            attended = ops.self_attention(prefixes)
             x = x + linear(attended, layer.self_out)
             hidden = rms_norm(x, layer.cross_norm, self.spec.norm_eps)
-            queries = linear(hidden, layer.cross_q)
-            attended = ops.cross_attention(queries, keys, values, cross.mask, self.scale)
+            asked = BeamQueries(linear(hidden, layer.cross_q), keys, values, cross.mask, self.scale)
+            attended = ops.cross_attention(asked)
             x = x + linear(attended, layer.cross_out)
             x = self._feed_forward(layer, x)
         return self._logits(step, x)

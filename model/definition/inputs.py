@@ -126,7 +126,8 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
     if isinstance(value, Tensor):
         changed = change(value)
     elif isinstance(value, tuple):
-        changed = tuple(map_tensors(item, change) for item in value)
+        items = [map_tensors(item, change) for item in value]
+        changed = type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     elif is_dataclass(value) and not isinstance(value, type):
         names = [each.name for each in fields(value)]
         changed = replace(value, **{n: map_tensors(getattr(value, n), change) for n in names})

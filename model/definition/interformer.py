@@ -8,7 +8,7 @@ everything. docs/model.md has the formulas, and says which choices are the paper
 import torch
 from torch import Tensor, nn
 
-from grace.kernels.encoder.encoder_attention import encoder_attention_reference
+from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
 from grace.kernels.encoder.norm_and_gates import gate, open_hidden
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
@@ -130,8 +130,8 @@ class Attention(nn.Module):
         normed_memory = normed if memory is x else rms_norm(memory, self.norm, self.eps)
         keys, values = linear(normed_memory, self.kv).chunk(2, dim=-1)
         queries = linear(normed, self.q)
-        attended = encoder_attention_reference(queries, keys, values, self.heads, self.scale, mask)
-        return x + linear(attended, self.out)
+        asked = TokenQueries(queries, keys, values, self.heads, self.scale, mask)
+        return x + linear(encoder_attention_reference(asked), self.out)
 
 
 class Gate(nn.Module):

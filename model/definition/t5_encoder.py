@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from grace.kernels.encoder.encoder_attention import TokenQueries
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.row_stable import gelu, linear
 from grace.model.definition.inputs import FeatureTensors, UserContext
@@ -92,8 +93,8 @@ class T5EncoderLayer(nn.Module):
         """states [B, T, d], mask bool [B, T], bias [H, 2 * T - 1]"""
         normed = ops.rms_norm(states, self.self_norm, self.spec.norm_eps)
         queries, keys, values = linear(normed, self.qkv).chunk(3, dim=-1)
-        attended = ops.attention(queries, keys, values, self.spec.heads, self.scale, mask, bias)
-        states = ops.add_product(states, attended, self.self_out)
+        asked = TokenQueries(queries, keys, values, self.spec.heads, self.scale, mask, bias)
+        states = ops.add_product(states, ops.attention(asked), self.self_out)
         normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
         hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
         return ops.add_product(states, hidden, self.ffn_out)

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import AdmissionSlot, Beams, Ops
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.products.fp8_products import LARGEST
 from grace.kernels.row_stable import linear
 from grace.model.definition.beam_search import root_beams
@@ -62,7 +65,7 @@ def fast_search(
         candidates = slot.admit_children(beams.nodes)
         kept = profile.kept_after(step)
         beams = ops.select_beams(
-            logits, beams.scores, candidates, kept, ordered=last, row_scale=factors
+            Choice(logits, beams.scores, candidates, kept, ordered=last, row_scale=factors)
         )
         corrupt = corrupt | beams.corrupt
         if not last:
@@ -147,11 +150,7 @@ class _FastDecoder:
             # The memo always holds step 0, so there is a token before this one.
             embedded = weights.embed[step - 1].index_select(0, prefixes.tokens)
             x = Residual(embedded, weights, self.ops)
-            attended = self.ops.self_attention(
-                *(weights.first_blocks, prefixes.first, step, weights.bias, weights.scale),
-                dtype=input_type(layer.self_out),
-            )
-            x.add(attended, layer.self_out)
+            x.add(self._attended(weights.first_blocks, prefixes.first, step, 0), layer.self_out)
             (queries, factors), query_rows = x.product(layer.cross_q), None
         self._cross_and_feed_forward(0, x, queries, factors, query_rows)
         return x
@@ -160,13 +159,18 @@ class _FastDecoder:
         weights, layer = self.weights, self.weights.layers[index]
         pool, factors = self.pools[index - 1], self.factors[index - 1]
         factors[rows] = x.into(weights.qkv[index - 1], pool.flatten(1)[rows])
-        attended = self.ops.self_attention(
-            *(pool, table, step, weights.bias, weights.scale, factors),
-            dtype=input_type(layer.self_out),
-        )
-        x.add(attended, layer.self_out)
+        x.add(self._attended(pool, table, step, index, factors), layer.self_out)
         queries, row_scale = x.product(layer.cross_q)
         self._cross_and_feed_forward(index, x, queries, row_scale, None)
+
+    def _attended(
+        self, pool: Tensor, table: Tensor, step: int, index: int, factors: Tensor | None = None
+    ) -> Tensor:
+        """Return a layer's self-attention, in the type that its next product reads."""
+        weights = self.weights
+        dtype = input_type(weights.layers[index].self_out)
+        prefixes = PagedPrefixes(pool, table, step, weights.bias, weights.scale, factors, dtype)
+        return self.ops.self_attention(prefixes)
 
     def _cross_and_feed_forward(
         self,
@@ -178,12 +182,19 @@ class _FastDecoder:
     ) -> None:
         layer, cross = self.weights.layers[index], self.cross
         keys, values = cross.keys[index], cross.values[index]
-        attended = self.ops.cross_attention(
-            *(queries, keys, values, cross.mask, self.weights.scale, row_scale, query_rows),
+        asked = BeamQueries(
+            queries=queries,
+            keys=keys,
+            values=values,
+            key_mask=cross.mask,
+            scale=self.weights.scale,
+            row_scale=row_scale,
+            query_rows=query_rows,
             dtype=input_type(layer.cross_out),
             request_scale=None if self.inverse_bounds is None else self.inverse_bounds[index],
         )
-        x.add(attended, layer.cross_out, None if self.bounds is None else self.bounds[index])
+        bounds = None if self.bounds is None else self.bounds[index]
+        x.add(self.ops.cross_attention(asked), layer.cross_out, bounds)
         x.add(x.hidden(layer.ffn_in), layer.ffn_out)
 
 

@@ -9,7 +9,7 @@ token: block 0 is the start, block 1 + t * V + token the token appended at step 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -20,7 +20,7 @@ from grace.kernels.products.fp8_products import RoundedOps, RoundedWeight
 from grace.kernels.products.lt_products import LtProducts
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import map_tensors
+from grace.model.definition.inputs import map_tensors, named_tensors
 from grace.model.definition.spec import DecoderSpec
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
@@ -154,15 +154,9 @@ class FastWeights:
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that are in this object's precision, by name, and rounded scales."""
-        for name in ("start", "embed", "first_blocks", "cross_kv"):
-            yield name, getattr(self, name)
-        lists: list[tuple[str, Weight]] = []
-        for name in ("qkv", "heads"):
-            lists += ((f"{name}[{i}]", each) for i, each in enumerate(getattr(self, name)))
-        for i, layer in enumerate(self.layers):
-            lists += ((f"layers[{i}].{f.name}", getattr(layer, f.name)) for f in fields(layer))
-        for name, weight in lists:
-            yield name, weight.scales if isinstance(weight, RoundedWeight) else weight
+        for name, tensor in named_tensors(self):
+            if name not in ("bias", "value_norms") and not name.endswith(".rounded"):
+                yield name.removesuffix(".scales"), tensor
 
     @property
     def sid_length(self) -> int:

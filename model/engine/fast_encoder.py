@@ -11,16 +11,22 @@ after the other. They run at the same time, on a side stream.
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from grace.kernels.encoder.encoder_attention import Part
+from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_ops import EncoderOps
-from grace.kernels.encoder.token_product import After, Norm, Run, empty_squares
+from grace.kernels.encoder.token_product import (
+    After,
+    Norm,
+    Run,
+    TokenProduct,
+    empty_squares,
+)
 from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors, named_tensors
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model
@@ -276,9 +282,8 @@ class FastInterFormer:
         attended = self._attention(layer.projected.expand(batch, -1, -1), keys, values, mask)
         out = _Tokens.empty_like(attended)
         queries = layer.queries.expand(batch, -1, -1)
-        self._ops.token_product(
-            *(attended, layer.out, out.states, _all_of(out), "add", queries), squares=out.squares
-        )
+        product = TokenProduct(attended, layer.out, out.states, _all_of(out), "add", queries)
+        self._ops.token_product(replace(product, squares=out.squares))
         return out
 
     def _interact(self, layer: FastSelfAttention, tokens: _Tokens) -> None:
@@ -307,22 +312,23 @@ class FastInterFormer:
             shape = len(tokens.states), sum(run.length for run in runs), weight.shape[1]
             out = tokens.states.new_empty(shape)
         norm = Norm(tokens.squares, self._spec.norm_eps)
-        return self._ops.token_product(tokens.states, weight, out, runs, after, other, norm)
+        product = TokenProduct(tokens.states, weight, out, runs, after, other, norm)
+        return self._ops.token_product(product)
 
     def _gate(self, tokens: _Tokens, weight: Tensor, runs: Sequence[Run], out: _Tokens) -> _Tokens:
         """Write the part of the runs' tokens that passes to `out`."""
         weight = weight.expand(len(runs), -1, -1)
         norm = Norm(tokens.squares, self._spec.norm_eps)
-        self._ops.token_product(
-            *(tokens.states, weight, out.states, runs, "gate", None, norm), squares=out.squares
-        )
+        product = TokenProduct(tokens.states, weight, out.states, runs, "gate", None, norm)
+        self._ops.token_product(replace(product, squares=out.squares))
         return out
 
     def _add(self, tokens: _Tokens, x: Tensor, weight: Tensor, runs: Sequence[Run]) -> None:
         """Add a product of x, which has the runs' tokens alone, to these tokens."""
         back = [Run(run.target, run.source, run.length) for run in runs]
         states, squares = tokens
-        self._ops.token_product(x, weight, states, back, "add", states, squares=squares)
+        product = TokenProduct(x, weight, states, back, "add", states, squares=squares)
+        self._ops.token_product(product)
 
     def _attention(
         self,
@@ -335,7 +341,8 @@ class FastInterFormer:
     ) -> Tensor:
         heads = self._spec.heads
         scale = (self._spec.d_model // heads) ** -0.5
-        return self._ops.attention(queries, keys, values, heads, scale, mask, None, parts, out)
+        asked = TokenQueries(queries, keys, values, heads, scale, mask, None, parts, out)
+        return self._ops.attention(asked)
 
 
 def _all_of(tokens: _Tokens) -> tuple[Run]:

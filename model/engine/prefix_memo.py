@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.residual import Residual
 
@@ -82,8 +83,8 @@ def _rows(weights: FastWeights, step: int, rows: slice, ops: Ops) -> tuple[Tenso
         table[:, place + 1] = tokens + weights.first_block_of(place)
         if place + 1 == step:
             x = weights.embed[place][tokens]
-    attended = ops.self_attention(weights.first_blocks, table, step, weights.bias, weights.scale)
+    prefixes = PagedPrefixes(weights.first_blocks, table, step, weights.bias, weights.scale)
     residual = Residual(x, weights, ops)
-    residual.add(attended, weights.layers[0].self_out)
+    residual.add(ops.self_attention(prefixes), weights.layers[0].self_out)
     queries, factors = residual.product(weights.layers[0].cross_q)
     return x, queries * factors.unsqueeze(1)

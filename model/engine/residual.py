@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from grace.kernels import Ops
-from grace.kernels.products.fp8_products import E4M3, RoundedOps, RoundedRows, RoundedWeight
+from grace.kernels.products.fp8_products import (
+    E4M3,
+    Addition,
+    RoundedOps,
+    RoundedRows,
+    RoundedWeight,
+)
 from grace.kernels.row_stable import linear
 from grace.model.engine.decode_weights import FastWeights, Weight, float_product
 
@@ -51,9 +57,8 @@ class Residual:
         """Add x W^T. `x` has the weight's `input_type`; `request_scales` are for rounded ones."""
         if isinstance(weight, RoundedWeight):
             before = self.row_factors
-            self._copy = self._rounded_ops.add_product(
-                *(self.rows, before, x, weight, request_scales, self._eps)
-            )
+            addition = Addition(self.rows, before, x, weight, request_scales, self._eps)
+            self._copy = self._rounded_ops.add_product(addition)
             if not self._is_changed:
                 self._rounded_ops.round_grown(self._copy, before)
             self._factors = self._copy.row_factors

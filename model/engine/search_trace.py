@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels import Beams, Candidates, Ops
 from grace.kernels.decode.ops import SelectBeams
+from grace.kernels.decode.select_beams import Choice, candidate_totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +57,14 @@ class SearchTrace:
         """
         return replace(ops, select_beams=partial(self._select_beams, ops.select_beams))
 
-    def _select_beams(
-        self,
-        select_beams: SelectBeams,
-        logits: Tensor,
-        scores: Tensor,
-        candidates: Candidates,
-        k: int,
-        ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:
-        kept = select_beams(logits, scores, candidates, k, ordered, row_scale)
+    def _select_beams(self, select_beams: SelectBeams, given: Choice) -> Beams:
+        kept = select_beams(given)
         if not self.steps or self.steps[-1].kept:
             node = self._path[len(self.steps)]
-            rows = scores.shape[1]
-            scale = None if row_scale is None else row_scale[:rows]
-            first = _first_request(candidates, rows)
-            totals = _totals(logits[:rows], scores[0], first, scale)
+            rows = given.scores.shape[1]
+            scale = None if given.row_scale is None else given.row_scale[:rows]
+            first = _first_request(given.candidates, rows)
+            _, totals = candidate_totals(given.logits[:rows], given.scores[0], first, scale)
             self.steps.append(_step(node, first.nodes, totals, kept.nodes[0], kept.scores[0]))
         return kept
 
@@ -82,16 +73,6 @@ def _first_request(candidates: Candidates, rows: int) -> Candidates:
     packed = candidates.packed()
     end = int(packed.offsets[rows])
     return Candidates(packed.offsets[: rows + 1], packed.tokens[:end], packed.nodes[:end])
-
-
-def _totals(
-    logits: Tensor, scores: Tensor, candidates: Candidates, row_scale: Tensor | None
-) -> Tensor:
-    """Return each candidate's score, as `select_beams_reference` defines it.   [candidates]"""
-    scaled = logits.float() if row_scale is None else logits.float() * row_scale.unsqueeze(1)
-    rows = torch.arange(len(scores), device=scores.device)
-    rows = rows.repeat_interleave(candidates.offsets.diff())
-    return torch.log_softmax(scaled, dim=-1)[rows, candidates.tokens.long()] + scores[rows]
 
 
 def _step(

@@ -7,7 +7,7 @@ server's precision changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +36,9 @@ from grace.model.train.evaluate import (
     Followers,
     Popularity,
     Quality,
+    Ranked,
     Search,
     compare,
-    quality,
-    random_quality,
     rank_of,
 )
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
@@ -137,29 +136,6 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """The ranks of each person's true SID by recommender; `listed` is how many SIDs random has."""
-
-    model: Int64
-    followers: Int64
-    popularity: Int64
-    listed: Int64
-
-    def only(self, people: Bools) -> "_Ranked":
-        return _Ranked(
-            *(x[people] for x in (self.model, self.followers, self.popularity, self.listed))
-        )
-
-    def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
-        return {
-            "model": quality(self.model, [k for k in cutoffs if k <= most]),
-            "followers": quality(self.followers, cutoffs),
-            "popularity": quality(self.popularity, cutoffs),
-            "random": random_quality(self.listed, cutoffs),
-        }
-
-
 def _targeted(
     search: Search, catalogue: Snapshot, log: Interactions, people: People, cutoffs: Sequence[int]
 ) -> Targeted:
@@ -168,8 +144,8 @@ def _targeted(
     encoder = UserEncoder(catalogue.schema, catalogue.set_values)
     free = replace(search, index=search.index.without_matchers())
     followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
-    targeted: list[_Ranked] = []
-    untargeted: list[_Ranked] = []
+    targeted: list[Ranked] = []
+    untargeted: list[Ranked] = []
     may_see: list[Bools] = []
     for start in range(0, len(people.events), USERS_PER_BATCH):
         part = slice(start, start + USERS_PER_BATCH)
@@ -187,22 +163,22 @@ def _targeted(
             if among is not None:
                 listed = among.sum(axis=1)
             ranked.append(
-                _Ranked(
+                Ranked(
                     rank_of(truth, one.leaves(batches, events, who)),
                     followers.ranks(last, truth, among),
                     popularity.ranks(truth, among),
                     listed,
                 )
             )
-    seen, own = np.concatenate(may_see), _joined(targeted)
-    most, some = search.profile.num_sids, seen.any()
+    seen, most = np.concatenate(may_see), search.profile.num_sids
+    listed = np.concatenate([each.listed for each in targeted])
     return Targeted(
         source=people.source,
         people=len(people.events),
         measured=int(seen.sum()),
-        eligible_share=float((own.listed / catalogue.trie.num_leaves).mean()),
-        with_targeting=own.only(seen).qualities(cutoffs, most) if some else {},
-        without_targeting=_joined(untargeted).only(seen).qualities(cutoffs, most) if some else {},
+        eligible_share=float((listed / catalogue.trie.num_leaves).mean()),
+        with_targeting=_joined(targeted, seen).qualities(cutoffs, most) if seen.any() else {},
+        without_targeting=_joined(untargeted, seen).qualities(cutoffs, most) if seen.any() else {},
     )
 
 
@@ -215,9 +191,11 @@ def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bool
     return eligible
 
 
-def _joined(parts: Sequence[_Ranked]) -> _Ranked:
-    names = ("model", "followers", "popularity", "listed")
-    return _Ranked(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+def _joined(parts: Sequence[Ranked], people: Bools) -> Ranked:
+    """Return the ranks of these people, from those of all batches."""
+    names = [each.name for each in fields(Ranked)]
+    whole = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+    return Ranked(*(ranks[people] for ranks in whole))
 
 
 def _rounded(value: Any) -> Any:

@@ -16,8 +16,8 @@ import torch
 
 from grace.configs.generation import BeamProfile
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.model.definition.beam_search import beam_search
 from grace.model.definition.model import Model
+from grace.model.engine.generation import Generation, PlainGeneration
 from grace.model.train.interactions import HistoryBatches, Interactions
 from grace.model.train.loop import Progress
 
@@ -149,16 +149,45 @@ class Search:
 
         Without users, the index has no matchers.
         """
+        return self.leaves_by(PlainGeneration(self.model, self.ops), batches, events, users)
+
+    def leaves_by(
+        self,
+        engine: Generation,
+        batches: HistoryBatches,
+        events: Int64,
+        users: UserTensors | None = None,
+    ) -> Int64:
+        """Return what an engine of the same model finds."""
         inputs = batches.inputs(events).to(self.device)
         with torch.inference_mode():
-            context = self.model.user_context(inputs)
+            features = self.model.features(inputs)
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
             users = UserTensors(nobody, ())
-        found = beam_search(self.model.decoder, context, users, self.index, self.profile, self.ops)
+        found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The ranks of each user's true SID by recommender; `listed` is how many SIDs random has."""
+
+    model: Int64
+    followers: Int64
+    popularity: Int64
+    listed: Int64
+
+    def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
+        """Return the quality of each recommender, the model's up to the SIDs that it lists."""
+        return {
+            "model": quality(self.model, [k for k in cutoffs if k <= most]),
+            "followers": quality(self.followers, cutoffs),
+            "popularity": quality(self.popularity, cutoffs),
+            "random": random_quality(self.listed, cutoffs),
+        }
 
 
 def model_ranks(
@@ -194,13 +223,13 @@ def compare(
     """
     log, trie_leaves = batches.log, len(batches.log.leaf_sids)
     last, truth = log.leaves[events - 1], log.leaves[events]
-    within = [k for k in cutoffs if k <= search.profile.num_sids]
-    return {
-        "model": quality(model_ranks(search, batches, events, progress), within),
-        "followers": quality(Followers.of(log).ranks(last, truth), cutoffs),
-        "popularity": quality(Popularity.of(log, trie_leaves).ranks(truth), cutoffs),
-        "random": random_quality(np.full(len(events), trie_leaves), cutoffs),
-    }
+    ranked = Ranked(
+        model=model_ranks(search, batches, events, progress),
+        followers=Followers.of(log).ranks(last, truth),
+        popularity=Popularity.of(log, trie_leaves).ranks(truth),
+        listed=np.full(len(events), trie_leaves),
+    )
+    return ranked.qualities(cutoffs, search.profile.num_sids)
 
 
 def skew_of(counts: Int64) -> Skew:

@@ -20,7 +20,7 @@ from grace.index.tables.data_folder import REQUESTS_FILE, DataFolder
 from grace.index.users.user_rows import UserAttributes
 from grace.model.definition.spec import ModelSpec
 from grace.model.train.interactions import Interactions, history_input
-from grace.model.train.log_reader import leaves_of_sids
+from grace.model.train.log_reader import SidLeaves
 
 Int64 = npt.NDArray[np.int64]
 
@@ -58,7 +58,7 @@ def _people_of_requests(
     """Read the histories that have at least two events of the catalogue."""
     (name,) = spec.sequences
     side = history_input(spec).side
-    length = catalogue.trie.sid_length
+    length, leaves_of_sids = catalogue.trie.sid_length, SidLeaves(catalogue.trie)
     histories: list[Mapping[str, Int64]] = []
     attributes: list[UserAttributes] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -68,7 +68,7 @@ def _people_of_requests(
             events = request.get("features", {}).get("sequences", {}).get(name, {})
             sids = np.array(events.get("sids", ()), np.int64).reshape(-1, length)
             columns = {
-                "leaves": leaves_of_sids(sids, catalogue.trie),
+                "leaves": leaves_of_sids(sids),
                 "times": _times(events, len(sids)),
                 **{each: _ids(events, each, len(sids)) for each in side},
             }

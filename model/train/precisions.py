@@ -11,11 +11,9 @@ from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from grace.configs.errors import ConfigError
 from grace.configs.serving import Fp8Product
-from grace.kernels import UserTensors
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED
 from grace.model.engine.decode_weights import Precision
@@ -93,22 +91,9 @@ def by_precision(
         except ConfigError as error:
             found[precision] = PrecisionQuality(refused=str(error))
             continue
-        leaves = leaves_of(precision, partial(_leaves, search, engine, batches))
+        leaves = leaves_of(precision, partial(search.leaves_by, engine, batches))
         found[precision] = _quality(truth, leaves, wanted, within, best)
     return ByPrecision(len(measured), fp8_keep, found)
-
-
-def _leaves(
-    search: Search, engine: FastGeneration, batches: HistoryBatches, events: Int64
-) -> Int64:
-    inputs = batches.inputs(events).to(search.device)
-    with torch.inference_mode():
-        features = search.model.features(inputs)
-    nobody = torch.zeros((len(events), 0), dtype=torch.int64, device=search.device)
-    found = engine.generate(features, UserTensors(nobody, ()), search.index, search.profile)
-    found.require_finite()
-    leaves: Int64 = found.leaves.cpu().numpy()
-    return leaves
 
 
 def _quality(

@@ -1,11 +1,10 @@
 """The study on a GPU: its scores and the compiled operations return what those of a CPU do."""
 
 import pytest
-import torch
 
 from grace.bench.eligibility import study
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.workload import workload_of
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 
 SIDS = 22_222
@@ -13,9 +12,7 @@ _PLACE = ("table", "catalogue", "mode", "bucket", "audience", "from_pct")
 
 
 def rows_on(device: str) -> list[Row]:
-    options = BenchOptions(
-        "eligibility", torch.device(device), tiny=True, sids=(SIDS,), precisions=(), commit="abc"
-    )
+    options = BenchOptions("eligibility", device, tiny=True, sids=(SIDS,), commit="abc")
     return list(study.measure(workload_of(options)))
 
 

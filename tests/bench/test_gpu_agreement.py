@@ -31,6 +31,7 @@ from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
+from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.inputs import UserContext
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.bench_workloads import CPU, stale_graphs, tiny
@@ -42,8 +43,8 @@ def inverted_activation(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
     return REFERENCE.activate(-hidden, row_scale, ffn)
 
 
-def worst_first(logits: Tensor, *arguments: Any, **named: Any) -> Beams:
-    return REFERENCE.select_beams(-logits, *arguments, **named)
+def worst_first(given: Choice) -> Beams:
+    return REFERENCE.select_beams(replace(given, logits=-given.logits))
 
 
 def every_node(users: UserTensors, index: DecodeIndex) -> Tensor:

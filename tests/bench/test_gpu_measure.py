@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from grace.bench.gpu.instruments import measure
 from grace.bench.gpu.instruments.counters import COUNTED, counters_of_csv, measure_counters
@@ -18,7 +17,7 @@ from grace.bench.gpu.instruments.measure import (
     sustained,
     timed_on_host,
 )
-from grace.bench.gpu.options import TABLES, BenchOptions
+from grace.bench.options import TABLES, BenchOptions
 from grace.bench.result_file import Row, read_result, record
 from grace.configs.errors import DeviceError, InputError
 from support.bench_workloads import CPU, tiny
@@ -102,19 +101,25 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
         ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
         ({"precisions": ("bf16", "fp16")}, "--precision fp16: gtm takes one only"),
         ({"users": (5,)}, "--users 5: means nothing to gtm; leave it out"),
-        ({"table": "eligibility"}, "--precision bf16: means nothing to eligibility"),
-        ({"table": "serve"}, "--precision bf16: a server on a CPU computes in fp32; leave it out"),
-        ({"table": "fleet", "device": torch.device("cuda:1")}, "--device cuda:1: fleet starts a"),
+        (
+            {"table": "eligibility", "precisions": ("bf16",)},
+            "--precision bf16: means nothing to eligibility",
+        ),
+        (
+            {"table": "serve", "precisions": ("bf16",)},
+            "--precision bf16: a server on a CPU computes in fp32; leave it out",
+        ),
+        ({"table": "fleet", "device": "cuda:1"}, "--device cuda:1: fleet starts a"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault: str) -> None:
-    given = {"table": "gtm", "device": CPU, "tiny": True} | changed
+    given = {"table": "gtm", "device": "cpu", "tiny": True} | changed
     with pytest.raises(InputError, match=fault):
         BenchOptions(**given)  # type: ignore[arg-type]
 
 
 def test_parts_are_asked_for_by_name() -> None:
-    some = BenchOptions("attention", CPU, tiny=True, only=("counters", "cross"))
+    some = BenchOptions("attention", "cpu", tiny=True, only=("counters", "cross"))
     assert some.parts() == ("cross", "counters")
     assert replace(some, only=()).parts() == ("copy", "cross", "self")
     assert replace(some, table="gtm", only=()).parts() == TABLES["gtm"].parts
@@ -249,7 +254,7 @@ def test_the_tools_own_message_is_the_reason(
         tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     work = tiny("attention")
-    object.__setattr__(work.options, "device", torch.device("cuda"))
+    object.__setattr__(work.options, "device", "cuda")
     rows = measure_counters(work)
     assert [(row["kernel"], row["variant"]) for row in rows] == list(COUNTED)
     assert all(re.search(reason, row["unavailable"]) for row in rows)

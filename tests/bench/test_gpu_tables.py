@@ -6,7 +6,7 @@ Speed does not matter here. Each fixture is one run, which several tests look at
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +15,6 @@ import pytest
 import torch
 
 from grace.bench.gpu import attention, budget, gtm, ladder, serve
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
 from grace.bench.gpu.subjects.named_products import (
     ADD,
@@ -28,6 +27,7 @@ from grace.bench.gpu.subjects.named_products import (
 )
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
 from grace.configs.eligibility import MatcherMode
@@ -35,7 +35,7 @@ from grace.configs.serving import LimitsConfig
 from grace.index.storage import load_snapshot, versions
 from grace.index.storage.arrays import arrays_of
 from grace.kernels import Ops
-from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, RoundedWeight
+from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, Addition, RoundedWeight
 from grace.model.checkpoints.init import load_model_config
 from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
@@ -136,7 +136,7 @@ def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:
 
 def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:
     """0.446 TFLOP per request, 15.5 ms a batch: 46.6 %; our count of its decoder is near."""
-    paper = workload_of(BenchOptions("ladder", torch.device("cuda")))
+    paper = workload_of(BenchOptions("ladder", "cuda"))
     assert paper.dynamic.beams == (1, 512, 1024, 1024)
     assert ladder.mfu(paper, paper.dynamic.beams, 15.5) == pytest.approx(0.466, rel=0.03)
 
@@ -210,9 +210,8 @@ def test_a_product_of_rounded_weights_is_reported_with_its_shape() -> None:
     weight = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
     plain = REFERENCE_ROUNDED
     stream = plain.round_rows(rows, 1e-6)
-    expected = plain.add_product(
-        rows.clone(), stream.row_factors, stream.rounded, weight, None, 1e-6
-    )
+    added = Addition(rows.clone(), stream.row_factors, stream.rounded, weight, None, 1e-6)
+    expected = plain.add_product(added)
     with (
         named_rounded(plain) as named,
         torch.profiler.profile(record_shapes=True) as profiled,
@@ -221,7 +220,7 @@ def test_a_product_of_rounded_weights_is_reported_with_its_shape() -> None:
         out, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
         named.product(stream.rounded, weight, out)
         hidden = named.hidden(stream, weight)
-        got = named.add_product(rows, stream.row_factors, stream.rounded, weight, None, 1e-6)
+        got = named.add_product(replace(added, rows=rows))
     plain.product(stream.rounded, weight, wanted)
     assert torch.equal(out, wanted)
     assert torch.equal(hidden.float(), plain.hidden(stream, weight).float())

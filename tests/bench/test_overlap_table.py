@@ -5,10 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.overlap import LEAST_IN_FP32, Tally, measure
 from grace.bench.gpu.subjects.workload import workload_of
-from support.bench_workloads import CPU
+from grace.bench.options import BenchOptions
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +44,7 @@ def test_top_shares_compare_the_best_with_the_best() -> None:
 
 
 def test_rows_have_the_training_and_every_precision_of_both_models() -> None:
-    options = BenchOptions("overlap", CPU, tiny=True, sids=(2_000,), precisions=("bf16", "fp8"))
+    options = BenchOptions("overlap", "cpu", tiny=True, sids=(2_000,), precisions=("bf16", "fp8"))
     rows = list(measure(workload_of(options)))
     learning = next(row for row in rows if row["measure"] == "learning")
     rows.remove(learning)

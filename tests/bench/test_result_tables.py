@@ -12,7 +12,7 @@ import pytest
 from grace.bench import result_tables
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.fleet.tables import fleet_document
-from grace.bench.gpu.options import TABLES
+from grace.bench.options import TABLES
 from grace.bench.result_file import Row, read_result, rows_of
 from grace.bench.result_tables import RESULTS, build_tables, printed_tables, sid_tables
 from grace.catalogues.paper import published

@@ -4,14 +4,13 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from grace.cli.options import number_of
-from grace.cli.service.ads_table import known_ads, shown_table, values_of_no_ad
+from grace.cli.service.ads_table import shown_table
 from grace.configs.errors import InputError
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
@@ -97,7 +96,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)
-    known = known_ads(table, [2, 0, 77], {"country": ["CA"]})
+    known = table.known([2, 0, 77], {"country": ["CA"]})
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
@@ -105,64 +104,6 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     (country,) = map(str, known[0].reasons)
     assert country == "country: only US, CA (user: CA)"
     assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
-
-
-def test_the_same_ads_in_any_format_have_the_same_bytes(shop: Path, tmp_path: Path) -> None:
-    assert build(shop)[0] == 0
-    rows: list[dict[str, Any]] = [
-        {"sku": "sku-2", "bid": 1.5, "Country Code": ["US", "CA"], "campaign": 7},
-        {"sku": "sku-1", "Country Code": ["NA"], "place": "de/b, m", "campaign": 7},
-        {"sku": "007", "bid": 2, "place_exclude": ["fr", "it"], "campaign": 8},
-    ]
-    lines = "".join(json.dumps({"name": "x", **row}) + "\n" for row in rows)
-    (tmp_path / "raw" / "ads.jsonl").write_text(lines)
-    names = ("sku", "bid", "name", "Country Code", "place", "place_exclude", "campaign")
-    arrays = {name: pa.array([row.get(name) for row in rows]) for name in names}
-    pq.write_table(pa.table(arrays), tmp_path / "raw" / "ads.parquet")
-    for name in ("ads.jsonl", "ads.parquet"):
-        tables = TABLES.replace("ads.csv", name).replace('  list_separator: "|"\n', "")
-        (shop / "tables.yaml").write_text(tables)
-        code, _, err = build(shop)
-        assert (code, err) == (0, "")
-    first, *others = [
-        shop / "snapshots" / f"{version:020d}" for version in versions(shop / "snapshots")
-    ]
-    for other in others:
-        for file in first.glob("*.npy"):
-            assert file.read_bytes() == (other / file.name).read_bytes(), (other, file.name)
-
-
-def test_a_separator_splits_the_texts_of_every_format_alike(shop: Path) -> None:
-    """The same cells as CSV, JSON lines and Parquet: joined, empty, of one value, and null."""
-    raw = shop.parent / "raw"
-    places = [f"p{at % 7}|p{at % 5}x" if at % 3 else None for at in range(63)]
-    rows = [{"sku": f"s{at}", "place": place, "campaign": 1} for at, place in enumerate(places)]
-    rows += [{"sku": "s63", "place": "", "campaign": 2}, {"sku": "s64", "place": " p1 "}]
-    write_sids(shop / "codebook", {str(row["sku"]): [0, 1] for row in rows})
-    csv = "".join(f"{row['sku']},{row['place'] or ''},{row.get('campaign', '')}\n" for row in rows)
-    (raw / "a.csv").write_text(f"sku,place,campaign\n{csv}")
-    (raw / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    table = pa.Table.from_pylist(rows)
-    at = table.schema.get_field_index("place")
-    pq.write_table(
-        table.set_column(at, "place", table["place"].dictionary_encode()), raw / "c.parquet"
-    )
-    (shop / "targeting.yaml").write_text("sets: {place: {bloom_bits: 64}}\nentities: [campaign]\n")
-    for name in ("a.csv", "b.jsonl", "c.parquet"):
-        tables = f'ads: {{files: [../raw/{name}], list_separator: "|", columns: {{ad_id: sku}}}}\n'
-        (shop / "tables.yaml").write_text(f"{tables}sids: codebook\nid_map: ids.parquet\n")
-        assert build(shop)[0] == 0
-        out = shop.parent / f"proposed-{name}"
-        assert invoke_grace("init", "--ads", raw / name, "--out", out).exit_code == 0
-        assert 'list_separator: "|"' in (out / "tables.yaml").read_text()
-    first, *others = [
-        load_snapshot(shop / "snapshots", each) for each in versions(shop / "snapshots")
-    ]
-    values = {f"p{at}" for at in range(7)} | {f"p{at}x" for at in range(5)}
-    assert set(first.set_values[0].strings) == values
-    for other in others:
-        assert other.set_values[0].strings == first.set_values[0].strings
-        assert other.rules.num_rules == first.rules.num_rules
 
 
 def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
@@ -198,29 +139,12 @@ def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
     assert (listed["row"], listed["ad_id"], listed["column"]) == (1, "sku-2", "sid")
 
 
-def test_a_csv_s_id_with_blanks_around_it_is_refused_by_name(shop: Path) -> None:
-    ads = shop.parent / "raw" / "ads.csv"
-    ads.write_text(ADS.replace("sku-1,", " sku-1,"))
-    write_sids(shop / "codebook", {**SIDS, " sku-1": [0, 1]})
-    code, _, err = build(shop)
-    assert code == 2
-    assert "ads.csv row 2, ad ' sku-1': ad_id ' sku-1': has blanks around it; remove them" in err
-
-
-def test_values_of_a_csv_lose_every_blank_around_them(shop: Path) -> None:
-    """A spreadsheet's no-break space would otherwise show the ad to users whom it excludes."""
-    ads = shop.parent / "raw" / "ads.csv"
-    ads.write_text(ADS.replace("fr|it", "\u00a0fr |\tit\u3000").replace("CA", "\u00a0CA"))
-    assert build(shop)[0] == 0
-    assert load_snapshot(shop / "snapshots").set_values[0].strings == ("de/b, m", "fr", "it")
-
-
 def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     raw, user = shop.parent / "raw", {"place": ("IT", "es")}
     (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
     table = shown_table(None, None, shop)
     assert table is not None
-    assert values_of_no_ad(table, user) == [
+    assert table.values_of_no_ad(user) == [
         "place: no ad's rule lists 'IT'; did you mean 'it'?",
         "place: no ad's rule lists 'es'",
     ]
@@ -228,7 +152,7 @@ def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet]}")
     table = shown_table(None, None, shop)
     assert table is not None
-    assert values_of_no_ad(table, user) == [
+    assert table.values_of_no_ad(user) == [
         "place: no ad's rule lists 'IT'",
         "place: no ad's rule lists 'es'",
     ]
@@ -272,9 +196,6 @@ def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> No
         ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
         ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
         ({"US|CA": "US|"}, (), "country: holds an empty value"),
-        ({"7,x": "C7,x"}, (), "campaign 'C7': is not an integer; name a file under"),
-        ({"1.5,": "1.5 EUR,"}, (), "ad_weight '1.5 EUR': is not a number"),
-        ({"fr|it": '"fr\n"'}, (), "place_exclude 'fr\\\\n': holds a line break; close its"),
         ({"US|CA": '"US|CA'}, (), "line 3: a quotation mark inside a cell"),
         ({}, ("--without", "place"), "--without place: but .*ads.csv has rules on it"),
         ({}, ("--without", "brand"), "--without brand: not an attribute, set or entity"),

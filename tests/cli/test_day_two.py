@@ -102,7 +102,7 @@ def test_new_ads_get_sids_without_torch_and_known_ads_keep_theirs(
     assert after[f"SKU-{ADS}"] == before["SKU-8"]
     assert load_snapshot(shop / "snapshots").ads.num_ads == ADS + 2
     again = ("sids", "--data", shop, "--codebook", shop / "codebook", "--json")
-    assert "item SKU-119: column 'embedding' is null" in invoke_grace(*again).stderr
+    assert "item 'SKU-119': embedding: is null" in invoke_grace(*again).stderr
     write_items(shop, named(len(VECTORS))[:-1], vectors[:-1])
     report = json.loads(invoke_grace(*again).stdout)
     assert (report["new"], report["changed"]) == (len(VECTORS) - 1 - ADS - 3, 1)
@@ -128,6 +128,13 @@ def new_vector(vector: Any) -> Callable[[Path], None]:
     return change
 
 
+def first_vector(vector: Any) -> Callable[[Path], None]:
+    def change(shop: Path) -> None:
+        write_items(shop, [f"SKU-{ADS}", *named(ADS)], [vector, *VECTORS[:ADS]])
+
+    return change
+
+
 def two_vectors(shop: Path) -> None:
     write_items(shop, named(ADS + 1)[ADS:] + named(ADS + 1), [VECTORS[ADS], *VECTORS[: ADS + 1]])
 
@@ -140,6 +147,8 @@ def two_vectors(shop: Path) -> None:
         (new_vector([np.nan] * DIMS), ", and no usable vector in {1}/items.parquet; add one there"),
         (new_vector([-np.inf, *[1.0] * (DIMS - 1)]), ", and no usable vector in"),
         (new_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (first_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
+        (first_vector([]), ", and no usable vector in"),
         (two_vectors, ", and no usable vector in"),
         (
             without_section,

@@ -111,8 +111,7 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
     (tmp_path / "ids.txt").write_text("7\n8\n")
     (tmp_path / "items.jsonl").write_text('{"item_id": "B01", "token_ids": [12, 3]}\n')
-    team = {"ad_id": pa.array([5, 6]), "asin": pa.array(["B01", "B01"])}
-    pq.write_table(pa.table(team), tmp_path / "team.parquet")
+    (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
 
 

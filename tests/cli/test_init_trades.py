@@ -81,6 +81,7 @@ def test_each_column_of_a_trade_s_tables_gets_its_right_role(tmp_path: Path, tra
     id_column = data.ads.theirs("ad_id")
     write_codebook(out / "codebook", [row[id_column] for row in rows])
     without = re.findall(r"(--without) (\w+)", "\n".join(report["next"]))
+    assert len({*without}) == len(without)
     built = build_data(out, *(word for option in without for word in option))
     assert built["ads"] == len(rows), "the proposal is accepted"
 

@@ -1,4 +1,4 @@
-"""Published Semantic IDs become ads that a build takes; what cannot is listed by name."""
+"""Published Semantic IDs become a table of SIDs; an item that cannot is listed by name."""
 
 import json
 from dataclasses import replace
@@ -17,12 +17,12 @@ LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],
  "12100": ["<a_119>", "<b_123>", "<c_72>", "<d_189>"]}"""
 
 
-def test_a_letter_index_becomes_ads_with_derived_vocabularies(tmp_path: Path) -> None:
+def test_a_letter_index_becomes_a_table_with_derived_vocabularies(tmp_path: Path) -> None:
     spec = import_spec(tmp_path / "Beauty.index.json", LETTER)
     ads, report = imported(spec)
     assert ads == {0: (93, 85, 227, 174), 1: (93, 85, 27, 0), 12100: (119, 123, 72, 189)}
     assert report.vocab_sizes == (120, 124, 228, 190)
-    assert (report.items, report.ads, report.sids, report.rejects) == (3, 3, 3, {})
+    assert (report.read, report.items, report.sids, report.rejects) == (3, 3, 3, {})
     metadata = pq.read_schema(spec.out).metadata
     assert metadata[b"grace.sid_space"] == b"beauty-1"
     assert metadata[b"grace.vocab_sizes"] == b"120,124,228,190"
@@ -36,7 +36,7 @@ def test_an_index_longer_than_the_window_reads_the_same(tmp_path: Path, items: i
     text = json.dumps(wide, indent=1).replace("\n", " " * 700 + "\r\n\t")
     ads, report = imported(import_spec(tmp_path / "x.json", text))
     assert ads == {int(item): tuple(tokens) for item, tokens in wide.items()}
-    assert report.items == items
+    assert report.read == items
 
 
 def test_json_lines_may_hold_numbers_or_token_texts_and_other_keys(tmp_path: Path) -> None:
@@ -47,6 +47,22 @@ def test_json_lines_may_hold_numbers_or_token_texts_and_other_keys(tmp_path: Pat
     ads, report = imported(import_spec(tmp_path / "items.jsonl", lines))
     assert ads == {7: (1, 2, 3), 8: (4, 0, 65535), 9: (1, 2, 3)}
     assert (report.vocab_sizes, report.sids) == ((5, 3, 65536), 2)
+
+
+ITEM_IDS: dict[str, tuple[list[int | str], list[int | str]]] = {
+    "integers": ([7, "8", 2**63 - 1], [7, 8, 2**63 - 1]),
+    "texts": ([7, "B07", "é"], ["7", "B07", "é"]),
+    "another spelling": (["7", "007"], ["7", "007"]),
+    "above int64": ([7, 2**63], ["7", str(2**63)]),
+    "negative": ([7, -1], ["7", "-1"]),
+}
+
+
+@pytest.mark.parametrize("name", ITEM_IDS)
+def test_ids_are_integers_if_all_are_and_texts_otherwise(tmp_path: Path, name: str) -> None:
+    given, written = ITEM_IDS[name]
+    lines = "".join(json.dumps({"item_id": each, "token_ids": [1]}) + "\n" for each in given)
+    assert list(imported(import_spec(tmp_path / "items.jsonl", lines))[0]) == written
 
 
 BAD_LINES: dict[str, tuple[str, str, str]] = {
@@ -63,7 +79,7 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
     "nested lists": (
         '{"item_id": 1, "token_ids": [%s]}' % ("[" * 900 + "]" * 900),
         "sid",
-        "length",
+        "position 0 is not like",
     ),
     "nested": ('{"item_id": 1, "token_ids": [[1], 2, 3]}', "sid", "position 0 is not like"),
     "other letter": ('{"item_id": 1, "token_ids": ["<b_1>", 1, 1]}', "sid", "begin with <a_"),
@@ -74,10 +90,17 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
     "null id": ('{"item_id": null, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
     "twice": ('{"item_id": 1, "item_id": 2, "token_ids": [1, 2, 3]}', "line", "not JSON"),
     "an array": ("[1, 2, 3]", "line", "not an object"),
-    "19 digits": (f'{{"item_id": "{2**63}", "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
-    "text id": ('{"item_id": "B01", "token_ids": [1, 2, 3]}', "item_id", "--id-map"),
-    "padded id": ('{"item_id": "007", "token_ids": [1, 2, 3]}', "item_id", "not an integer"),
-    "large id": (f'{{"item_id": {2**63}, "token_ids": [1, 2, 3]}}', "item_id", "2^63 - 1"),
+    "long id": (
+        '{"item_id": "%s", "token_ids": [1, 2, 3]}' % ("x" * 1025),
+        "item_id",
+        "is longer than 1024",
+    ),
+    "surrogate id": (
+        '{"item_id": "\\ud800", "token_ids": [1, 2, 3]}',
+        "item_id",
+        "half of a surrogate pair",
+    ),
+    "empty id": ('{"item_id": "", "token_ids": [1, 2, 3]}', "item_id", "is empty"),
     "long": ('{"item_id": 1, "title": "%s"}' % ("x" * 2**20), "line", "longer than"),
 }
 
@@ -86,18 +109,20 @@ BAD_LINES: dict[str, tuple[str, str, str]] = {
 def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name: str) -> None:
     line, column, reason = BAD_LINES[name]
     good = '{"item_id": 100, "token_ids": [1, 2, 3]}\n'
-    content = (good + line + "\n" + good.replace("100", "102")).encode(errors="surrogateescape")
+    content = (good + "\n" + line + "\n" + good.replace("100", "102")).encode(
+        errors="surrogateescape"
+    )
     spec = import_spec(tmp_path / "items.jsonl", content, max_rejects=1)
     ads, report = imported(spec)
     assert sorted(ads) == [100, 102]
     (listed,) = rejects_of(spec)
-    assert (listed["row"], listed["column"]) == (2, column)
+    assert (listed["row"], listed["column"]) == (3, column)
     assert reason in listed["reason"]
     assert len(json.dumps(listed)) < 1000
     assert report.rejects == {f"{column}: {listed['reason']}": 1}
     spec.out.unlink()
     with pytest.raises(
-        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 2"
+        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 3"
     ) as caught:
         run_import(replace(spec, max_rejects=0))
     assert len(str(caught.value)) < 1000
@@ -152,19 +177,17 @@ FAULTY_COPIES = {
 }
 
 
-@pytest.mark.parametrize("numbered", [False, True], ids=["integers", "id map"])
+@pytest.mark.parametrize("item", ["5", "B05"])
 @pytest.mark.parametrize("first", [False, True], ids=["faulty last", "faulty first"])
 @pytest.mark.parametrize("name", FAULTY_COPIES)
 def test_a_good_copy_goes_with_a_faulty_one(
-    tmp_path: Path, name: str, first: bool, numbered: bool
+    tmp_path: Path, name: str, first: bool, item: str
 ) -> None:
-    copies = [f'"5": {FAULTY_COPIES[name]}', '"5": [1, 2]']
+    copies = [f'"{item}": {FAULTY_COPIES[name]}', f'"{item}": [1, 2]']
     text = ", ".join([*copies[:: 1 if first else -1], '"6": [2, 2]'])
-    changes = {"id_map": tmp_path / "map.parquet"} if numbered else {}
-    spec = import_spec(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), **changes)
-    ads, report = imported(replace(spec, max_rejects=2))
-    assert list(ads.values()) == [(2, 2)]
-    assert numbered or list(ads) == [6]
+    spec = import_spec(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), max_rejects=2)
+    ads, report = imported(spec)
+    assert ads == {6: (2, 2)}
     assert report.rejects["item_id: is repeated; no copy of it is imported"] == 1
     assert sum(report.rejects.values()) == 2
 
@@ -197,8 +220,7 @@ BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "limit": ({"max_rejects": -1}, "give 0 or more"),
     "gone": ({"source": Path("gone.json")}, "no such file"),
     "ending": ({"source": Path("gone.txt")}, "must end in"),
-    "no folder": ({"out": Path("no/such/ads.parquet")}, "no such folder"),
-    "key": ({"key": "asin"}, "--key asin: names a column of an ads table; give --ads"),
+    "no folder": ({"out": Path("no/such/sids.parquet")}, "no such folder"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Arrays of codes become ads; pickles and damaged headers do not."""
+"""Arrays of codes become a table of SIDs; pickles and damaged headers do not."""
 
 import pickle
 from dataclasses import replace
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +20,7 @@ from support.strategies import examples
 
 def spec_of(folder: Path, codes: Any, **changes: Any) -> ImportSpec:
     np.save(folder / "codes.npy", codes)
-    return replace(ImportSpec(folder / "codes.npy", folder / "ads.parquet", "s"), **changes)
+    return replace(ImportSpec(folder / "codes.npy", folder / "sids.parquet", "s"), **changes)
 
 
 DTYPES = ["<i8", "<u2", "|u1", ">i4", "<u8"]
@@ -54,11 +53,10 @@ def test_ids_may_be_lines_of_text(tmp_path: Path, end: str) -> None:
     assert ads == {70: (1, 2), 5: (3, 4), 9: (5, 6)}
 
 
-def test_ids_may_be_an_array_of_text_with_an_id_map(tmp_path: Path) -> None:
+def test_ids_may_be_an_array_of_text(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", np.array(["B01", "é"]))
-    spec = spec_of(tmp_path, [[1], [2]], ids=tmp_path / "ids.npy", id_map=tmp_path / "m.parquet")
-    assert imported(spec)[0] == {0: (1,), 1: (2,)}
-    assert pq.read_table(tmp_path / "m.parquet")["item_id"].to_pylist() == ["B01", "é"]
+    spec = spec_of(tmp_path, [[1], [2]], ids=tmp_path / "ids.npy")
+    assert imported(spec)[0] == {"B01": (1,), "é": (2,)}
 
 
 def test_codes_out_of_range_are_refused_one_by_one(tmp_path: Path) -> None:

@@ -10,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids, sids_table
+from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids
 from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.sid_table import open_sid_table
 
 SIZES = (300, 7)
 LISTS = pa.list_(pa.uint16())
 
 
 def read(path: Path, names: IdMap | None = None) -> ItemSids:
-    return read_item_sids(sids_table(str(path)), names, SIZES, lambda done: None)
+    return read_item_sids(open_sid_table(str(path)), names, SIZES, lambda done: None)
 
 
 def sids_of(sids: ItemSids, ad_ids: list[int]) -> list[tuple[int, ...] | None]:
@@ -59,16 +60,11 @@ def test_an_id_map_names_the_items_and_the_others_belong_to_no_ad(tmp_path: Path
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "no sid": ({"item_id": [1], "code": [[1, 2]]}, "column 'sid' is missing; a table of SIDs has"),
-    "no item": ({"ad_id": [1], "sid": [[1, 2]]}, "column 'item_id' is missing"),
+    "no sid": ({"item_id": [1], "code": [[1, 2]]}, "column 'sid', of a table of SIDs, is missing"),
+    "no item": ({"ad_id": [1], "sid": [[1, 2]]}, "column 'item_id', of a table of SIDs, is miss"),
     "floats": ({"item_id": [1.5], "sid": [[1, 2]]}, "column 'item_id' must be int64 or text"),
     "text": ({"item_id": [1], "sid": ["1 2"]}, "column 'sid' must be list<uint16>, got string"),
-    "null item": ({"item_id": [1, None], "sid": [[1, 2]] * 2}, "row 2: column 'item_id' is null"),
-    "null sid": ({"item_id": [1, 2], "sid": [[1, 2], None]}, "row 2: sid None: must be 2 tokens"),
-    "short": ({"item_id": [1], "sid": [[1]]}, r"row 1: sid \[1\]: must be 2 tokens in the vocab"),
-    "outside": ({"item_id": [1], "sid": [[1, 7]]}, r"row 1: sid \[1, 7\]: must be 2 tokens"),
-    "negative": ({"item_id": [1], "sid": [[1, -1]]}, r"row 1: sid \[1, -1\]"),
-    "null token": ({"item_id": [1], "sid": [[1, None]]}, r"row 1: sid \[1, None\]"),
+    "null sid": ({"item_id": [1, 2], "sid": [[1, 2], None]}, "row 2, item 2: sid: is null"),
     "twice": ({"item_id": [5, 3, 5], "sid": [[1, 2]] * 3}, "the item of ad 5 has two SIDs; keep"),
     "none": ({"item_id": pa.array([], pa.int64()), "sid": pa.array([], LISTS)}, "has no items"),
 }

@@ -88,19 +88,6 @@ def test_other_columns_are_ignored_and_named(tmp_path: Path) -> None:
 WITH_CAMPAIGNS = replace(SCHEMA, entities=("campaign",))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pa.int8(), pa.uint8(), pa.int16(), pa.uint32(), pa.int64(), pa.uint64()],
-    ids=str,
-)
-def test_entities_may_be_integers_of_any_type(tmp_path: Path, kind: pa.DataType) -> None:
-    campaigns = {"campaign": pa.array([None, 111], kind)}
-    (entities,) = load_snapshot(
-        build(spec_of(tmp_path, campaigns, WITH_CAMPAIGNS), silent).path
-    ).entities
-    assert (entities.ids.tolist(), entities.of_ad.tolist()) == ([111], [-1, 0])
-
-
 EMPTY: dict[str, dict[str, Any]] = {
     "country": {"country": pa.nulls(2)},
     "location": {"location": pa.array([None, None], TEXTS), "location_exclude": None},
@@ -234,12 +221,6 @@ def test_names_with_dots_are_columns_of_their_own(tmp_path: Path) -> None:
     plain = {name: pa.array(["a", "b"]) for name in ("sid.x", "ad_id.element", "location.list")}
     report = build(spec_of(tmp_path, plain), silent)
     assert (report.ads, report.ignored_columns) == (2, tuple(sorted(plain)))
-
-
-def test_a_token_beyond_int64_is_shown_as_it_is(tmp_path: Path) -> None:
-    sids = pa.array([[0, 1], [2**64 - 1, 0]], pa.list_(pa.uint64()))
-    with pytest.raises(InputError, match=f"sid '{2**64 - 1}': token at position 0 is outside"):
-        build(spec_of(tmp_path, {"sid": sids}), silent)
 
 
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Admission of children: the reference and C++ against plain integers, and against raw sets."""
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -13,7 +10,7 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.trie import NO_NODE, ROOT
+from grace.index.trie import NO_NODE
 from grace.kernels.decode.admit_children import (
     AdmitChildren,
     admit_children_reference,
@@ -144,55 +141,3 @@ def test_any_number_of_threads_admits_the_same() -> None:
         assert torch.equal(other.offsets, answers[0].offsets)
         assert torch.equal(other.tokens, answers[0].tokens)
         assert torch.equal(other.nodes, answers[0].nodes)
-
-
-@bodies
-def test_nodes_of_another_trie_are_refused(admit: AdmitChildren) -> None:
-    made = decode_case(branching_case(np.random.default_rng(5), 63, 2))
-    leaf = made.snapshot.trie.first_leaf
-    for wrong in (leaf, -2, 2**31 - 1):
-        nodes = torch.tensor([[ROOT, ROOT, ROOT], [ROOT, wrong, ROOT]], dtype=torch.int32)
-        with pytest.raises(ValueError, match=rf"nodes\[1, 1\] is {wrong}: neither an internal no"):
-            admit(nodes, made.users, made.index)
-
-
-@bodies
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"nodes": torch.zeros(6, dtype=torch.int32)},
-            r"nodes must be .* of 2 users, .* got \[6\]",
-        ),
-        ({"nodes": torch.zeros(3, 2, dtype=torch.int32)}, r"nodes must be .*, got \[3, 2\]"),
-        ({"nodes": torch.zeros(2, 3)}, "nodes must be int32, got float32"),
-        ({"bitmask": torch.zeros(2, 5).long()}, r"\[requests, words\] = \[2, 1\], got \[2, 5\]"),
-        ({"sets": ()}, r"users\.sets must be as many as the snapshot's, 2, got 0"),
-    ],
-)
-def test_what_does_not_fit_is_refused(
-    admit: AdmitChildren, change: dict[str, Any], message: str
-) -> None:
-    rng = np.random.default_rng(6)
-    made = decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)))
-    nodes = change.get("nodes", torch.zeros(2, 3, dtype=torch.int32))
-    users = replace(made.users, **{name: x for name, x in change.items() if name != "nodes"})
-    with pytest.raises(ValueError, match=message):
-        admit(nodes, users, made.index)
-
-
-@bodies
-@pytest.mark.parametrize(
-    ("eligible", "message"),
-    [
-        (None, r"users\.eligible: missing, .* pass the users through with_eligible first"),
-        (torch.zeros(1, 9).short(), r"users\.eligible must be \[groups, nodes\] = \[2, \d+\]"),
-    ],
-)
-def test_mode_exact_needs_the_eligible_nodes_of_its_users(
-    admit: AdmitChildren, eligible: Tensor | None, message: str
-) -> None:
-    made = decode_case(branching_case(np.random.default_rng(6), 33, 17), MatcherMode.EXACT)
-    nodes = torch.zeros(17, 3, dtype=torch.int32)
-    with pytest.raises(ValueError, match=message):
-        admit(nodes, replace(made.users, eligible=eligible), made.index)

@@ -1,89 +1,125 @@
-"""Every implementation of every operation agrees with the reference in every case.
+"""Every fast body of every operation agrees with the reference in every case.
 
-The test walks the fields of Ops: a new operation fails here until it has cases.
-Integers are equal; floats differ by no more than their type's tolerance.
+On a machine without a GPU, the CUDA kernels run on the host, and Triton's are interpreted. Integers
+are equal; floats differ by no more than their type's tolerance.
 """
 
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
-from typing import Any
+import json
+from dataclasses import fields
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from grace.kernels import REFERENCE, Candidates, Ops, load_ops
-from support.op_cases import CASES, OpCase, mapped
+from grace.kernels import Ops, load_ops
+from grace.kernels.encoder.encoder_ops import EncoderOps
+from grace.kernels.features.feature_ops import FeatureOps
+from grace.native.build import Target
+from support import encoder_op_cases, feature_op_cases, op_cases
+from support.command import run_python
+from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 
-DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
-TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
-NAMES = [field.name for field in fields(Ops)]
-CALLS = [
-    pytest.param(name, case, id=f"{name}-{case.name}")
-    for name in NAMES
-    for case in CASES.get(name, ())
+from grace.kernels.ops_cuda import CUDA_DECODER
+from grace.model.definition.spec import ModelSpec
+from support.agreement import (
+    DTYPES,
+    Call,
+    decoder_calls,
+    difference,
+    encoder_calls,
+    feature_calls,
+    tiled_calls,
+)
+from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
+from support.encoder_op_cases import encoder_difference
+
+FLOAT32 = (torch.float32,)
+NATIVE = decoder_calls(load_ops(torch.device("cpu")), ("eligible_nodes", "admit_children"), FLOAT32)
+SELECTIONS = decoder_calls(CUDA_DECODER, ("select_beams",), FLOAT32)
+ON_THE_HOST = [
+    *decoder_calls(CUDA_DECODER, ("eligible_nodes", "admit_children"), FLOAT32),
+    *feature_calls(DTYPES),
+]
+ON_THE_GPU = [
+    *decoder_calls(CUDA_DECODER, op_cases.CASES, DTYPES),
+    *tiled_calls(DTYPES),
+    *encoder_calls(DTYPES),
+    *feature_calls(DTYPES),
 ]
 
 
-@pytest.fixture(autouse=True)
-def poisoned_outputs() -> Iterator[None]:
-    """New memory is filled with NaN and the largest integers: what is not written is visible."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+def name_of(call: Call) -> str:
+    return call.name
 
 
-def assert_agree(got: Any, expected: Any, path: str) -> None:
-    if expected is None:
-        assert got is None, path
-        return
-    if isinstance(expected, Candidates) and isinstance(got, Candidates):
-        got, expected = got.packed(), expected.packed()
-    if is_dataclass(expected):
-        assert type(got) is type(expected)
-        for field in fields(expected):
-            one, other = getattr(got, field.name), getattr(expected, field.name)
-            assert_agree(one, other, f"{path}.{field.name}")
-        return
-    assert isinstance(got, Tensor), path
-    assert (got.dtype, got.shape) == (expected.dtype, expected.shape), path
-    if expected.is_floating_point():
-        tolerance = TOLERANCE[expected.dtype]
-        torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance, msg=path)
-    else:
-        assert torch.equal(got, expected), path
+@pytest.mark.parametrize(
+    ("table", "cases"),
+    [
+        (Ops, op_cases.CASES),
+        (EncoderOps, encoder_op_cases.CASES),
+        (FeatureOps, feature_op_cases.CASES),
+    ],
+)
+def test_every_operation_has_cases(table: type, cases: dict[str, tuple[object, ...]]) -> None:
+    assert list(cases) == [field.name for field in fields(table)]
+    assert all(cases.values())
 
 
-def test_every_operation_has_cases() -> None:
-    assert list(CASES) == NAMES
-    assert all(CASES.values())
+@pytest.mark.parametrize("call", NATIVE, ids=name_of)
+def test_native_bodies_agree(call: Call) -> None:
+    assert difference(call, "cpu") is None
 
 
-def tensors_of(arguments: Any) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
-
-    mapped(arguments, note)
-    return found
+@pytest.mark.subprocess  # the first of them runs the compiler
+@pytest.mark.parametrize("call", ON_THE_HOST, ids=name_of)
+def test_cuda_bodies_agree_on_the_host(call: Call) -> None:
+    with emulated_cuda():
+        assert difference(call, "cpu") is None
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "case"), CALLS)
-def test_implementations_agree_and_leave_their_inputs_as_they_are(
-    name: str, case: OpCase, device: str
+@pytest.mark.subprocess
+@pytest.mark.parametrize("target", [EMULATED, PORTABLE], ids=["hopper", "portable"])
+@pytest.mark.parametrize("call", SELECTIONS, ids=name_of)
+def test_both_codes_of_the_selection_agree_on_the_host(call: Call, target: Target) -> None:
+    """GPUs before and after Hopper run the portable code, without clusters."""
+    with emulated_cuda(target):
+        assert difference(call, "cpu") is None
+
+
+@pytest.mark.subprocess
+def test_interpreted_bodies_encoders_and_rungs_agree_with_plain_ones(repository: Path) -> None:
+    done = run_python(
+        "import runpy; runpy.run_module('support.interpreted_triton', run_name='__main__')",
+        env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(repository / "tests")},
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    decoder, encoder, rungs = outcome["calls"]
+    assert (decoder > 40, encoder > 30, rungs) == (True, True, 10)
+    assert outcome["different"] == []
+    assert set(outcome["encoders"]) == {"interformer", "t5"}
+    assert max(outcome["encoders"].values()) < 1e-5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", ON_THE_GPU, ids=name_of)
+def test_bodies_agree_on_the_gpu(call: Call) -> None:
+    load_ops(torch.device("cuda"))
+    assert difference(call, "cuda") is None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.08)], ids=str
+)
+@pytest.mark.parametrize(
+    "spec",
+    [INTERFORMER, T5, interformer_spec(d_model=64, heads=2), t5_spec(64, 4, 16)],
+    ids=["interformer", "t5", "interformer-even", "t5-even"],
+)
+def test_encoders_on_the_gpu_are_those_of_the_cpu(
+    spec: ModelSpec, dtype: torch.dtype, tolerance: float
 ) -> None:
-    arguments = case.arguments(np.random.default_rng(7))
-    before = mapped(arguments, Tensor.clone)
-    own = mapped(arguments, lambda tensor: tensor.to(device, copy=True))
-    expected = getattr(REFERENCE, name)(*arguments)
-    got = getattr(load_ops(torch.device(device)), name)(*own)
-    assert_agree(mapped(got, Tensor.cpu), expected, name)
-    for now in (arguments, mapped(own, Tensor.cpu)):
-        torch.testing.assert_close(
-            tensors_of(now), tensors_of(before), rtol=0, atol=0, equal_nan=True
-        )
+    assert encoder_difference(spec, "cuda", dtype) < tolerance

@@ -1,11 +1,11 @@
-"""The CUDA kernels on the host, against the references: every case, every launch shape.
+"""The CUDA kernels on the host: every launch shape, slots, and what they refuse.
 
-test_agreement.py does the same on a GPU, and test_cuda_on_gpu.py tests what needs one.
+test_agreement.py compares them in every case, here and on a GPU.
 """
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,20 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE
+from grace.kernels import REFERENCE, DecodeIndex, UserTensors
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
+from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
+from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels.eligibility.gpu_plan import EligibilityPlan
+from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
+from grace.kernels.eligibility.sets import set_rows_reference
+from grace.kernels.eligibility.tensors import Predicate, SetPostings
 from grace.model.definition.beam_search import leaves_of
+from grace.model.definition.inputs import map_tensors
+from grace.native.build import Target
 from support.decode_cases import (
+    DecodeCase,
     assert_same_beams,
     assert_same_candidates,
     branching_case,
@@ -28,26 +37,29 @@ from support.decode_cases import (
     random_nodes,
 )
 from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
+from support.exact_indexes import (
+    attribute_rows_by_nodes,
+    random_exact_index,
+    random_exact_users,
+    random_postings,
+    random_queries,
+    random_table,
+    random_user_bits,
+    set_rows_by_nodes,
+)
 from support.hard_inputs import full_rows
-from support.op_cases import CASES, OpCase, mapped, selection_inputs
+from support.op_cases import CASES, OpCase, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
+
+OPS = replace(REFERENCE, eligible_nodes=eligible_nodes_on_gpu)
+LANES = (8, 16, 32, 128)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def on_the_host() -> Iterator[None]:
     with emulated_cuda():
         yield
-
-
-@pytest.fixture(params=[EMULATED, PORTABLE], ids=["hopper", "portable"])
-def either_code(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Run the code for Hopper and the portable code without clusters; only selection has both."""
-    with emulated_cuda(request.param):
-        yield
-
-
-either = pytest.mark.usefixtures("either_code")
 
 
 @pytest.fixture(autouse=True)
@@ -57,44 +69,40 @@ def poisoned_outputs() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def arguments_of(case: OpCase) -> tuple[Any, ...]:
-    return case.arguments(np.random.default_rng(7))
+def of_seed(seed: int, ads: int = 63, users: int = 3, **mode: MatcherMode) -> DecodeCase:
+    return decode_case(branching_case(np.random.default_rng(seed), ads, users), **mode)
+
+
+def first_arguments(name: str) -> tuple[Any, ...]:
+    return CASES[name][0].arguments(np.random.default_rng(7), torch.float32)
 
 
 @pytest.mark.parametrize("case", CASES["admit_children"], ids=lambda case: case.name)
 def test_any_lanes_admit_what_the_reference_admits(case: OpCase) -> None:
-    nodes, users, index = arguments_of(case)
+    nodes, users, index = case.arguments(np.random.default_rng(7), torch.float32)
     slot = CudaSlot()
     slot.point_at(users, index)
     expected = REFERENCE.admit_children(nodes, users, index)
-    for lanes in (8, 16, 32, 128):
+    for lanes in LANES:
         assert_same_candidates(slot.admit_children(nodes, lanes), expected)
-
-
-@either
-@pytest.mark.parametrize("case", CASES["select_beams"], ids=lambda case: case.name)
-def test_the_kernel_selects_what_the_reference_selects(case: OpCase) -> None:
-    arguments = arguments_of(case)
-    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
-    assert_same_beams(got, expected)
 
 
 @pytest.mark.parametrize("columns", [63, 512, 513, 1111])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_rows_of_any_width_and_type_are_normalised_alike(dtype: torch.dtype, columns: int) -> None:
-    logits, *rest = selection_inputs(np.random.default_rng(3), 3, 7, columns, 60, 37, True)
-    got = select_beams_cuda(logits.to(dtype), *rest)
-    expected = REFERENCE.select_beams(logits.to(dtype), *rest)
+    given = selection_inputs(np.random.default_rng(3), 3, 7, columns, 60, 37, True)
+    given = replace(given, logits=given.logits.to(dtype))
+    got, expected = select_beams_cuda(given), REFERENCE.select_beams(given)
     torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
 
 
-@either
+@pytest.mark.parametrize("target", [EMULATED, PORTABLE], ids=["hopper", "portable"])
 @pytest.mark.parametrize(
     ("requests", "beams", "above", "ordered"),
     [(1, 1111, -300, True), (1, 1111, 0, False), (1, 1111, 300, True), (3, 111, 0, True)],
 )
 def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
-    requests: int, beams: int, above: int, ordered: bool
+    requests: int, beams: int, above: int, ordered: bool, target: Target
 ) -> None:
     """The scores are in the range of log-probabilities, far below it, and above zero.
 
@@ -105,18 +113,18 @@ def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
     order = np.array([rng.permutation(beams) for _ in range(requests)], np.float32)
     scores = torch.from_numpy(above - order / 64)
     candidates, k = full_rows(requests, beams, 9, 9), 703 if requests == 1 else 63
-    arguments = (torch.from_numpy(logits), scores, candidates, k, ordered)
-    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
-    assert_same_beams(got, expected)
+    given = Choice(torch.from_numpy(logits), scores, candidates, k, ordered)
+    with emulated_cuda(target):
+        assert_same_beams(select_beams_cuda(given), REFERENCE.select_beams(given))
 
 
 @pytest.mark.parametrize("value", [-torch.inf, torch.nan, torch.inf])
 def test_logits_that_are_not_finite_have_the_same_effect(value: float) -> None:
     """In all of a row, in one candidate of another, and in a column that is no candidate."""
-    logits, scores, _, _, _ = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
-    logits[3], logits[14, 5], logits[25, 62] = value, value, value
-    arguments = (logits, scores, full_rows(5, 11, 63, 60), 37, True)
-    got, expected = select_beams_cuda(*arguments), REFERENCE.select_beams(*arguments)
+    given = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
+    given.logits[3], given.logits[14, 5], given.logits[25, 62] = value, value, value
+    given = replace(given, candidates=full_rows(5, 11, 63, 60))
+    got, expected = select_beams_cuda(given), REFERENCE.select_beams(given)
     assert torch.equal(got.corrupt, expected.corrupt)
     assert torch.equal(got.nodes, expected.nodes)
 
@@ -131,57 +139,46 @@ def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
         nodes = random_nodes(rng, made.snapshot.trie, 5, 7)
         expected = REFERENCE.admit_children(nodes, made.users, made.index)
         assert_same_candidates(slot.admit_children(nodes), expected)
+        last = made.index.first_leaf + torch.arange(12, dtype=torch.int32).view(3, 4)
+        last[1, 2:] = NO_NODE
+        assert torch.equal(slot.leaves_of(last), leaves_of(last, made.index))
 
 
-def test_a_slot_numbers_the_leaves_of_the_snapshot_that_it_points_at() -> None:
-    slot, rng = CudaSlot(), np.random.default_rng(3)
-    for ads in (20, 111):
-        made = decode_case(branching_case(rng, ads, 5))
-        slot.point_at(made.users, made.index)
-        nodes = made.index.first_leaf + torch.arange(12, dtype=torch.int32).view(3, 4)
-        nodes[1, 2:] = NO_NODE
-        assert torch.equal(slot.leaves_of(nodes), leaves_of(nodes, made.index))
-
-
-def test_a_request_without_a_user_has_no_children() -> None:
+def test_nodes_of_another_trie_and_requests_without_a_user_have_no_children() -> None:
     """A graph of a larger bucket also runs for fewer users."""
-    made = decode_case(branching_case(np.random.default_rng(6), 63, 3))
-    slot = CudaSlot()
+    made, slot = of_seed(6), CudaSlot()
     slot.point_at(made.users, made.index)
-    nodes = torch.zeros((5, 7), dtype=torch.int32)
-    counts = slot.admit_children(nodes).counts
+    counts = slot.admit_children(torch.zeros((5, 7), dtype=torch.int32)).counts
     assert counts is not None
     assert (counts[:21] > 0).any()
     assert not counts[21:].any()
-
-
-def test_a_node_of_another_trie_has_no_children() -> None:
-    made = decode_case(branching_case(np.random.default_rng(7), 63, 1), MatcherMode.CD)
-    wrong = [-2, made.snapshot.trie.num_internal, 2**31 - 1]
-    candidates = admit_children_cuda(
-        torch.tensor([wrong], dtype=torch.int32), made.users, made.index
-    )
-    assert candidates.counts is not None
-    assert candidates.counts.tolist() == [0, 0, 0]
+    made = of_seed(7, users=1, mode=MatcherMode.CD)
+    wrong = torch.tensor([[-2, made.snapshot.trie.num_internal, 2**31 - 1]], dtype=torch.int32)
+    counts = admit_children_cuda(wrong, made.users, made.index).counts
+    assert counts is not None
+    assert counts.tolist() == [0, 0, 0]
 
 
 def test_a_slot_refuses_another_vocabulary_and_steps_before_it_points_at_a_snapshot() -> None:
     slot = CudaSlot()
     with pytest.raises(RuntimeError, match="points at nothing yet"):
         slot.admit_children(torch.zeros((1, 1), dtype=torch.int32))
-    made = decode_case(every_sid_case(np.random.default_rng(8), (3, 5), 1))
-    slot.point_at(made.users, made.index)
-    other = decode_case(every_sid_case(np.random.default_rng(8), (3, 7), 1))
-    with pytest.raises(
-        ValueError, match=r"sizes \(3, 5\), the snapshot has \(3, 7\): make another"
-    ):
+    rng = np.random.default_rng(8)
+    one, other = (decode_case(every_sid_case(rng, sizes, 1)) for sizes in ((3, 5), (3, 7)))
+    slot.point_at(one.users, one.index)
+    with pytest.raises(ValueError, match=r"sizes \(3, 5\), the snapshot has \(3, 7\): make an"):
         slot.point_at(other.users, other.index)
+    wide = decode_case(every_sid_case(np.random.default_rng(10), (3,), 1), MatcherMode.CD)
+    slot = CudaSlot()
+    slot.point_at(wide.users, replace(wide.index, vocab_sizes=(65535,)))
+    with pytest.raises(ValueError, match="32769 beam rows of 65535 tokens are more than int32"):
+        slot.admit_children(torch.zeros((1, 32769), dtype=torch.int32))
 
 
 def test_a_slot_keeps_no_snapshot_alive() -> None:
     """A snapshot has gigabytes, which must be free after the last batch that uses them."""
-    made = decode_case(branching_case(np.random.default_rng(5), 63, 3), MatcherMode.UNION)
-    users, index = mapped((made.users, made.index), torch.clone)
+    made = of_seed(5, mode=MatcherMode.UNION)
+    users, index = map_tensors((made.users, made.index), torch.clone)
     slot = CudaSlot()
     slot.point_at(users, index)
     kept = [weakref.ref(index.node_offsets), weakref.ref(users.bitmask)]
@@ -194,19 +191,156 @@ def strided(tensor: Tensor) -> Tensor:
 
 
 def test_a_tensor_that_a_kernel_cannot_read_as_an_array_is_refused() -> None:
-    nodes, users, index = arguments_of(CASES["admit_children"][0])
+    nodes, users, index = first_arguments("admit_children")
     with pytest.raises(ValueError, match=r"nodes must be contiguous torch\.int32"):
         admit_children_cuda(strided(nodes), users, index)
-    logits, *rest = arguments_of(CASES["select_beams"][0])
+    (given,) = first_arguments("select_beams")
     with pytest.raises(ValueError, match="logits must be contiguous, got strides"):
-        select_beams_cuda(strided(logits), *rest)
+        select_beams_cuda(replace(given, logits=strided(given.logits)))
     with pytest.raises(ValueError, match="logits must be one of float32, bfloat16, float16"):
-        select_beams_cuda(logits.double(), *rest)
+        select_beams_cuda(replace(given, logits=given.logits.double()))
 
 
-def test_more_room_than_can_be_numbered_is_refused() -> None:
-    made = decode_case(every_sid_case(np.random.default_rng(10), (3,), 1), MatcherMode.CD)
-    slot = CudaSlot()
-    slot.point_at(made.users, replace(made.index, vocab_sizes=(65535,)))
-    with pytest.raises(ValueError, match="32769 beam rows of 65535 tokens are more than int32"):
-        slot.admit_children(torch.zeros((1, 32769), dtype=torch.int32))
+@dataclass(frozen=True)
+class Lists:
+    """Lists of mode `exact`, larger and odder than any catalogue's, and users of them."""
+
+    index: DecodeIndex
+    users: UserTensors
+
+    @staticmethod
+    def of(fan_outs: tuple[float, ...], requests: int, sets: int, words: int = 3) -> "Lists":
+        rng = np.random.default_rng(len(fan_outs) + requests)
+        index = random_exact_index(rng, fan_outs, words, sets)
+        return Lists(index, random_exact_users(rng, requests, words, sets))
+
+    def with_lists(self, **changes: Any) -> "Lists":
+        assert self.index.exact is not None
+        return replace(self, index=replace(self.index, exact=replace(self.index.exact, **changes)))
+
+    def assert_same(self) -> None:
+        expected = REFERENCE.eligible_nodes(self.users, self.index)
+        assert torch.equal(eligible_nodes_on_gpu(self.users, self.index), expected)
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, 1), (2049, 7), (63, 65)])
+@pytest.mark.parametrize("requests", [1, 15, 16, 49])
+def test_rows_in_any_layout_equal_the_reference(rows: int, words: int, requests: int) -> None:
+    rng = np.random.default_rng(rows + requests)
+    table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
+    expected = attribute_rows_reference(table, users)
+    for layout in (table, table.t().contiguous().t()):
+        assert torch.equal(attribute_rows_by_nodes(OPS, layout, users), expected)
+    queries = random_queries(rng, requests, 41)
+    nobody = replace(
+        queries, values=queries.values[:0], value_offsets=torch.zeros_like(queries.value_offsets)
+    )
+    offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
+    kinds = torch.zeros(rows, dtype=torch.uint8)
+    for postings in (
+        *(random_postings(rng, rows, 41, missing) for missing in (False, True)),
+        SetPostings(offsets, empty, offsets, empty, kinds, False),
+    ):
+        for asked in (queries, nobody):
+            got = set_rows_by_nodes(OPS, postings, asked)
+            assert torch.equal(got, set_rows_reference(postings, asked))
+
+
+@pytest.mark.parametrize(
+    ("fan_outs", "requests", "sets"),
+    [
+        ((3.0,), 1, 0),
+        ((7.0, 11.0, 2.7), 16, 1),
+        ((511.0, 1.2), 7, 2),
+        ((5.0, 90.0), 17, 3),
+        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 33, 9),
+    ],
+)
+def test_nodes_equal_the_reference(fan_outs: tuple[float, ...], requests: int, sets: int) -> None:
+    Lists.of(fan_outs, requests, sets).assert_same()
+
+
+@pytest.mark.parametrize("of_warp", [1, 7, 32, 128])
+def test_any_ranges_of_a_warp_are_right_for_short_and_long_ranges(of_warp: int) -> None:
+    """Their number follows from averages, while single ranges differ much."""
+    made = Lists.of((3.0, 17.0, 5.0), 5, 1)
+    assert made.index.exact is not None
+    plan = EligibilityPlan(made.index.exact, made.index.node_offsets, of_warp)
+    call = EligibleNodesCall(plan, made.users)
+    call.launch()
+    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(made.users, made.index))
+
+
+def test_the_steps_one_by_one_make_what_a_whole_call_does() -> None:
+    made = Lists.of((3.0, 17.0, 5.0), 17, 9)
+    call = EligibleNodesCall(made.index.eligibility_plan, made.users)
+    for step in (*range(len(STEPS)), *(len(STEPS) + level for level in (2, 1, 0))):
+        for _ in range(2):  # the bench repeats them
+            call.launch(step)
+    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(made.users, made.index))
+
+
+@dataclass(frozen=True)
+class _TorchOnly:
+    """A predicate of another kind, which passes every other user whom an own one passes."""
+
+    other: Predicate
+
+    @property
+    def ids(self) -> Tensor:
+        return self.other.ids.clone()
+
+    def passes(self, users: UserTensors) -> Tensor:
+        return self.other.passes(users) & 0x5555
+
+
+@pytest.mark.parametrize("kinds", [0, 1, 3])
+def test_predicates_without_native_code_narrow_what_the_others_pass(kinds: int) -> None:
+    made = Lists.of((5.0, 3.0), 19, 1)
+    assert made.index.exact is not None
+    own = made.index.exact.predicates
+    torch_only = tuple(_TorchOnly(each) for each in own * kinds)
+    for predicates in (torch_only, (*own, *torch_only)):
+        made.with_lists(predicates=predicates).assert_same()
+
+
+def test_lists_and_users_of_a_wrong_type_or_shape_are_refused() -> None:
+    made = Lists.of((5.0, 3.0), 3, 1)
+    lists = made.index.exact
+    assert lists is not None
+    other = replace(made, users=replace(made.users, sets=Lists.of((5.0, 3.0), 4, 1).users.sets))
+    for wrong, message in (
+        (made.with_lists(leaf_rules=lists.leaf_rules.long()), "leaf_rules must be contiguous tor"),
+        (made.with_lists(num_rules=lists.num_rules - 1), r"ids of a predicate must be int32 \[r"),
+        (other, r"offsets of queries must be \[ends\] = \[4\], got \[5\]"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            eligible_nodes_on_gpu(wrong.users, wrong.index)
+
+
+def test_leaves_without_any_rule_or_with_stopped_ads_only_are_ineligible() -> None:
+    made = Lists.of((5.0, 3.0), 3, 0)
+    lists = made.index.exact
+    assert lists is not None
+    none = made.with_lists(
+        leaf_offsets=torch.zeros_like(lists.leaf_offsets), leaf_rules=lists.leaf_rules[:0]
+    )
+    assert not eligible_nodes_on_gpu(none.users, none.index).any()
+    assert eligible_nodes_on_gpu(made.users, made.index)[0, 0] != 0
+    lists.leaf_rules.fill_(lists.num_rules)
+    assert not eligible_nodes_on_gpu(made.users, made.index).any()
+
+
+@pytest.mark.parametrize("requests", [1, 16, 19])
+def test_admission_by_bits_equals_the_reference_with_any_lanes(requests: int) -> None:
+    made = Lists.of((63.0, 31.0, 2.0), requests, 1)
+    with pytest.raises(ValueError, match=r"users\.eligible: missing.*with_eligible first"):
+        CudaSlot().point_at(made.users, made.index)
+    eligible = REFERENCE.eligible_nodes(made.users, made.index)
+    users, rng = replace(made.users, eligible=eligible), np.random.default_rng(requests)
+    nodes = rng.integers(-1, made.index.first_leaf, size=(requests, 37), dtype=np.int32)
+    slot, beams = CudaSlot(), torch.from_numpy(nodes)
+    slot.point_at(users, made.index)
+    expected = REFERENCE.admit_children(beams, users, made.index)
+    for lanes in LANES:
+        assert_same_candidates(slot.admit_children(beams, lanes), expected)

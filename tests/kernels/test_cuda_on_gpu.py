@@ -1,6 +1,7 @@
-"""The CUDA operations on a GPU: capture, replay, and a snapshot swapped in between."""
+"""The CUDA operations on a GPU: sizes that fill it, capture, replay, swaps and several streams."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from grace.kernels import (
     load_ops,
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels.eligibility.sets import set_rows_reference
+from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import (
     assert_same_beams,
     assert_same_candidates,
@@ -27,18 +32,40 @@ from support.decode_cases import (
     every_sid_case,
     random_nodes,
 )
+from support.exact_indexes import (
+    attribute_rows_by_nodes,
+    random_exact_index,
+    random_exact_users,
+    random_postings,
+    random_queries,
+    random_table,
+    random_user_bits,
+    set_rows_by_nodes,
+)
 from support.hard_inputs import full_rows, many_locations_case
-from support.op_cases import mapped, normal, selection_inputs
+from support.op_cases import normal, selection_inputs
 from support.strategies import Case
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*determinis")]
 GPU = torch.device("cuda")
-REQUESTS, BEAMS = 6, 71
+REQUESTS, BEAMS, WORDS, SETS = 6, 71, 5, 2
+every_lane = pytest.mark.parametrize("lanes", [8, 16, 32, 128])
 
 
 @pytest.fixture(scope="module")
 def ops() -> Ops:
     return load_ops(GPU)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def there(value: Value) -> Value:
+    return map_tensors(value, lambda tensor: tensor.to(GPU))
 
 
 @dataclass(frozen=True)
@@ -51,8 +78,7 @@ class Batch:
 def batch_of(rng: np.random.Generator, case: Case, mode: MatcherMode) -> Batch:
     made = decode_case(case, mode)
     nodes = random_nodes(rng, made.snapshot.trie, len(made.rows), BEAMS)
-    users, index, nodes = mapped((made.users, made.index, nodes), lambda x: x.to(GPU))
-    return Batch(users, index, nodes)
+    return there(Batch(made.users, made.index, nodes))
 
 
 def batches(rng: np.random.Generator) -> list[Batch]:
@@ -68,10 +94,9 @@ def cuda_slot(ops: Ops) -> CudaSlot:
     return slot
 
 
-@pytest.mark.parametrize("lanes", [8, 16, 32, 128])
+@every_lane
 def test_a_captured_admission_uses_the_batch_that_the_slot_points_at(ops: Ops, lanes: int) -> None:
-    rng = np.random.default_rng(1)
-    made = batches(rng)
+    made = batches(np.random.default_rng(1))
     slot = cuda_slot(ops)
     slot.point_at(made[0].users, made[0].index)
     nodes = made[0].nodes.clone()
@@ -97,43 +122,40 @@ def test_a_slot_that_the_host_points_ahead_of_the_device_keeps_batches_apart(ops
         slot.point_at(batch.users, batch.index)
         answers.append(slot.admit_children(batch.nodes))
     for batch, answer in zip(made, answers, strict=True):
-        assert_same_candidates(
-            answer, REFERENCE.admit_children(batch.nodes, batch.users, batch.index)
-        )
+        expected = REFERENCE.admit_children(batch.nodes, batch.users, batch.index)
+        assert_same_candidates(answer, expected)
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
 def test_a_captured_selection_reads_its_inputs_at_each_replay(ops: Ops, ordered: bool) -> None:
-    rng = np.random.default_rng(3)
-    logits, scores, candidates, k, _ = mapped(
-        selection_inputs(rng, 5, 63, 111, 100, 257, ordered), lambda x: x.to(GPU)
-    )
-    ops.select_beams(logits, scores, candidates, k, ordered)
+    def drawn(seed: int) -> Choice:
+        rng = np.random.default_rng(seed)
+        return there(selection_inputs(rng, 5, 63, 111, 100, 257, ordered))
+
+    given = drawn(3)
+    ops.select_beams(given)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        beams = ops.select_beams(logits, scores, candidates, k, ordered)
+        beams = ops.select_beams(given)
     for seed in range(5):
-        new_logits, new_scores, *_ = selection_inputs(
-            np.random.default_rng(seed), 5, 63, 111, 100, 257, ordered
-        )
-        logits.copy_(new_logits)
-        scores.copy_(new_scores)
+        given.logits.copy_(drawn(seed).logits)
+        given.scores.copy_(drawn(seed).scores)
         graph.replay()
-        assert_same_beams(beams, REFERENCE.select_beams(logits, scores, candidates, k, ordered))
+        assert_same_beams(beams, REFERENCE.select_beams(given))
 
 
 def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops: Ops) -> None:
     rng = np.random.default_rng(4)
     made = decode_case(every_sid_case(rng, (512, 3), 3))
-    users, index = mapped((made.users, made.index), lambda x: x.to(GPU))
+    users, index = there((made.users, made.index))
     nodes = torch.zeros((3, 1024), dtype=torch.int32, device=GPU)  # the root, over and over
     candidates = ops.admit_children(nodes, users, index)
     assert_same_candidates(candidates, REFERENCE.admit_children(nodes, users, index))
-    logits, scores = normal(rng, 1, 512).repeat(3072, 1).to(GPU), normal(rng, 3, 1024).to(GPU)
+    logits, scores = there((normal(rng, 1, 512).repeat(3072, 1), normal(rng, 3, 1024)))
     scores[1] = 0  # a request of ties by the thousand
     for k, ordered in ((1024, False), (1024, True), (5001, True), (1, True)):
-        got = ops.select_beams(logits, scores, candidates, k, ordered)
-        expected = REFERENCE.select_beams(logits, scores, candidates, k, ordered)
+        given = Choice(logits, scores, candidates, k, ordered)
+        got, expected = ops.select_beams(given), REFERENCE.select_beams(given)
         torch.testing.assert_close(got.scores, expected.scores, rtol=1e-5, atol=1e-5)
         for name in ("parents", "tokens", "nodes"):
             assert torch.equal(getattr(got, name)[1], getattr(expected, name)[1]), name
@@ -144,11 +166,11 @@ def test_a_request_of_many_beams_has_a_cluster_on_hopper_and_a_block_elsewhere(
     ops: Ops, tmp_path: Path
 ) -> None:
     """The library has Hopper code for compute capability 9.0 only."""
-    logits, scores = torch.zeros((3 * 111, 63), device=GPU), torch.zeros((3, 111), device=GPU)
-    candidates = mapped(full_rows(3, 111, 63, 60), lambda x: x.to(GPU))
+    logits, scores = torch.zeros((3 * 111, 63)), torch.zeros((3, 111))
+    given = there(Choice(logits, scores, full_rows(3, 111, 63, 60), 37, True))
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
-        ops.select_beams(logits, scores, candidates, 37, True)
+        ops.select_beams(given)
         torch.cuda.synchronize()
     profile.export_chrome_trace(str(tmp_path / "trace.json"))
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -159,3 +181,70 @@ def test_a_request_of_many_beams_has_a_cluster_on_hopper_and_a_block_elsewhere(
     ]
     blocks = 4 if torch.cuda.get_device_capability(GPU) == (9, 0) else 1
     assert grids == [[3 * blocks, 1, 1]]
+
+
+def large_index(seed: int, rules: int = 111_111) -> DecodeIndex:
+    """About a million leaves."""
+    rng = np.random.default_rng(seed)
+    fan_outs = (311.0, 63.0, 31.0, 2.7)
+    return there(random_exact_index(rng, fan_outs, WORDS, SETS, rules, long_leaves=63))
+
+
+def users_on_gpu(seed: int, requests: int) -> UserTensors:
+    return there(random_exact_users(np.random.default_rng(seed), requests, WORDS, SETS))
+
+
+def test_rows_by_the_hundred_thousand_equal_the_reference(ops: Ops) -> None:
+    rng = np.random.default_rng(1)
+    table, users = there((random_table(rng, 333_333, 7), random_user_bits(rng, 33, 7)))
+    expected = attribute_rows_reference(table, users)
+    for layout in (table, table.t().contiguous().t()):
+        assert torch.equal(attribute_rows_by_nodes(ops, layout, users), expected)
+    postings = there(random_postings(rng, 111_111, 101, False))
+    queries = there(random_queries(rng, 33, 101))
+    made = set_rows_by_nodes(ops, postings, queries)
+    assert torch.equal(made, set_rows_reference(postings, queries))
+
+
+@pytest.mark.parametrize("requests", [1, 16, 33])
+def test_a_million_leaves_equal_the_reference(ops: Ops, requests: int) -> None:
+    index, users = large_index(2), users_on_gpu(3, requests)
+    expected = REFERENCE.eligible_nodes(users, index)
+    assert torch.equal(ops.eligible_nodes(users, index), expected)
+
+
+def test_batches_on_two_streams_do_not_mix(ops: Ops) -> None:
+    """The host is done with all batches before the GPU begins."""
+    index, own = large_index(4), [users_on_gpu(seed, 16) for seed in range(6)]
+    expected = [REFERENCE.eligible_nodes(users, index) for users in own]
+    streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    answers = []
+    for number, users in enumerate(own):
+        with torch.cuda.stream(streams[number % 2]):
+            if number < 2:
+                torch.cuda._sleep(20_000_000)  # type: ignore[no-untyped-call]
+            answers.append(ops.eligible_nodes(users, index))
+    torch.cuda.synchronize()
+    assert all(map(torch.equal, answers, expected))
+
+
+def test_a_batch_on_any_stream_sees_the_last_write_of_pairs(ops: Ops) -> None:
+    """The stream of the writing batch is busy, as the pipeline's or the explanations' may be."""
+    index, users = large_index(13), users_on_gpu(14, 16)
+    assert index.exact is not None
+    pairs = np.arange(len(index.exact.leaf_rules))
+    rules = np.resize(np.arange(index.exact.num_rules, dtype=np.int32), len(pairs))
+    stopped = np.full_like(rules, index.exact.num_rules)
+    busy = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    for written in (stopped, rules):
+        torch.cuda.synchronize()
+        with torch.cuda.stream(busy):
+            torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]
+            index.write_pairs(pairs, stopped)
+        index.write_pairs(pairs, written)
+        seen = ops.eligible_nodes(users, index)
+        torch.cuda.synchronize()
+        assert torch.equal(index.exact.leaf_rules.cpu(), torch.from_numpy(written))
+        assert torch.equal(seen, REFERENCE.eligible_nodes(users, index))
+        assert bool(seen.any()) == (written is rules)

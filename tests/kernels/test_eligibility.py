@@ -31,7 +31,7 @@ from support.exact_indexes import (
     random_user_bits,
 )
 from support.oracle import RawAd, eligible_prefixes
-from support.strategies import Case, cases, examples, random_schema
+from support.strategies import Case, cases, examples
 
 NATIVE = load_ops(CPU)
 bodies = pytest.mark.parametrize("ops", [REFERENCE, NATIVE], ids=["reference", "native"])
@@ -81,17 +81,6 @@ def test_a_node_is_eligible_if_and_only_if_the_user_may_see_an_ad_below_it(case:
     for ops in (REFERENCE, NATIVE):
         eligible = ops.eligible_nodes(made.users, made.index)
         assert nodes_of(eligible, len(case.users)) == expected_nodes(made)
-
-
-@bodies
-@pytest.mark.parametrize("requests", [1, 15, 16, 17, 40])
-@pytest.mark.parametrize("num_sets", [0, 1, 3], ids=lambda n: f"sets={n}")
-def test_any_number_of_requests_and_sets(ops: Ops, requests: int, num_sets: int) -> None:
-    rng = np.random.default_rng(requests)
-    schema = random_schema(rng, (63, 5) if num_sets else (), num_sets)
-    made = decode_case(branching_case(rng, 63, requests, schema), MatcherMode.EXACT)
-    eligible = ops.eligible_nodes(made.users, made.index)
-    assert nodes_of(eligible, requests) == expected_nodes(made)
 
 
 @examples(20)
@@ -148,26 +137,16 @@ def test_large_lists_agree_on_any_number_of_threads(
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(("rows", "words"), [(1, 1), (20011, 7), (63, 65)])
 @pytest.mark.parametrize("requests", [1, 16, 33])
-def test_attribute_rows_in_native_code_equal_the_reference(
-    rows: int, words: int, requests: int
-) -> None:
+@pytest.mark.parametrize(("rows", "words"), [(1, 1), (200_003, 7), (63, 65)])
+def test_rows_in_native_code_equal_the_reference(rows: int, words: int, requests: int) -> None:
     rng = np.random.default_rng(rows)
     table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
     assert torch.equal(attribute_rows_cpu(table, users), attribute_rows_reference(table, users))
-
-
-@pytest.mark.parametrize("rules", [1, 1023, 200_003])
-@pytest.mark.parametrize("missing_passes", [False, True])
-@pytest.mark.parametrize("requests", [1, 16, 33])
-def test_set_rows_in_native_code_equal_the_reference(
-    rules: int, missing_passes: bool, requests: int
-) -> None:
-    rng = np.random.default_rng(rules)
-    postings = random_postings(rng, rules, 29, missing_passes)
     queries = random_queries(rng, requests, 29)
-    assert torch.equal(set_rows_cpu(postings, queries), set_rows_reference(postings, queries))
+    for missing_passes in (False, True):
+        postings = random_postings(rng, rows, 29, missing_passes)
+        assert torch.equal(set_rows_cpu(postings, queries), set_rows_reference(postings, queries))
 
 
 @dataclass(frozen=True)
@@ -209,22 +188,6 @@ def test_users_get_their_eligible_nodes_in_mode_exact_only() -> None:
             assert torch.equal(got.eligible, NATIVE.eligible_nodes(users, made.index))
         else:
             assert got is users
-
-
-@bodies
-def test_users_of_another_schema_are_refused(ops: Ops) -> None:
-    rng = np.random.default_rng(6)
-    made = decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)), MatcherMode.EXACT)
-    wide = replace(made.users, bitmask=torch.zeros(2, 5).long())
-    with pytest.raises(ValueError, match=r"\[requests, words\] = \[2, 1\], got \[2, 5\]"):
-        ops.eligible_nodes(wide, made.index)
-    with pytest.raises(ValueError, match=r"users\.sets: there are 1, .* at least 2: encode users"):
-        ops.eligible_nodes(replace(made.users, sets=made.users.sets[:1]), made.index)
-    none = UserTensors(made.users.bitmask[:0], made.users.sets)
-    with pytest.raises(ValueError, match="users: the batch has none"):
-        ops.eligible_nodes(none, made.index)
-    with pytest.raises(ValueError, match="index: it has no lists of mode exact"):
-        ops.eligible_nodes(made.users, made.index.without_matchers())
 
 
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:

@@ -1,5 +1,7 @@
 """Products of rows rounded to e4m3: what they compute, on a CPU and on a GPU."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from grace.kernels import load_rounded_ops
 from grace.kernels.products.fp8_products import (
     LARGEST,
     REFERENCE_ROUNDED,
+    Addition,
     RoundedRows,
     RoundedWeight,
     ordered,
@@ -65,7 +68,8 @@ def test_the_rounded_copy_stays_near_the_rows_over_many_additions() -> None:
         x = to_e4m3(16 * normal(33, 128, 10 + turn))
         added = (x.float() @ weight.rounded.float().t()) * weight.scales
         expected = rows.float() + added
-        stream = REFERENCE_ROUNDED.add_product(rows, stream.row_factors, x, weight, None, EPS)
+        given = Addition(rows, stream.row_factors, x, weight, None, EPS)
+        stream = REFERENCE_ROUNDED.add_product(given)
         torch.testing.assert_close(rows.float(), expected, rtol=2**-8, atol=1e-6)
         factors = torch.rsqrt(expected.square().mean(1) + EPS)
         torch.testing.assert_close(stream.row_factors, factors, rtol=1e-4, atol=0)
@@ -94,15 +98,14 @@ def grown_rows(device: torch.device) -> tuple[RoundedRows, Tensor]:
     rows[::2] *= 1e-3
     before = round_rows_reference(rows, EPS).row_factors
     x = to_e4m3(normal(60, 128, 4, device))
-    return REFERENCE_ROUNDED.add_product(rows, before, x, weight, None, EPS), before
+    return REFERENCE_ROUNDED.add_product(Addition(rows, before, x, weight, None, EPS)), before
 
 
 def test_a_requests_scale_multiplies_its_rows_alone() -> None:
     weight = weight_of(128, 128, reads_ordered=False, device=CPU)
     x, scales = to_e4m3(normal(6, 128, 4)), torch.tensor([0.5, 3.0])
     rows = torch.zeros((6, 128), dtype=torch.bfloat16)
-    ones = torch.ones(6)
-    REFERENCE_ROUNDED.add_product(rows, ones, x, weight, scales, EPS)
+    REFERENCE_ROUNDED.add_product(Addition(rows, torch.ones(6), x, weight, scales, EPS))
     product = (x.float() @ weight.rounded.float().t()) * weight.scales
     expected = product * torch.tensor([0.5] * 3 + [3.0] * 3).unsqueeze(1)
     torch.testing.assert_close(rows.float(), expected, rtol=2**-8, atol=1e-6)
@@ -162,8 +165,9 @@ def test_a_gpu_computes_the_same(rows: int, outs: int, inner: int) -> None:
         mine = 3 * normal(rows, outs, 9, GPU).bfloat16()
         theirs = mine.clone()
         before = round_rows_reference(mine, EPS).row_factors
-        got = ops.add_product(mine, before, x, weight, scales, EPS)
-        expected = REFERENCE_ROUNDED.add_product(theirs, before, x, weight, scales, EPS)
+        given = Addition(mine, before, x, weight, scales, EPS)
+        got = ops.add_product(given)
+        expected = REFERENCE_ROUNDED.add_product(replace(given, rows=theirs))
         torch.testing.assert_close(mine, theirs, rtol=2e-2, atol=1e-1)
         torch.testing.assert_close(got.row_factors, expected.row_factors, rtol=2e-3, atol=0)
         torch.testing.assert_close(got.rounded_factors, expected.rounded_factors, rtol=2e-3, atol=0)
@@ -193,7 +197,7 @@ def test_a_row_that_is_not_finite_changes_no_other_row_on_a_gpu() -> None:
             residual[7] = torch.nan
             residual[9] = torch.inf
         factors = torch.ones(rows, device=GPU)
-        results.append(ops.add_product(residual, factors, x, weight, None, EPS))
+        results.append(ops.add_product(Addition(residual, factors, x, weight, None, EPS)))
     others = [i for i in range(rows) if i not in (7, 9)]
     for name in ("rows", "row_factors", "rounded_factors", "rounded"):
         one, other = (getattr(each, name)[others].float() for each in results)

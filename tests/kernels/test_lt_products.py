@@ -29,11 +29,6 @@ def operands(
     return x, weight * inner**-0.5, residual
 
 
-def expected(x: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
-    written = x.float() @ weight.float().t()
-    return written if residual is None else written + residual.float()
-
-
 def run(products: LtProducts, x: Tensor, weight: Tensor, residual: Tensor, *, adds: bool) -> Tensor:
     out = residual.clone() if adds else torch.full_like(residual, torch.nan)
     if adds:
@@ -49,50 +44,37 @@ def test_no_algorithm_is_chosen_without_such_a_gpu() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("rows", [4096, 4099, 8192, 16384])
-@pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_the_chosen_algorithms_agree_with_the_definition(
-    products: LtProducts, outs: int, inner: int, adds: bool, rows: int, dtype: torch.dtype
-) -> None:
-    if rows >= 8192 and dtype is torch.bfloat16:  # as in the paper's decoder
-        assert products.chosen(rows, outs, inner, dtype, adds)
-    x, weight, residual = operands(rows, outs, inner, dtype)
-    got = run(products, x, weight, residual, adds=adds)
-    definition = expected(x, weight, residual if adds else None)
-    torch.testing.assert_close(got.float(), definition, rtol=2e-2, atol=2e-2)
-    assert torch.equal(got, run(products, x, weight, residual, adds=adds))
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("rows", "outs", "inner", "adds"),
+    ("rows", "outs", "inner", "adds", "chosen"),
     [
-        (63, 6144, 2048, False),
-        (4099, 2048, 2048, True),
-        (5, 33, 24, True),
-        (8192, 512, 2048, False),
+        *((rows, *each, rows >= 8192) for rows in (4096, 4099, 8192, 16384) for each in CHOSEN),
+        (63, 6144, 2048, False, False),
+        (4099, 2048, 2048, True, False),
+        (5, 33, 24, True, False),
+        (8192, 512, 2048, False, False),
     ],
 )
-def test_torch_computes_the_other_products(
-    products: LtProducts, rows: int, outs: int, inner: int, adds: bool
+def test_products_agree_with_the_definition_whoever_computes_them_and_at_any_address(
+    products: LtProducts,
+    rows: int,
+    outs: int,
+    inner: int,
+    adds: bool,
+    chosen: bool,
+    dtype: torch.dtype,
 ) -> None:
-    assert not products.chosen(rows, outs, inner, torch.bfloat16, adds)
-    x, weight, residual = operands(rows, outs, inner)
-    got = run(products, x, weight, residual, adds=adds)
-    definition = expected(x, weight, residual if adds else None)
-    torch.testing.assert_close(got.float(), definition, rtol=2e-2, atol=2e-2)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize(("outs", "inner", "adds"), CHOSEN)
-def test_rows_at_any_address_are_multiplied(
-    products: LtProducts, outs: int, inner: int, adds: bool
-) -> None:
-    x, weight, residual = operands(4099, outs, inner)
+    """torch computes what is not chosen, as the paper's decoder has it from 8192 rows on."""
+    is_one = (outs, inner, adds) in CHOSEN
+    if dtype is torch.bfloat16 and (chosen or not is_one):
+        assert products.chosen(rows, outs, inner, dtype, adds) == chosen
+    x, weight, residual = operands(rows, outs, inner, dtype)
     moved = torch.empty(x.numel() + 1, dtype=x.dtype, device=GPU)[1:].view_as(x).copy_(x)
-    got = run(products, moved, weight, residual, adds=adds)
-    definition = expected(x, weight, residual if adds else None)
-    torch.testing.assert_close(got.float(), definition, rtol=2e-2, atol=2e-2)
+    definition = x.float() @ weight.float().t()
+    definition = definition + residual.float() if adds else definition
+    for given in (x, moved):
+        got = run(products, given, weight, residual, adds=adds)
+        torch.testing.assert_close(got.float(), definition, rtol=2e-2, atol=2e-2)
+        assert torch.equal(got, run(products, given, weight, residual, adds=adds))
 
 
 @pytest.mark.gpu

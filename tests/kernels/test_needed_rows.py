@@ -63,31 +63,22 @@ def plain(ids: list[int], table: list[int], star: list[int]) -> list[int]:
     return kept
 
 
-@examples(35)
-@given(data=st.data())
-def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(data: st.DataObject) -> None:
+@examples(50)
+@given(data=st.data(), width=st.none() | st.integers(1, 7))
+def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(
+    data: st.DataObject, width: int | None
+) -> None:
+    """Entries have any numbers of rows (dynamic), or all of them one number (static)."""
     table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))
-    star = data.draw(st.lists(st.booleans(), min_size=len(table), max_size=len(table)))
-    ids = st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=13)
+    star = data.draw(st.lists(st.integers(0, 1), min_size=len(table), max_size=len(table)))
+    ids = st.lists(st.integers(0, len(table) - 1), min_size=width or 1, max_size=width or 13)
     rows = data.draw(st.lists(ids, min_size=1, max_size=7))
     matchers, trie = jagged(rows, table)
-    no_star = [0] * len(table)
-    assert ids_of(needed_rows(matchers, trie)) == [plain(each, table, no_star) for each in rows]
-    flags = np.array(star, np.uint8)
-    expected = [plain(each, table, list(map(int, star))) for each in rows]
-    assert ids_of(needed_rows(matchers, trie, flags)) == expected
-
-
-@examples(35)
-@given(data=st.data(), width=st.integers(1, 7))
-def test_all_rows_of_entries_of_one_width_are_looked_at(data: st.DataObject, width: int) -> None:
-    table = data.draw(st.lists(st.integers(0, 63), min_size=1, max_size=11))
-    ids = st.lists(st.integers(0, len(table) - 1), min_size=width, max_size=width)
-    rows = data.draw(st.lists(ids, min_size=1, max_size=7))
-    matchers, trie = jagged(rows, table)
-    static = replace(matchers, offsets=None, level_widths=(width,))
-    expected = [plain(each, table, [0] * len(table)) for each in rows]
-    assert ids_of(needed_rows(static, trie)) == expected
+    if width is not None:
+        matchers = replace(matchers, offsets=None, level_widths=(width,))
+    for flags, given_star in ((None, [0] * len(table)), (np.array(star, np.uint8), star)):
+        expected = [plain(each, table, given_star) for each in rows]
+        assert ids_of(needed_rows(matchers, trie, flags)) == expected
 
 
 @pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC])
@@ -112,20 +103,14 @@ def test_a_snapshot_keeps_only_rows_of_its_entries_and_no_empty_partitions(
     assert fewer > 0
 
 
-def test_without_partitions_the_ids_are_those_of_the_snapshot() -> None:
+def test_one_row_for_each_entry_has_no_offsets() -> None:
     made = decode_case(branching_case(np.random.default_rng(2), 63, 1))
     assert made.snapshot.matchers is not None
     rows = made.snapshot.matchers.bitmask
-    needed = needed_rows(rows, made.snapshot.trie)
-    assert needed.index is rows.index
-    assert needed.offsets is None
-
-
-def test_where_every_entry_needs_one_row_there_are_no_offsets() -> None:
-    matchers, trie = jagged([[0, 1], [1], [2, 2, 0]], [1, 3, 5])
-    needed = needed_rows(matchers, trie)
-    assert needed.offsets is None
-    assert needed.index.tolist() == [1, 1, 2]
+    union = needed_rows(rows, made.snapshot.trie)
+    assert (union.index is rows.index, union.offsets) == (True, None)
+    few = needed_rows(*jagged([[0, 1], [1], [2, 2, 0]], [1, 3, 5]))
+    assert (few.index.tolist(), few.offsets) == ([1, 1, 2], None)
 
 
 def test_any_number_of_threads_finds_the_same() -> None:

@@ -21,12 +21,14 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
-from grace.kernels.encoder.encoder_attention import Part
+from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.rms_norm_triton import rms_norm_triton
-from grace.kernels.encoder.token_product import Norm, Run
+from grace.kernels.encoder.token_product import After, Norm, Run, TokenProduct
 from grace.kernels.encoder.token_product_triton import share_user_triton, token_product_triton
 from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
 
@@ -64,29 +66,22 @@ class Compiled:
     @cached_property
     def resources(self) -> dict[str, int]:
         """REG, STACK, LOCAL and others, per thread; a kernel that spills has a stack."""
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(self.kernel.asm["cubin"])
-            file.flush()
-            done = subprocess.run(
-                [str(triton.knobs.nvidia.cuobjdump.path), "--dump-resource-usage", file.name],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        return {name: int(value) for name, value in re.findall(r"(\w+):(\d+)", done.stdout)}
+        found = re.findall(r"(\w+):(\d+)", self._dumped("--dump-resource-usage"))
+        return {name: int(value) for name, value in found}
 
     @cached_property
     def lost_products(self) -> int:
         """Tensor-core products whose sums nobody reads: ptxas takes a negated sum for 0."""
+        sass = self._dumped("-sass")
+        assert "EXIT" in sass
+        return len(re.findall(r"HGMMA\S* RZ,", sass))
+
+    def _dumped(self, option: str) -> str:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(self.kernel.asm["cubin"])
             file.flush()
-            tool = str(triton.knobs.nvidia.cuobjdump.path)
-            sass = subprocess.run(
-                [tool, "-sass", file.name], capture_output=True, text=True, check=True
-            ).stdout
-        assert "EXIT" in sass
-        return len(re.findall(r"HGMMA\S* RZ,", sass))
+            command = [str(triton.knobs.nvidia.cuobjdump.path), option, file.name]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def count(self, instruction: str) -> int:
         return len(re.findall(instruction, self.ptx))
@@ -178,49 +173,48 @@ def assert_wide(made: Compiled) -> None:
     assert made.count(WIDE_STORE) > 0
 
 
+def assert_two_fit_an_sm(made: Compiled) -> None:
+    assert 2 * (made.shared_memory + 1024) <= SHARED_MEMORY + 1024
+    assert 2 * made.threads * made.resources["REG"] <= 65_536
+
+
+def prefixes(step: int, *, scaled: bool) -> PagedPrefixes:
+    table, factors = meta(16384, 4, dtype=torch.int32), meta(40960, dtype=torch.float32)
+    pool, bias = meta(40960, 3, 16, 128), meta(16, 4)
+    return PagedPrefixes(pool, table, step, bias, 0.1, factors if scaled else None)
+
+
 @pytest.mark.parametrize(("step", "scaled"), [(0, True), (1, False), (3, True)], ids=str)
 def test_self_attention_reads_16_bytes_at_a_time(step: int, scaled: bool) -> None:
-    table, factors = meta(16384, 4, dtype=torch.int32), meta(40960, dtype=torch.float32)
-    made = compiled(
-        self_attention_triton,
-        *(meta(40960, 3, 16, 128), table, step, meta(16, 4), 0.1, factors if scaled else None),
-    )
+    made = compiled(self_attention_triton, prefixes(step, scaled=scaled))
     assert made.count(NARROW_HALF) <= step + 1  # the biases
     elements = 16384 * 2048 // (made.grid[0] * made.grid[1] * made.threads)
     assert made.count(WIDE_LOAD) == (1 + 2 * (step + 1)) * elements // 8
     assert made.count(WIDE_STORE) == elements // 8
 
 
+def queries(beams: int, tokens: int, *, gathered: bool = False) -> BeamQueries:
+    rows = 16 * beams
+    keys, values = (meta(16, tokens, 16, 128).transpose(1, 2) for _ in "kv")
+    return BeamQueries(
+        queries=meta(rows, 2048),
+        keys=keys,
+        values=values,
+        key_mask=meta(16, tokens, dtype=torch.bool),
+        scale=0.1,
+        row_scale=meta(rows, dtype=torch.float32),
+        query_rows=meta(rows, dtype=torch.int32) if gathered else None,
+    )
+
+
 @pytest.mark.parametrize(("beams", "gathered"), [(1, False), (1024, False), (1024, True)], ids=str)
 def test_cross_attention_fits_two_programs_on_an_sm(beams: int, gathered: bool) -> None:
-    rows = 16 * beams
-    keys, values = (meta(16, 128, 16, 128).transpose(1, 2) for _ in "kv")
-    made = compiled(
-        cross_attention_triton,
-        *(meta(rows, 2048), keys, values, meta(16, 128, dtype=torch.bool), 0.1),
-        *(meta(rows, dtype=torch.float32), meta(rows, dtype=torch.int32) if gathered else None),
-    )
-    assert 2 * (made.shared_memory + 1024) <= SHARED_MEMORY + 1024
-    assert 2 * made.threads * made.resources["REG"] <= 65_536
+    made = compiled(cross_attention_triton, queries(beams, 128, gathered=gathered))
+    assert_two_fit_an_sm(made)
     assert made.count(NARROW_HALF) == 0
     assert made.count(WIDE_STORE) >= 1
     if beams > 1:
         assert made.count("wgmma.mma_async") >= 16
-
-
-def test_a_context_too_long_for_one_tile_compiles() -> None:
-    made = compiled(
-        cross_attention_triton,
-        *(meta(1600, 2048), *(meta(16, 16, 500, 128) for _ in "kv")),
-        *(meta(16, 500, dtype=torch.bool), 0.1),
-    )
-    assert made.count("wgmma.mma_async") >= 8
-
-
-def test_row_factors_read_16_bytes_at_a_time() -> None:
-    made = compiled(row_factors_triton, meta(16384, 2048), 1e-6)
-    assert made.count(NARROW_HALF) == 0
-    assert made.count(WIDE_LOAD) == 16384 * 2048 // 8 // (made.grid[0] * made.threads)
 
 
 @pytest.mark.parametrize("ffn", ["relu", "gated_gelu"])
@@ -235,99 +229,100 @@ def test_activation_reads_and_writes_16_bytes_at_a_time(ffn: str) -> None:
 
 
 FEW_SPILLED = 24  # bytes; with this few, a fifth program on an SM pays
+WHOLE = ((0, 260), (260, 132), (392, 68))  # a sequence's first token and its number of tokens
+X = meta(16, 63, 512)
 
 
-def test_rearrangement_compiles() -> None:
-    table, parents = meta(16384, 4, dtype=torch.int32), meta(16, 1024, dtype=torch.int32)
-    compiled(rearrange_triton, table, parents, 2)
-
-
-@pytest.mark.parametrize(
-    ("queries", "tokens", "heads"),
-    [(4, 260, 8), (68, 68, 8), (260, 260, 8), (260, 260, 4), (260, 260, 2), (260, 33, 16)],
-)
-def test_encoder_attention_compiles_to_tensor_cores_and_wide_loads(
-    queries: int, tokens: int, heads: int
-) -> None:
+def asked(count: int, tokens: int, heads: int) -> TokenQueries:
     keys, values = meta(16, tokens, 1024).chunk(2, dim=-1)
     mask = meta(16, tokens, dtype=torch.bool)
-    queried = meta(16, queries, 512)
-    made = compiled(
-        *(encoder_attention_triton, queried, keys, values, heads, 0.125, mask), stack=FEW_SPILLED
-    )
-    assert_wide(made)
-    assert made.count(TENSOR_CORES) > 0
+    return TokenQueries(meta(16, count, 512), keys, values, heads, 0.125, mask)
 
 
-WHOLE = ((0, 260), (260, 132), (392, 68))  # a sequence's first token and its number of tokens
-
-
-@pytest.mark.parametrize(
-    ("parts", "keys"),
-    [
-        ([Part(begin + 4, count - 4, begin, count) for begin, count in WHOLE], 64 + 16),
-        ([Part(begin, 4, begin, count) for begin, count in WHOLE], 64 + 16),
-        ([Part(3, 65, 0, 128)], 128),
-    ],
-    ids=["events", "summaries", "no-rest"],
-)
-def test_encoder_attention_in_parts_multiplies_whole_blocks_and_the_rest(
-    parts: list[Part], keys: int
-) -> None:
+def in_parts(parts: list[Part]) -> TokenQueries:
     q, k, v = meta(16, 460, 1536).chunk(3, dim=-1)
     mask, out = meta(16, 492, dtype=torch.bool)[:, 32:], meta(16, 460, 512)
-    made = compiled(
-        *(encoder_attention_triton, q, k, v, 8, 0.125, mask, None, parts, out), stack=FEW_SPILLED
-    )
-    assert_wide(made)
-    if parts[0].queries >= 64:
-        assert made.count("wgmma.mma_async") >= keys // 16
-    else:
-        assert made.count(TENSOR_CORES) > 0
-
-
-def test_encoder_attention_with_a_bias_compiles_to_tensor_cores() -> None:
-    x, bias = meta(16, 63, 512), meta(8, 63 + 63 - 1)
-    made = compiled(encoder_attention_triton, x, x, x, 8, 0.125, None, bias)
-    assert made.count(TENSOR_CORES) > 0
-
-
-X, HEADS = meta(16, 504, 512), meta(16, 260, 512)[:, :4]
-SQUARES = meta(16, 504, 16, dtype=torch.float32)
-EVENTS = (Run(44, 0, 260), Run(304, 260, 132), Run(436, 392, 68))
+    return TokenQueries(q, k, v, 8, 0.125, mask, None, parts, out)
 
 
 @pytest.mark.parametrize(
-    ("body", "arguments"),
+    ("given", "products"),
     [
-        pytest.param(rms_norm_triton, (X, meta(512), 1e-6), id="rms_norm"),
-        pytest.param(rms_norm_triton, (HEADS, meta(512), 1e-6), id="rms_norm-of-a-slice"),
-        pytest.param(
-            share_user_triton, (X, SQUARES, meta(16, 4, 512), (44, 304, 436)), id="share_user"
+        *(
+            (asked(*sizes), 0)
+            for sizes in ((4, 260, 8), (68, 68, 8), (260, 260, 8), (260, 260, 4), (260, 260, 2))
         ),
+        (asked(260, 33, 16), 0),
+        (in_parts([Part(begin + 4, n - 4, begin, n) for begin, n in WHOLE]), (64 + 16) // 16),
+        (in_parts([Part(begin, 4, begin, n) for begin, n in WHOLE]), 0),
+        (in_parts([Part(3, 65, 0, 128)]), 128 // 16),
+        (TokenQueries(X, X, X, 8, 0.125, None, meta(8, 63 + 63 - 1)), None),
     ],
 )
-def test_the_encoder_s_small_operations_compile_without_spills(
-    body: Callable[..., Tensor], arguments: tuple[Any, ...]
+def test_encoder_attention_compiles_to_tensor_cores_and_wide_loads(
+    given: TokenQueries, products: int | None
 ) -> None:
-    assert compiled(body, *arguments).count(NARROW_HALF) == 0
+    """In parts, it multiplies whole blocks and the rest; a bias is read by single numbers."""
+    made = compiled(encoder_attention_triton, given, stack=FEW_SPILLED)
+    assert made.count(TENSOR_CORES) > 0
+    if products is not None:
+        assert_wide(made)
+        assert made.count("wgmma.mma_async") >= products
+
+
+TOKENS, HEADS = meta(16, 504, 512), meta(16, 260, 512)[:, :4]
+SQUARES = meta(16, 504, 16, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("body", "arguments", "instruction", "least"),
+    [
+        (rms_norm_triton, (TOKENS, meta(512), 1e-6), WIDE_LOAD, 1),
+        (rms_norm_triton, (HEADS, meta(512), 1e-6), WIDE_LOAD, 1),
+        (share_user_triton, (TOKENS, SQUARES, meta(16, 4, 512), (44, 304)), "ld.global", 1),
+        (row_factors_triton, (meta(16384, 2048), 1e-6), WIDE_LOAD, 4),
+        (
+            rearrange_triton,
+            (meta(16384, 4, dtype=torch.int32), meta(16, 1024, dtype=torch.int32), 2),
+            "ld.global",
+            1,
+        ),
+        (cross_attention_triton, (queries(100, 500),), "wgmma.mma_async", 8),
+    ],
+    ids=["norm", "norm-of-a-slice", "share_user", "row_factors", "rearrange", "long-context"],
+)
+def test_the_other_operations_compile_without_spills_and_narrow_loads(
+    body: Callable[..., Tensor], arguments: tuple[Any, ...], instruction: str, least: int
+) -> None:
+    made = compiled(body, *arguments)
+    assert made.count(NARROW_HALF) == 0
+    assert made.count(instruction) >= least
+
+
+def product(
+    requests: int, inner: int, wide: int, after: After, runs: tuple[Run, ...]
+) -> TokenProduct:
+    x, out = meta(requests, 504, inner), meta(requests, 460, wide)
+    squares = meta(requests, 504, inner // 32, dtype=torch.float32)
+    written = meta(requests, 460, wide // 32, dtype=torch.float32)
+    other = {"open": meta(requests, 1, 3 * wide), "add": out}.get(after)
+    more = (None, written) if after == "add" else (Norm(squares, 1e-6), None)
+    return TokenProduct(x, meta(3, wide, inner), out, runs, after, other, *more)
+
+
+EVENTS = (Run(44, 0, 260), Run(304, 260, 132), Run(436, 392, 68))
+WITHOUT_SUMMARIES = (Run(48, 4, 256), Run(308, 264, 128), Run(440, 396, 64))
 
 
 @pytest.mark.parametrize("requests", [1, 2, 16])
-@pytest.mark.parametrize("wide", [512, 1024])
-@pytest.mark.parametrize("after", ["nothing", "open", "add", "gate"])
+@pytest.mark.parametrize(
+    ("wide", "after"),
+    [(512, "gate"), *((n, each) for n in (512, 1024) for each in ("nothing", "open", "add"))],
+)
 def test_the_products_of_sequences_compile_to_tensor_cores_and_wide_loads(
-    requests: int, wide: int, after: str
+    requests: int, wide: int, after: After
 ) -> None:
-    if after == "gate" and wide != 512:
-        pytest.skip("a gate is square")
-    x, dense = meta(requests, 504, 512), meta(requests, 460, wide)
-    squares = meta(requests, 504, 16, dtype=torch.float32)
-    written = meta(requests, 460, wide // 32, dtype=torch.float32)
-    other = {"open": meta(requests, 1, 3 * wide), "add": dense}.get(after)
-    more = (None, written) if after == "add" else (Norm(squares, 1e-6), None)
-    weight = meta(3, wide, 512)
-    made = compiled(token_product_triton, x, weight, dense, EVENTS, after, other, *more)
+    made = compiled(token_product_triton, product(requests, 512, wide, after, EVENTS))
     assert_wide(made)
     assert made.count(TENSOR_CORES) > 0
 
@@ -342,17 +337,9 @@ def test_the_products_of_sequences_compile_to_tensor_cores_and_wide_loads(
     ],
 )
 def test_two_programs_of_a_product_of_events_fit_an_sm(
-    inner: int, wide: int, after: str, copies: int
+    inner: int, wide: int, after: After, copies: int
 ) -> None:
-    runs = (Run(48, 4, 256), Run(308, 264, 128), Run(440, 396, 64))  # without their summaries
-    x, out = meta(16, 504, inner), meta(16, 460, wide)
-    squares = meta(16, 504, inner // 32, dtype=torch.float32)
-    written = meta(16, 460, wide // 32, dtype=torch.float32)
-    other = {"open": meta(16, 1, 3 * wide), "add": out}.get(after)
-    more = (None, written) if after == "add" else (Norm(squares, 1e-6), None)
-    weight = meta(3, wide, inner)
-    made = compiled(token_product_triton, x, weight, out, runs, after, other, *more)
-    assert 2 * (made.shared_memory + 1024) <= SHARED_MEMORY + 1024
-    assert 2 * made.threads * made.resources["REG"] <= 65_536
+    made = compiled(token_product_triton, product(16, inner, wide, after, WITHOUT_SUMMARIES))
+    assert_two_fit_an_sm(made)
     assert (made.count(r"cp\.async\.bulk\.tensor") > 0) == bool(copies)
     assert made.count("wgmma.mma_async") > 0

@@ -1,4 +1,4 @@
-"""Beam search compared with scores of every SID, and with its own definition."""
+"""Beam search compared with scores of every SID, and what every engine promises each request."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.admission import admitted_entries
@@ -18,7 +18,6 @@ from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import (
     REFERENCE,
     Beams,
-    Candidates,
     DecodeIndex,
     Ops,
     UserTensors,
@@ -28,16 +27,32 @@ from grace.kernels import (
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from support.fast_cases import DECODERS
+from support.fast_cases import (
+    ALL_STEPS,
+    DECODERS,
+    FastCase,
+    fast_case,
+    on,
+    search_fast,
+    search_plainly,
+)
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, random_ads, random_case, random_schema
+from support.strategies import Case, random_ads, random_case
 
 CPU = torch.device("cpu")
+DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 D_CONTEXT = 20
 TOLERANCE = 2e-5  # float32 sums in another order
 OPS = {"reference": REFERENCE, "cpu": load_ops(CPU)}
+ENGINES: dict[str, Callable[[FastCase, Ops], Generated]] = {
+    "plain": search_plainly,
+    "fast": lambda case, ops: search_fast(case, ops, ALL_STEPS),
+    "fast-no-memo": lambda case, ops: search_fast(case, ops, 0),
+    "fp8": lambda case, ops: search_fast(case, ops, ALL_STEPS, "fp8"),
+}
+each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
 def search(
@@ -56,46 +71,18 @@ def search(
 
 def reachable_leaves(snapshot: Snapshot, rows: UserRows, request: int) -> set[int]:
     """Leaves whose every prefix is admitted."""
-    admitted = admitted_entries(snapshot, rows, request)
-    sids = snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).tolist()
+    admitted, trie = admitted_entries(snapshot, rows, request), snapshot.trie
+    sids = trie.sids(np.arange(trie.num_leaves)).tolist()
     return {
         leaf
         for leaf, sid in enumerate(sids)
-        if all(
-            admitted[snapshot.trie.walk(tuple(sid[:length])) - 1]
-            for length in range(1, len(sid) + 1)
-        )
+        if all(admitted[trie.walk(tuple(sid[: place + 1])) - 1] for place in range(len(sid)))
     }
 
 
 def wide_profile(snapshot: Snapshot) -> BeamProfile:
     """As many beams as there are prefixes: nothing is ever cut."""
     return BeamProfile(snapshot.trie.level_counts[:-1], snapshot.trie.num_leaves)
-
-
-@dataclass(frozen=True)
-class Scene:
-    """A catalogue with users who each have a context, and a small model."""
-
-    snapshot: Snapshot
-    users: Sequence[UserAttributes]
-    decoder: Decoder
-    context: UserContext
-
-    @staticmethod
-    def of(seed: int, users: int) -> "Scene":
-        rng = np.random.default_rng(seed)
-        case = random_case(rng, num_ads=150, num_users=users, schema=random_schema(rng, (5, 64), 1))
-        snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-        decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, 1)
-        return Scene(snapshot, case.users, decoder, random_context(users, 7, D_CONTEXT, 1))
-
-    def search(self, profile: BeamProfile, places: Sequence[int] | None = None) -> Generated:
-        """Search for the users at `places`, or for all."""
-        rows = [*range(len(self.users))] if places is None else list(places)
-        context = UserContext(self.context.states[rows], self.context.mask[rows])
-        users = [self.users[i] for i in rows]
-        return search(self.decoder, context, self.snapshot, users, profile)
 
 
 def snapshot_of(sids: Sequence[tuple[int, ...]], vocab_sizes: tuple[int, ...]) -> Snapshot:
@@ -148,8 +135,7 @@ def test_fewer_eligible_sids_than_beams_gives_exactly_the_eligible_ones(seed: in
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, seed)
     context = random_context(len(case.users), 5, D_CONTEXT, seed)
-    length = len(case.vocab_sizes)
-    profile = BeamProfile((1, *[63] * (length - 1)), 63)
+    profile = BeamProfile((1, *[63] * (len(case.vocab_sizes) - 1)), 63)
     got = search(decoder, context, snapshot, case.users, profile)
     sids = [tuple(sid) for sid in snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).tolist()]
     counts = []
@@ -163,68 +149,86 @@ def test_fewer_eligible_sids_than_beams_gives_exactly_the_eligible_ones(seed: in
     assert max(counts) > 0
 
 
-@pytest.mark.parametrize("size", [3, 8], ids=lambda n: f"bucket={n}")
-def test_a_request_gives_the_same_bits_at_every_row_with_any_neighbours(size: int) -> None:
-    scene, rng = Scene.of(size, size), np.random.default_rng(size)
-    profile = BeamProfile((1, *[9] * (scene.decoder.sid_length - 1)), 11)
-    whole = scene.search(profile)
-    for _ in range(size):
-        places = rng.integers(size, size=size).tolist()
-        got = scene.search(profile, places)
+@dataclass(frozen=True)
+class Engine:
+    """An engine and a case that it can search, on a device."""
+
+    case: FastCase
+    ops: Ops
+    run: Callable[[FastCase, Ops], Generated]
+
+    @staticmethod
+    def of(name: str, device: str, requests: int = 3) -> "Engine":
+        decoder = "L=3-wide" if name == "fp8" else "L=4-unequal"
+        case = on(fast_case(decoder, 3, MatcherMode.CD, requests=requests), torch.device(device))
+        return Engine(case, load_ops(torch.device(device)), ENGINES[name])
+
+    def search(self, states: torch.Tensor, places: Sequence[int] | None = None) -> Generated:
+        """Search for contexts of these states, with the masks at `places`."""
+        mask, users = self.case.context.mask, self.case.users
+        context = UserContext(states, mask if places is None else mask[[*places]])
+        users = UserTensors(users.bitmask[: len(states)], users.sets)  # mode cd asks no user
+        return self.run(replace(self.case, context=context, users=users), self.ops)
+
+
+@DEVICES
+@each_engine
+def test_a_request_gives_the_same_bits_at_every_row_with_any_neighbours(
+    engine: str, device: str
+) -> None:
+    """A neighbour may have a context that is a thousand times larger, or no finite numbers."""
+    torch.set_num_threads(2)
+    own = Engine.of(engine, device)
+    states = own.case.context.states
+    whole = own.search(states)
+    assert not whole.corrupt.any()
+    for places in ([2, 0, 1], [1, 1, 2]):
+        got = own.search(states[places], places)
         assert torch.equal(got.leaves, whole.leaves[places])
         assert torch.equal(got.scores, whole.scores[places])
+    for factor in (1e3, torch.nan, torch.inf):
+        other = states.clone()
+        other[1] *= factor
+        got = own.search(other)
+        assert got.corrupt.tolist() == [False, factor != 1e3, False]
+        for request in (0, 2):
+            assert torch.equal(got.leaves[request], whole.leaves[request])
+            assert torch.equal(got.scores[request], whole.scores[request])
+        if factor != 1e3:
+            assert (got.leaves[1] == NO_NODE).all()
+            assert (got.scores[1] == -torch.inf).all()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 3e38], ids=str)
-def test_a_request_of_infinite_or_nan_numbers_is_corrupt_and_changes_no_other(value: float) -> None:
-    scene = Scene.of(3, 3)
-    clean = scene.search(wide_profile(scene.snapshot))
-    scene.context.states[1] = value
-    got = scene.search(wide_profile(scene.snapshot))
-    assert not clean.corrupt.any()
+def test_numbers_that_overflow_are_corrupt_and_callers_may_require_finite_ones() -> None:
+    own = Engine.of("plain", "cpu")
+    own.search(own.case.context.states).require_finite()
+    own.case.context.states[1] = 3e38
+    got = own.search(own.case.context.states)
     assert got.corrupt.tolist() == [False, True, False]
-    assert (got.leaves[1] == NO_NODE).all()
-    assert (got.scores[1] == -torch.inf).all()
-    assert torch.equal(got.leaves[[0, 2]], clean.leaves[[0, 2]])
-    assert torch.equal(got.scores[[0, 2]], clean.scores[[0, 2]])
-    clean.require_finite()
     with pytest.raises(ValueError, match=r"^request 1: the model's numbers are not finite; "):
         got.require_finite()
 
 
 def observed(change: Callable[[Beams], Beams]) -> Ops:
     """The reference operations, whose selected beams go through `change`."""
-
-    def select(
-        logits: Tensor,
-        scores: Tensor,
-        candidates: Candidates,
-        k: int,
-        ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:
-        return change(REFERENCE.select_beams(logits, scores, candidates, k, ordered, row_scale))
-
-    return replace(REFERENCE, select_beams=select)
+    return replace(REFERENCE, select_beams=lambda given: change(REFERENCE.select_beams(given)))
 
 
+@pytest.mark.parametrize("engine", ["plain", "fast"])
 @pytest.mark.parametrize("step", [0, 1])
-def test_a_request_that_was_corrupt_at_any_step_stays_corrupt(step: int) -> None:
-    snapshot = snapshot_of([(i // 5, i % 5) for i in range(25)], (5, 5))
-    decoder = random_decoder(SMALL_DECODER, (5, 5), D_CONTEXT, 2)
-    context = random_context(2, 3, D_CONTEXT, 2)
+def test_a_request_that_was_corrupt_at_any_step_stays_corrupt(step: int, engine: str) -> None:
+    case = fast_case("L=2-one-layer", 2, MatcherMode.CD, requests=2)
     corrupt = iter([torch.tensor([False, step == each]) for each in range(2)])
     ops = observed(lambda beams: replace(beams, corrupt=next(corrupt)))
-    got = search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 3), 4), ops)
-    assert got.corrupt.tolist() == [False, True]
+    assert ENGINES[engine](case, ops).corrupt.tolist() == [False, True]
 
 
 def test_other_batch_sizes_agree_up_to_rounding() -> None:
-    scene = Scene.of(4, 7)
-    profile = wide_profile(scene.snapshot)
-    whole = scene.search(profile)
+    own = Engine.of("plain", "cpu", requests=7)
+    states = own.case.context.states
+    whole = own.search(states)
     for request in range(7):
-        alone = scene.search(profile, [request])
+        alone = own.search(states[[request]], [request])
         order, order_alone = whole.leaves[request].argsort(), alone.leaves[0].argsort()
         assert torch.equal(alone.leaves[0][order_alone], whole.leaves[request][order])
         torch.testing.assert_close(
@@ -246,23 +250,22 @@ def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_th
 
 
 def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:
-    scene = Scene.of(5, 3)
-    profile = wide_profile(scene.snapshot)
-    clean = scene.search(profile)
-    scene.context.states[~scene.context.mask] = 1e4
-    assert torch.equal(scene.search(profile).scores, clean.scores)
-    scene.context.mask[:] = False
-    assert not scene.search(profile).corrupt.any()
+    own = Engine.of("plain", "cpu")
+    states, mask = own.case.context.states, own.case.context.mask
+    clean = own.search(states)
+    states[~mask] = 1e4
+    assert torch.equal(own.search(states).scores, clean.scores)
+    mask[:] = False
+    assert not own.search(states).corrupt.any()
 
 
 def test_a_model_snapshot_profile_and_users_that_do_not_match_are_refused() -> None:
-    snapshot = snapshot_of([(0, 1)], (2, 3))
-    context = random_context(1, 3, D_CONTEXT, 0)
-    decoder = random_decoder(SMALL_DECODER, (2, 4), D_CONTEXT, 0)
-    with pytest.raises(ConfigError, match=r"\(2, 4\), the snapshot's are \(2, 3\)"):
-        search(decoder, context, snapshot, [{}], BeamProfile((1, 2), 2))
-    decoder = random_decoder(SMALL_DECODER, (2, 3), D_CONTEXT, 0)
-    with pytest.raises(ConfigError, match="3 steps, a SID has 2 tokens"):
-        search(decoder, context, snapshot, [{}], BeamProfile((1, 2, 2), 2))
-    with pytest.raises(ValueError, match="users: 2 rows, but the user context has 1 requests"):
-        search(decoder, context, snapshot, [{}, {}], BeamProfile((1, 2), 2))
+    snapshot, context = snapshot_of([(0, 1)], (2, 3)), random_context(1, 3, D_CONTEXT, 0)
+    for vocabulary, beams, users, error, message in (
+        ((2, 4), (1, 2), 1, ConfigError, r"\(2, 4\), the snapshot's are \(2, 3\)"),
+        ((2, 3), (1, 2, 2), 1, ConfigError, "3 steps, a SID has 2 tokens"),
+        ((2, 3), (1, 2), 2, ValueError, "users: 2 rows, but the user context has 1 requests"),
+    ):
+        decoder = random_decoder(SMALL_DECODER, vocabulary, D_CONTEXT, 0)
+        with pytest.raises(error, match=message):
+            search(decoder, context, snapshot, [{}] * users, BeamProfile(beams, 2))

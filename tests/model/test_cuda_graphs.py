@@ -16,7 +16,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.kernels import REFERENCE, AdmissionSlot, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
-from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.inputs import FeatureTensors, map_tensors
 from grace.model.definition.model import Model
 from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.generation import (
@@ -27,7 +27,6 @@ from grace.model.engine.generation import (
 )
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
-from support.op_cases import mapped
 
 
 @dataclass
@@ -135,7 +134,7 @@ def test_no_part_of_an_answer_changes_with_the_next_batch(cuda: FakeCuda) -> Non
     recorded = Recorded.of(cuda)
     index = recorded.index(1, MatcherMode.CD)
     first = recorded.answer(1, index)
-    before = mapped(first, torch.clone)
+    before = map_tensors(first, torch.clone)
     poisoned = make_batch(recorded.model, 2, 3, 4, CPU)
     with torch.inference_mode():
         for sequence in poisoned.features.sequences:

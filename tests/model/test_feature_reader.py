@@ -16,12 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError, RequestError
-from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
+from grace.model.definition.inputs import (
+    AGE_BUCKETS,
+    ModelInputs,
+    age_buckets,
+    named_tensors,
+)
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
 from support.encoder_cases import INTERFORMER, T5, random_features
-from support.op_cases import mapped
 from support.plain_inputs import (
     EventSequence,
     InputEncoder,
@@ -146,11 +150,9 @@ def test_the_inputs_of_a_batch_are_those_of_its_requests(spec: ModelSpec) -> Non
         (events,) = expected.sequences
         no_ages = torch.zeros_like(events.age_buckets)
         expected = replace(expected, sequences=(replace(events, age_buckets=no_ages),))
-    tensors: list[list[torch.Tensor]] = [[], []]
-    for inputs, found in zip((got, expected), tensors, strict=True):
-        mapped(inputs, lambda tensor, found=found: found.append(tensor) or tensor)  # type: ignore[misc]
-    assert len(tensors[0]) == len(tensors[1])
-    assert all(map(torch.equal, *tensors))
+    one, other = dict(named_tensors(got)), dict(named_tensors(expected))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 @examples(30)

@@ -10,6 +10,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
+from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
@@ -21,7 +22,6 @@ from grace.model.engine.generation import (
 )
 from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
-from support.op_cases import mapped
 
 CPU = torch.device("cpu")
 OPS = load_ops(CPU)
@@ -33,12 +33,12 @@ CONFIG = GenerationConfig(4, {"full": PROFILES[1]})
 def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> None:
     """It leaves the model as it is, and later changes of the model change no answer."""
     model = make_model(kind, CPU)
-    weights = mapped(tuple(model.state_dict().values()), torch.clone)
+    weights = map_tensors(tuple(model.state_dict().values()), torch.clone)
     fast = FastGeneration(model, OPS, EngineSettings(precision, 0))
     features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
     lookups = features.read([], 4).inputs
-    before, kept = features.compute(lookups), mapped(batch.features, torch.clone)
+    before, kept = features.compute(lookups), map_tensors(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()
     assert not expected.corrupt.any()

@@ -30,7 +30,6 @@ from grace.model.definition.spec import (
     InputSpec,
     InterFormerSpec,
     ModelSpec,
-    SequenceInput,
 )
 from support.encoder_cases import INTERFORMER, T5
 from support.in_process import invoke_grace
@@ -102,27 +101,6 @@ def test_the_size_of_tables_costs_no_operations_and_no_memory() -> None:
 @pytest.fixture(scope="module")
 def paper(repository: Path) -> Path:
     return repository / "configs" / "paper.yaml"
-
-
-def test_the_papers_configuration_is_the_papers(paper: Path) -> None:
-    config = load_model_config(paper)
-    spec, inputs = config.model, config.model.inputs
-    assert spec.vocab_sizes == (512,) * 4
-    decoder = spec.decoder
-    assert (decoder.layers, decoder.d_model, decoder.heads, decoder.d_head) == (3, 2048, 16, 128)
-    assert decoder.d_ff == 512
-    interformer = spec.encoder.interformer
-    assert interformer is not None
-    assert (interformer.blocks, interformer.d_model, interformer.context_tokens) == (3, 512, 128)
-    assert interformer.non_sequence_tokens == 32
-    sequences = [x.max_length for x in inputs.values() if isinstance(x, SequenceInput)]
-    assert sequences == [256, 128, 64]
-    bags = [x.hash_rows for x in inputs.values() if isinstance(x, BagInput)]
-    assert (bags, interformer.bag_dim) == ([1_000_000] * 20, 128)
-    assert config.generation.max_batch == 16
-    assert config.generation.default_profile == "full"
-    assert config.generation.profiles["full"] == BeamProfile((1, 512, 1024, 1024), 1024)
-    assert "reduced" in config.generation.profiles
 
 
 def test_the_papers_numbers_stand_beside_its_own_model_only(paper: Path) -> None:

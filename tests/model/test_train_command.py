@@ -16,6 +16,7 @@ from grace.model.checkpoints.checkpoint import checkpoint_id
 from grace.model.train.run import TrainingRun, train_model
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
+from support.training import evaluation_ends
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -152,11 +153,6 @@ def test_a_resumed_training_counts_only_its_own_steps(
     training_folder: Path, tmp_path: Path
 ) -> None:
     recipe, out = training_folder / "recipe.yaml", tmp_path / "out"
-
-    def evaluation_ends(what: str, *_: object) -> None:
-        if what == "evaluate":
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         train_model(TrainingRun(training_folder, out, recipe, steps=11), evaluation_ends)
     options = ("--config", recipe, "--steps", "11", "--device", "cpu", "--no-plot")

@@ -20,7 +20,7 @@ from grace.model.train.recipe import Recipe, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, TrainingRun, train_model
 from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
-from support.training import SMALL_RECIPE
+from support.training import SMALL_RECIPE, evaluation_ends, silent
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +40,6 @@ def recipe(
 @pytest.fixture(scope="module")
 def batches(training_log: Interactions, recipe: Recipe) -> HistoryBatches:
     return HistoryBatches(training_log, history_input(recipe.model))
-
-
-def silent(*_: object) -> None:
-    pass
 
 
 def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -> None:
@@ -204,10 +200,6 @@ def test_a_run_goes_on_by_itself_and_leaves_only_the_checkpoint(
     run = TrainingRun(training_folder, tmp_path / "out", recipe, steps=11)
     expected = train_model(replace(run, out=tmp_path / "whole"), silent)
     state = tmp_path / "out.partial"
-
-    def evaluation_ends(what: str, *_: object) -> None:
-        if what == "evaluate":
-            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         train_model(run, evaluation_ends)

@@ -12,14 +12,11 @@ from grace.kernels import device_named
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.run import TrainingRun, train_model
 from support.in_process import invoke_grace
+from support.training import evaluation_ends, silent
 
 pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
-
-
-def silent(*_: object) -> None:
-    pass
 
 
 def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_reads(
@@ -30,10 +27,6 @@ def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_r
     run = TrainingRun(training_folder, tmp_path / "whole", config, steps=60, device=CUDA)
     whole = train_model(run, silent)
     assert whole.final_loss < 0.6 * whole.losses[0]
-
-    def evaluation_ends(what: str, *_: object) -> None:
-        if what == "evaluate":
-            raise KeyboardInterrupt
 
     parts = replace(run, out=tmp_path / "parts")
     with pytest.raises(KeyboardInterrupt):

@@ -173,9 +173,8 @@ def test_a_failed_compilation_shows_the_compiler_s_error_and_keeps_the_old_libra
     assert not list((root / "out").rglob("*.partial"))
 
 
-def test_without_a_compiler_the_error_names_the_package_to_install(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_build_lacks_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without sources cannot be built, but its library can be used."""
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NativeError, match=r"no C\+\+ compiler found .* install one .*: g\+\+;"):
@@ -183,11 +182,6 @@ def test_without_a_compiler_the_error_names_the_package_to_install(
     monkeypatch.setenv("CXX", "no-such-compiler -m64")
     with pytest.raises(NativeError, match=r"^CXX=no-such-compiler -m64: no such compiler"):
         build(root / "out", root=root)
-
-
-def test_a_folder_without_sources_cannot_be_built_but_its_library_can_be_used(
-    root: Path,
-) -> None:
     shutil.rmtree(root / "src")
     assert source_digest(root) is None
     open_library(root / "out" / LIBRARY, source_digest(root))
@@ -225,30 +219,20 @@ def cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root / "cache" / "grace-serving" / "native"
 
 
-def test_a_package_that_can_be_written_contains_its_library(root: Path, cache: Path) -> None:
-    library = build(root=root)
-    assert library == built_library(root=root) == root / "_build" / LIBRARY
-    assert not cache.exists()
-
-
-def test_a_package_that_cannot_be_written_has_its_library_in_the_user_s_cache(
+def test_a_library_is_in_its_package_and_otherwise_in_the_user_s_cache(
     root: Path, cache: Path
 ) -> None:
-    (root / "_build").write_text("a file is in the way of the folder")
-    assert built_library(root=root) == root / "_build" / LIBRARY  # an error names this place
-    library = build(root=root)
-    assert library == built_library(root=root) == cache / str(source_digest(root)) / LIBRARY
-    open_library(library, source_digest(root))
-
-
-def test_the_cache_replaces_an_outdated_library_of_the_package(root: Path, cache: Path) -> None:
     own = build(root=root)
+    assert own == built_library(root=root) == root / "_build" / LIBRARY
+    assert not cache.exists()
     (root / "src" / "other.cpp").write_text("int other() { return 9; }\n")
     assert built_library(root=root) == own  # outdated, but there is no other
-    digest = source_digest(root)
-    cached = build(cache / str(digest), root=root)
-    assert built_library(root=root) == cached
-    open_library(cached, digest)
+    shutil.rmtree(root / "_build")
+    (root / "_build").write_text("a file is in the way of the folder")
+    assert built_library(root=root) == own  # an error names this place
+    cached = build(root=root)
+    assert cached == built_library(root=root) == cache / str(source_digest(root)) / LIBRARY
+    open_library(cached, source_digest(root))
 
 
 def test_the_cache_is_below_the_home_folder_unless_xdg_names_an_absolute_one(

@@ -8,6 +8,7 @@ import pytest
 
 from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
+from support.live_snapshots import LiveRoot
 from support.many_starts import ManyStarts
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
@@ -20,6 +21,12 @@ from support.serving_files import ServingFiles, write_serving_files
 def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
     """The tiny catalogue's snapshot and a tiny model, written once."""
     return write_serving_files(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture
+def live(serving_files: ServingFiles, tmp_path: Path) -> LiveRoot:
+    """A root of two versions, of which the first is published."""
+    return LiveRoot.write(tmp_path, serving_files)
 
 
 @pytest.fixture(scope="session")

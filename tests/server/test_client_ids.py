@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,16 @@ from grace.client import (
     AsyncClient,
     Client,
     Events,
-    InvalidCallError,
     RequestError,
     RetrieveResult,
     request_of,
 )
+from grace.client.request import message_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from grace.index.tables.item_numbers import IdMap
 from support.raw_tables import write_table
-from support.server_process import ServerProcess
+from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 from support.text_shop import advertiser, sku, write_map, write_text_shop
 
@@ -116,12 +115,27 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
         (
             {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
             True,
-            r"exclude\.advertiser\.ids: JSON has the API's numbers, not texts; pass ids of the",
+            r"exclude\.advertiser\.ids: '7': JSON has the API's numbers: write numbers",
         ),
         (
             {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
             True,
-            r"exclude_ads: JSON has the API's numbers, not texts",
+            r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
+        ),
+        (
+            {"request": {"exclude_ads": None, "excludeAds": [7, "8"]}},
+            True,
+            r"excludeAds: '8': JSON has",
+        ),
+        (
+            {"sequences": {"clicks": ["11", "22", "33", "44"]}},
+            False,
+            r"features\.sequences\.clicks\.sids\[0\]: '11': texts need the data folder: Client\(",
+        ),
+        (
+            {"sequences": {"clicks": Events([(1, 2), "33"])}},
+            False,
+            r"features\.sequences\.clicks\.sids\[1\]: '33': texts need the data folder",
         ),
         ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
         (
@@ -146,27 +160,12 @@ def test_a_text_that_has_no_number_is_refused_with_its_path(
         client.retrieve(**fields, timeout=TIMEOUT)
 
 
-def test_texts_of_digits_are_numbers_without_a_folder() -> None:
+def test_texts_of_digits_are_numbers_without_an_id_map(shop: Path) -> None:
     assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
+    json, number = ({"exclude": {"campaign": {"ids": [each]}}} for each in ("7", 7))
+    for ids in (None, DataIds(shop)):  # campaigns have no id map
+        assert message_of(json, ids) == message_of(number, ids)
     assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
-
-
-def test_an_unknown_name_is_refused_unless_the_caller_says_otherwise(
-    healthy_server: ServerProcess,
-) -> None:
-    with Client(healthy_server.address) as client:
-        with pytest.raises(InvalidCallError, match=r"advertizer: no such name"):
-            client.retrieve(exclude={"advertizer": 3}, timeout=TIMEOUT)
-        found = client.retrieve(exclude={"advertizer": 3}, strict=False, timeout=TIMEOUT)
-        assert found.ignored_names == ("advertizer",)
-        assert client.retrieve({"exclude": {"advertizer": {"ids": [3]}}}, timeout=TIMEOUT).ads
-
-
-def until_true(is_so: Callable[[], bool]) -> None:
-    ends = time.monotonic() + TIMEOUT
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.1)
 
 
 def test_a_map_that_a_build_changed_is_read_again(
@@ -184,9 +183,21 @@ def test_a_map_that_a_build_changed_is_read_again(
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [1, 2]}])
     assert ids.sid("newest") == (1, 2)
     write_table(shop / "sids.parquet", [{"item_id": "newest", "sid": [3, 4]}])
-    until_true(lambda: ids.sid("newest") == (3, 4))
+    wait_until(lambda: ids.sid("newest") == (3, 4), "the table is read again")
+    write_map(shop / "ids.parquet", {"newer": 7, "new": 8})
+    wait_until(
+        lambda: (ids.number("ad", "new"), ids.names("ad", [7])) == (8, ["newer"]),
+        "the map is read again",
+    )
+    write_map(shop / "ids.parquet", {"new": 7, "newer": 8})
+    wait_until(lambda: ids.number("ad", "newer") == 8, "it is read once more")
     (shop / "ids.parquet").rename(shop / "gone.parquet")
-    assert ids.number("ad", "newer") == 8
+    whole = (shop / "sids.parquet").read_bytes()
+    (shop / "sids.parquet").write_bytes(whole[: len(whole) // 2])  # a copy under way
+    ends = time.monotonic() + 1.5
+    while time.monotonic() < ends:
+        assert (ids.number("ad", "newer"), ids.sid("newest")) == (8, (3, 4))
+        time.sleep(0.1)
     for use in (lambda: ids.number("ad", "newest"), lambda: ids.names("ad", [9])):
         with pytest.raises(InputError, match=r"ids\.parquet: no such file; restore the id map, or"):
             use()

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +14,7 @@ import pytest
 from grace.client import AsyncClient, Client, Retry
 from grace.client.connection import FailedCall
 from grace.client.retry import Attempts, RetryBudget, is_worth_retrying
-from grace.configs.errors import CallError, InputError, InvalidCallError
-from support.faults import Faults
+from grace.configs.errors import CallError, InputError
 from support.known_server import REPLY, known_server
 from support.occupied import FAULTY_PLACES, occupied_engine
 from support.retrieve_calls import Caller, Counters, assert_counters_conserve
@@ -56,6 +55,31 @@ def occupied(server: ServerProcess, request: dict[str, Any]) -> Iterator[None]:
     caller.close()
 
 
+AttemptsOf = Callable[..., int]
+
+
+def of_threads(address: str, timeout: float = TIMEOUT, **settings: Any) -> int:
+    """Return the attempts of a call of a Client."""
+    with Client(address, **settings) as client:
+        return client.retrieve(timeout=timeout).attempts
+
+
+def of_tasks(address: str, timeout: float = TIMEOUT, **settings: Any) -> int:
+    """Return the attempts of a call of an AsyncClient."""
+
+    async def call() -> int:
+        async with AsyncClient(address, **settings) as client:
+            return (await client.retrieve(timeout=timeout)).attempts
+
+    return asyncio.run(call())
+
+
+@pytest.fixture(params=[of_threads, of_tasks], ids=["Client", "AsyncClient"])
+def attempts_of(request: pytest.FixtureRequest) -> AttemptsOf:
+    of: AttemptsOf = request.param
+    return of
+
+
 OTHERS = 2
 EXHAUSTED, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
 OVERLOADED = ("grace-reason", "overloaded")
@@ -79,28 +103,6 @@ def test_64_threads_of_one_client_wait_out_an_overload(
     assert attempts > 64
     seen = assert_counters_conserve(server, attempts + OTHERS, before)
     assert (seen.ok, set(seen.ends)) == (64 + OTHERS, {"OK", "queue_full"})
-
-
-def test_the_asyncio_client_waits_out_an_overload(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = faulty_server, serving_files.requests[0]
-    before = Counters.of(server)
-
-    async def call_all() -> int:
-        async with AsyncClient(server.address, retry=STUBBORN) as client:
-            with occupied(server, request):
-                calls = [
-                    asyncio.create_task(client.retrieve(request, timeout=TIMEOUT))
-                    for _ in range(FAULTY_PLACES + 5)
-                ]
-                while (Counters.of(server) - before).ends["queue_full"] < 5:
-                    await asyncio.sleep(0.001)
-            return sum(result.attempts for result in await asyncio.gather(*calls))
-
-    attempts = asyncio.run(call_all())
-    assert attempts >= FAULTY_PLACES + 5 + 5
-    assert_counters_conserve(server, attempts + OTHERS, before)
 
 
 def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
@@ -130,11 +132,11 @@ def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
     ],
 )
 def test_a_refusal_that_another_attempt_cannot_cure_is_reported_at_once(
-    code: grpc.StatusCode, trailers: tuple[tuple[str, str], ...]
+    attempts_of: AttemptsOf, code: grpc.StatusCode, trailers: tuple[tuple[str, str], ...]
 ) -> None:
     with refusing_server(1, code, *trailers) as (address, times):
-        with Client(address) as client, pytest.raises(CallError) as refused:
-            client.retrieve(timeout=8.0)
+        with pytest.raises(CallError) as refused:
+            attempts_of(address, timeout=8.0)
         assert (refused.value.code, refused.value.attempts, len(times)) == (code.name, 1, 1)
 
 
@@ -149,28 +151,16 @@ def test_a_refusal_that_another_attempt_cannot_cure_is_reported_at_once(
     ],
 )
 def test_what_may_pass_is_tried_again_unless_retries_are_off(
-    code: grpc.StatusCode, reason: str
+    attempts_of: AttemptsOf, code: grpc.StatusCode, reason: str
 ) -> None:
     trailers = (("grace-reason", reason),) if reason else ()
     with refusing_server(1, code, *trailers) as (address, times):
-        with Client(address) as client:
-            assert client.retrieve(timeout=TIMEOUT).attempts == 2
+        assert attempts_of(address) == 2
         times.clear()
-        with Client(address, retry=None) as client, pytest.raises(CallError) as refused:
-            client.retrieve(timeout=TIMEOUT)
+        with pytest.raises(CallError) as refused:
+            attempts_of(address, retry=None)
         assert (refused.value.code, refused.value.reason) == (code.name, reason)
         assert (refused.value.attempts, len(times)) == (1, 1)
-
-
-def test_an_invalid_request_is_one_call(healthy_server: ServerProcess) -> None:
-    before = Counters.of(healthy_server)
-    with (
-        Client(healthy_server.address, retry=STUBBORN) as client,
-        pytest.raises(InvalidCallError, match="profile: 'huge' is not a") as refused,
-    ):
-        client.retrieve(profile="huge", timeout=TIMEOUT)
-    assert refused.value.attempts == 1
-    assert_counters_conserve(healthy_server, 1, before)
 
 
 def test_many_refusals_end_the_retries_of_a_client() -> None:
@@ -202,56 +192,6 @@ def test_attempts_end_with_the_deadline_of_the_call(
     ):
         client.retrieve(request, timeout=seconds)
     assert time.monotonic() - begun < PATIENCE_SECONDS
-
-
-def test_a_restarted_server_loses_no_call_of_a_patient_client(
-    serving_files: ServingFiles,
-) -> None:
-    """The first server is asked to stop, the second is killed; calls go on all the time."""
-    request, stop = serving_files.requests[0], threading.Event()
-    attempts: list[int] = []
-
-    def keep_calling(client: Client) -> None:
-        while not stop.is_set():
-            attempts.append(client.retrieve(request, timeout=3 * TIMEOUT).attempts)
-
-    config = serving_files.write_config("first.yaml", listen={"linger_seconds": 0})
-    with ServerProcess(config) as server:
-        port = int(server.address.rpartition(":")[2])
-        listen = {"linger_seconds": 0, "port": port}
-        again = serving_files.write_config("again.yaml", listen=listen)
-        with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(3) as threads:
-            calls = [threads.submit(keep_calling, client) for _ in range(3)]
-            try:
-                server.wait_until(lambda: len(attempts) > 10, "there is load")
-                server.terminate()
-                assert server.wait() == 0
-                for _ in range(2):
-                    with ServerProcess(again) as server:
-                        served = len(attempts)
-                        server.wait_until(lambda: len(attempts) > served + 10, "calls go on")  # noqa: B023
-                with ServerProcess(again):
-                    stop.set()
-                    for call in calls:
-                        call.result()
-            finally:
-                stop.set()
-    assert max(attempts) > 1
-
-
-def test_a_server_that_starts_is_waited_for(serving_files: ServingFiles, faults: Faults) -> None:
-    config = serving_files.write_config("starting.yaml")
-    with faults.closed("input"), ServerProcess(config, faults=faults, ready=False) as server:
-        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
-        with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(1) as thread:
-            call = thread.submit(client.retrieve, timeout=TIMEOUT)
-            server.wait_until(
-                lambda: server.metric("grace_request_failures_total", reason="not_ready") > 1,
-                "the call has been refused twice",
-            )
-            (faults.folder / "input.closed").rename(faults.folder / "opened")
-            assert call.result().attempts > 2
-            (faults.folder / "opened").rename(faults.folder / "input.closed")
 
 
 def test_cancelling_a_task_cancels_its_call_and_its_retries(

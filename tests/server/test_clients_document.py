@@ -15,7 +15,7 @@ import pytest
 
 from grace.bench.fleet.certificates import Authority
 from grace.client.target import SERVICE_CONFIG
-from support.command import plain_environment, run_python
+from support.command import run_command, run_python
 from support.documents import the_file
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -125,16 +125,9 @@ def output(folder: Path, *command: str) -> str:
 
 
 def finished(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = plain_environment(GO111MODULE="off", GOFLAGS="")
     paths = filter(None, (str(folder), os.environ.get("GOPATH"), "/usr/share/gocode"))
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**environment, "GOPATH": ":".join(paths)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    go = {"GO111MODULE": "off", "GOFLAGS": "", "GOPATH": ":".join(paths)}
+    return run_command(*command, cwd=folder, env=go)
 
 
 def generate_stubs(folder: Path, language: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from grace.index.targeting.schema import load_schema
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.health import status
-from support.in_process import invoke_grace
+from support.in_process import complaint, invoke_grace, printed
 from support.oracle import RawAd
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
@@ -50,9 +50,7 @@ def reply_of(server: ServerProcess, files: ServingFiles) -> RetrieveResponse:
 
 
 def admin(server: ServerProcess, *arguments: str | Path) -> str:
-    done = invoke_grace("admin", *arguments, "--address", server.admin)
-    assert (done.exit_code, done.stderr) == (0, "")
-    return done.stdout
+    return printed("admin", *arguments, "--address", server.admin)
 
 
 def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
@@ -104,15 +102,12 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
     brand = ads[first].entities["advertiser"]
     write_map(shop / "advertisers.parquet", {"acme": brand})
     options = ("--request", file, "--exclude", "advertiser=acme", "--data", shop)
-    done = invoke_grace("retrieve", *options, "--address", server.address, "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    reply = json.loads(done.stdout)
+    reply = json.loads(printed("retrieve", *options, "--address", server.address, "--json"))
     assert reply["counts"]["ads_excluded"] > 0
     assert [each["item_id"] for each in reply["ads"]] == [*map(sku, map(int, reply["ad_ids"]))]
     assert all(ads[int(ad)].entities["advertiser"] != brand for ad in reply["ad_ids"])
-    done = invoke_grace("explain", "--ad", sku(first), *options, "--address", server.admin)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert f"\nadvertiser {brand} is acme\n" in done.stdout
+    shown = printed("explain", "--ad", sku(first), *options, "--address", server.admin)
+    assert f"\nadvertiser {brand} is acme\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -140,7 +135,5 @@ def test_an_id_that_has_no_number_changes_nothing(
     before = status(server).updates.sequence
     options = ["--data", str(shop)] if "DATA" in arguments else []
     given = [each for each in arguments if each != "DATA"]
-    done = invoke_grace("admin", *given, *options, "--address", server.admin)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert fault in done.stderr
+    assert fault in complaint("admin", *given, *options, "--address", server.admin)
     assert status(server).updates.sequence == before

@@ -1,20 +1,25 @@
-"""Entities of requests, and unknown names: through the stages, and on a real server."""
+"""Mode `exact`, entities of requests and unknown names, through the stages."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.index.builder import BuildSpec, build
 from grace.server.engine.serving_pair import ServingPair
-from support.oracle import RawAd, is_excluded, within_limits
-from support.retrieve_calls import Caller, message
-from support.server_process import ServerProcess
+from support.oracle import RawAd, eligible
 from support.serving_files import ServingFiles
-from support.stage_cases import answer, load_cpu_pair, raw_ads, replies_of, request_batch
-from support.update_calls import Updater, assert_only_missing
+from support.stage_cases import (
+    answer,
+    load_cpu_pair,
+    raw_ads,
+    replies_of,
+    request_batch,
+    stop,
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,27 +31,6 @@ def pair(serving_files: ServingFiles) -> ServingPair:
 @pytest.fixture(scope="module")
 def catalogue(serving_files: ServingFiles, pair: ServingPair) -> list[RawAd]:
     return raw_ads(serving_files.folder / "catalogue" / "ads.parquet", pair.snapshot.schema)
-
-
-@pytest.fixture
-def server(serving_files: ServingFiles, tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server that takes updates and has had none."""
-    config = serving_files.write_config("entities.yaml", state_dir=str(tmp_path / "state"))
-    with ServerProcess(config) as server:
-        yield server
-
-
-@pytest.fixture
-def updater(server: ServerProcess) -> Iterator[Updater]:
-    with Updater(server) as updater:
-        yield updater
-
-
-@pytest.fixture
-def caller(server: ServerProcess) -> Iterator[Caller]:
-    caller = Caller(server.address)
-    yield caller
-    caller.close()
 
 
 def test_entities_are_excluded_and_limited(
@@ -117,33 +101,57 @@ def test_a_strict_request_with_an_unknown_name_fails_alone(
     assert known in failure.error.text
 
 
-@pytest.mark.subprocess
-def test_an_advertiser_is_stopped_while_requests_exclude_and_limit_entities(
-    updater: Updater, caller: Caller, catalogue: list[RawAd], serving_files: ServingFiles
+def test_every_generated_sid_has_an_eligible_live_ad_and_stops_count_from_the_next_batch(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
 ) -> None:
-    """The reply without stops gives the order of the ads."""
-    ads = {ad.ad_id: ad for ad in catalogue}
+    rng, schema = np.random.default_rng(7), pair.snapshot.schema
+    ids = np.array([ad.ad_id for ad in catalogue])
+    for share in (0.0, 0.3, 0.9, 0.1, 0.0):
+        stopped = set(rng.choice(ids, int(share * len(ids)), replace=False).tolist())
+        stop(pair, stopped)
+        for request in serving_files.requests[:4]:
+            asked = {**request, "request_id": "r", "max_ads": 1000, "include_sids": True}
+            reply = replies_of(answer(request_batch(pair, [asked], 1)))["r"]
+            user = {name: given.get("values", []) for name, given in request["user"].items()}
+            useful = {
+                ad.sid for ad in catalogue if ad.ad_id not in stopped and eligible(schema, ad, user)
+            }
+            tokens, length = list(reply.sids.tokens), reply.sids.length
+            sids = {tuple(tokens[at : at + length]) for at in range(0, len(tokens), length)}
+            assert sids <= useful
+            assert len(sids) == min(reply.counts.sids_generated, len(useful)) > 0
+            assert not stopped.intersection(reply.ad_ids)
 
-    def reply(**fields: Any) -> RetrieveResponse:
-        request = message(serving_files.requests[0], max_ads=10_000, **fields)
-        return caller.call(request).response
 
-    before = [ads[ad_id] for ad_id in reply().ad_ids]
-    stop = {"advertiser": {before[0].entities["advertiser"]}}
-    of_advertiser = {ad.ad_id for ad in catalogue if is_excluded(ad, stop)}
-    assert updater.apply(1, stop=stop).ads_stopped == len(of_advertiser) > 0
-    left = [ads[ad_id] for ad_id in reply().ad_ids]
-    assert_only_missing([ad.ad_id for ad in left], [ad.ad_id for ad in before], of_advertiser)
-    exclude = {"campaign": {next(of for ad in left if (of := ad.entities.get("campaign")))}}
+def test_with_stops_the_replies_are_those_of_a_catalogue_without_the_ads(
+    pair: ServingPair, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    folder = serving_files.folder / "catalogue"
+    ads = pq.read_table(folder / "ads.parquet")
+    stopped = set(ads["ad_id"].to_pylist()[::3])
+    kept = tmp_path / "kept.parquet"
+    pq.write_table(ads.take([at for at in range(len(ads)) if at % 3]), kept)
+    spec = BuildSpec((kept,), folder / "targeting.yaml", tmp_path / "snapshots", version=1)
+    build(spec, lambda step, done, total: None)
+    smaller = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
+    requests = [
+        {**request, "request_id": f"r{place}", "include_sids": True}
+        for place, request in enumerate(serving_files.requests[:4])
+    ]
+    expected = replies_of(answer(request_batch(smaller, requests, 4)))
+    stop(pair, stopped)
+    got = replies_of(answer(request_batch(pair, requests, 4)))
+    stop(pair, ())
+    for name, reply in expected.items():
+        assert list(got[name].ad_ids) == list(reply.ad_ids)
+        assert list(got[name].sids.tokens) == list(reply.sids.tokens)
+        assert list(got[name].scores) == pytest.approx(list(reply.scores))
 
-    kept = [ad for ad in left if not is_excluded(ad, exclude)]
-    at_most = {"advertiser": 1}
-    limited = within_limits(kept, at_most, 10_000)
-    got = reply(exclude={"campaign": {"ids": [*exclude["campaign"]]}}, at_most=at_most)
-    assert list(got.ad_ids) == [kept[place].ad_id for place in limited.places]
-    assert got.counts.ads_stopped <= len(of_advertiser)
-    assert got.counts.ads_excluded == len(left) - len(kept) > 0
-    assert got.counts.ads_limited == limited.left_out > 0
-    assert got.counts.ads_matched == len(kept)
-    updater.apply(2, resume=stop)
-    assert list(reply().ad_ids) == [ad.ad_id for ad in before]
+
+def test_the_status_says_what_the_masks_take(pair: ServingPair) -> None:
+    facts, lists = pair.eligibility, pair.snapshot.exact
+    assert lists is not None
+    masks_of_nodes = 2 * pair.snapshot.trie.num_nodes
+    assert facts.eligibility_mask_bytes > 3 * masks_of_nodes
+    assert facts.eligibility_list_bytes > lists.leaf_rules.nbytes + lists.leaf_offsets.nbytes
+    assert facts.eligibility_ms > 0

@@ -269,16 +269,6 @@ def test_an_ad_resumed_after_the_masks_were_made_is_still_explained(explainer: E
         assert explainer.explain(ad.ad_id, read(request)).outcome != Outcome.OUTCOME_STOPPED
 
 
-def test_a_wrong_request_has_retrieve_s_error(explainer: Explainer) -> None:
-    wrong = {"features": {"sequences": {"clicks": {"sids": [9, 9, 9]}}}}
-    request = read(explainer.scene.request(np.random.default_rng(7), 1) | wrong)
-    (failure,) = STAGES.input(explainer.scene.batch(request)).failures
-    with pytest.raises(ServiceError) as refused:
-        explainer.explain(1, request)
-    assert refused.value.reason == "invalid_field"
-    assert refused.value.text == failure.error.text
-
-
 @pytest.mark.parametrize("part", range(3))
 def test_no_further_part_begins_once_no_caller_waits(explainer: Explainer, part: int) -> None:
     request = explainer.scene.request(np.random.default_rng(8), 1) | {"profile": "full"}

@@ -15,7 +15,6 @@ from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.feature_stage import PlainStage
 from grace.model.engine.generation import EngineSettings, FastGeneration, PlainGeneration
 from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
-from grace.server.stages.stages import STAGES
 from support.fast_serving import (
     CPU,
     MEMO_BYTES,
@@ -32,6 +31,7 @@ from support.stage_cases import GENERATION, answer, replies_of, request_batch
 
 GPU = torch.device("cuda:0")
 gpu = pytest.mark.gpu
+EAGER_OR_RECORDED = [CPU, pytest.param(GPU, marks=gpu, id="recorded on a GPU")]
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def plain(serving_files: ServingFiles) -> TwoPairs:
     return plain_pairs(serving_files)
 
 
-@pytest.fixture(scope="module")
-def fast(serving_files: ServingFiles) -> TwoPairs:
-    return fast_cpu_pairs(serving_files)
+@pytest.fixture(scope="module", params=EAGER_OR_RECORDED)
+def fast(serving_files: ServingFiles, request: pytest.FixtureRequest) -> TwoPairs:
+    return fast_pairs(serving_files, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,8 @@ def demo_files(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Se
     return ServingFiles(folder, snapshots, repository / "model" / "demo", read, requests)
 
 
-@pytest.fixture(scope="module")
-def captured(serving_files: ServingFiles) -> TwoPairs:
-    return captured_pairs(serving_files, "fp32")
+def fast_pairs(files: ServingFiles, device: torch.device) -> TwoPairs:
+    return fast_cpu_pairs(files) if device == CPU else captured_pairs(files, "fp32")
 
 
 def test_a_cpu_serves_the_definition_in_float32(plain: TwoPairs) -> None:
@@ -135,8 +134,9 @@ def expected_replies(
 
 
 def assert_answers_of_alternating_snapshots(
-    plain: TwoPairs, quick: TwoPairs, serving_files: ServingFiles, device: torch.device
+    plain: TwoPairs, quick: TwoPairs, serving_files: ServingFiles
 ) -> None:
+    device = quick.first.device
     count, turns = (41, 3) if device.type == "cuda" else (11, 1)
     expected = expected_replies(plain, serving_files, count)
     asked = [
@@ -154,7 +154,15 @@ def assert_answers_of_alternating_snapshots(
 def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
     plain: TwoPairs, fast: TwoPairs, serving_files: ServingFiles
 ) -> None:
-    assert_answers_of_alternating_snapshots(plain, fast, serving_files, CPU)
+    assert_answers_of_alternating_snapshots(plain, fast, serving_files)
+
+
+@pytest.mark.parametrize("device", EAGER_OR_RECORDED)
+def test_the_fast_engine_answers_for_the_trained_model_as_well(
+    demo_files: ServingFiles, device: torch.device
+) -> None:
+    quick = fast_pairs(demo_files, device)
+    assert_answers_of_alternating_snapshots(plain_pairs(demo_files), quick, demo_files)
 
 
 @pytest.mark.parametrize(
@@ -177,50 +185,14 @@ def test_a_precision_that_a_cpu_does_not_have_is_refused(setting: str) -> None:
 
 
 @gpu
-def test_the_graphs_of_a_gpu_are_reported(captured: TwoPairs) -> None:
+def test_the_graphs_of_a_gpu_are_reported(serving_files: ServingFiles) -> None:
+    captured = fast_pairs(serving_files, GPU)
     engine = captured.first.model.engine
     assert engine.precision == "fp32"
     assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)
     assert 0 < engine.memo_bytes <= MEMO_BYTES
     assert engine.capture_seconds > 0
     assert captured.second.model is captured.first.model
-
-
-@gpu
-@pytest.mark.parametrize("profile", GENERATION.profiles)
-@pytest.mark.parametrize("bucket", GENERATION.batch_buckets, ids=lambda n: f"bucket={n}")
-def test_recorded_generation_gives_the_plain_one_s_replies(
-    plain: TwoPairs, captured: TwoPairs, serving_files: ServingFiles, bucket: int, profile: str
-) -> None:
-    requests = [
-        whole(request, f"r{number}", profile)
-        for number, request in enumerate(serving_files.requests[: max(1, bucket - 1)])
-    ]
-    batch = request_batch(captured.first, requests, bucket, profile)
-    generated = STAGES.generate(STAGES.features(STAGES.input(batch)))
-    torch.cuda.synchronize()
-    got = replies_of(STAGES.post(generated, ()))
-    expected = replies_of(answer(request_batch(plain.first, requests, bucket, profile)))
-    for name, reply in expected.items():
-        assert_same_answers(got[name], reply)
-
-
-@gpu
-def test_recorded_batches_of_two_snapshots_in_turn_get_their_own_answers(
-    plain: TwoPairs, captured: TwoPairs, serving_files: ServingFiles
-) -> None:
-    assert_answers_of_alternating_snapshots(plain, captured, serving_files, GPU)
-
-
-def test_the_fast_engine_answers_for_the_trained_model_as_well(demo_files: ServingFiles) -> None:
-    plain, fast = plain_pairs(demo_files), fast_cpu_pairs(demo_files)
-    assert_answers_of_alternating_snapshots(plain, fast, demo_files, CPU)
-
-
-@gpu
-def test_the_recorded_trained_model_answers_as_on_a_cpu(demo_files: ServingFiles) -> None:
-    quick = captured_pairs(demo_files, "fp32")
-    assert_answers_of_alternating_snapshots(plain_pairs(demo_files), quick, demo_files, GPU)
 
 
 @gpu

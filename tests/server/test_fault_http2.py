@@ -16,7 +16,7 @@ from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
-MANY = 1500
+EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(1500, marks=pytest.mark.soak)])
 MOST_BODY_BYTES = WINDOW_BYTES // 2
 """The window also has room for the good call on the connection."""
 
@@ -62,26 +62,9 @@ def bodies(good: bytes) -> st.SearchStrategy[bytes]:
     return some.map(lambda body: body[:MOST_BODY_BYTES])
 
 
-def check_body(good: Good, body: bytes) -> None:
-    with RawHttp2(good.server.address) as connection:
-        # Do not wait for this call to end. If it has no whole message, gRPC resets it only after
-        # a later call.
-        connection.call(sent=body)
-        connection.call(sent=framed(good.request))
-        assert connection.read_end() == 0
-    good.still_answered()
-
-
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
     return head + stream.to_bytes(4, "big") + payload
-
-
-def check_frames(good: Good, sent: bytes) -> None:
-    with RawHttp2(good.server.address) as connection:
-        connection.call(sent=framed(good.request))
-        connection.send_bytes(sent)
-        good.still_answered()
 
 
 STREAMS = st.integers(0, 5) | st.integers(0, 2**32 - 1)
@@ -89,31 +72,30 @@ FRAMES = st.builds(frame, st.integers(0, 12), st.integers(0, 255), STREAMS, st.b
 SENT = st.lists(FRAMES | st.binary(max_size=40), min_size=1, max_size=9).map(b"".join)
 
 
-@settings(max_examples=15)
-@given(data=st.data())
-def test_a_body_that_is_not_one_message_fails_its_call_alone(
-    good: Good, data: st.DataObject
-) -> None:
-    check_body(good, data.draw(bodies(good.request)))
+@EXAMPLES
+def test_a_body_that_is_not_one_message_fails_its_call_alone(good: Good, examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(body=bodies(good.request))
+    def check(body: bytes) -> None:
+        with RawHttp2(good.server.address) as connection:
+            # Do not wait for this call to end. If it has no whole message, gRPC resets it only
+            # after a later call.
+            connection.call(sent=body)
+            connection.call(sent=framed(good.request))
+            assert connection.read_end() == 0
+        good.still_answered()
+
+    check()
 
 
-@settings(max_examples=15)
-@given(sent=SENT)
-def test_frames_of_any_content_fail_their_connection_alone(good: Good, sent: bytes) -> None:
-    check_frames(good, sent)
+@EXAMPLES
+def test_frames_of_any_content_fail_their_connection_alone(good: Good, examples: int) -> None:
+    @settings(max_examples=examples)
+    @given(sent=SENT)
+    def check(sent: bytes) -> None:
+        with RawHttp2(good.server.address) as connection:
+            connection.call(sent=framed(good.request))
+            connection.send_bytes(sent)
+            good.still_answered()
 
-
-@pytest.mark.soak
-@settings(max_examples=MANY)
-@given(data=st.data())
-def test_many_bodies_that_are_not_one_message_fail_their_calls_alone(
-    good: Good, data: st.DataObject
-) -> None:
-    check_body(good, data.draw(bodies(good.request)))
-
-
-@pytest.mark.soak
-@settings(max_examples=MANY)
-@given(sent=SENT)
-def test_many_frames_of_any_content_fail_their_connections_alone(good: Good, sent: bytes) -> None:
-    check_frames(good, sent)
+    check()

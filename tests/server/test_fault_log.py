@@ -1,5 +1,6 @@
-"""A log that is not read loses lines, but no call, and does not keep the server from its end."""
+"""Callers who give up, and a log that is not read: no call is lost, and the server can end."""
 
+import json
 import signal
 import socket
 from collections.abc import Callable
@@ -10,7 +11,8 @@ import pytest
 from support.faults import Faults
 from support.health import health
 from support.occupied import occupied_engine, start_waiting
-from support.retrieve_calls import Caller, message
+from support.retrieve_calls import Caller, Counters, give_up, message
+from support.served import front_ends
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
 
@@ -78,3 +80,48 @@ def test_a_server_whose_log_is_stuck_ends_at_once_at_a_second_signal(
                 assert cut.outcome().code is grpc.StatusCode.UNAVAILABLE
         assert server.wait() == 1
         caller.close()
+
+
+@front_ends
+def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_counted_once(
+    serving_files: ServingFiles, front_ends: int
+) -> None:
+    request = message(serving_files.requests[0])
+    config = serving_files.write_config(
+        f"cancelled-{front_ends}.yaml", listen={"front_ends": front_ends}, logs={"requests": False}
+    )
+    with ServerProcess(config) as server:
+        caller, before = Caller(server.address), len(server.lines)
+        give_up(caller, request, 600)
+        assert caller.call(request).ok
+        wait_until(lambda: server.metric("grace_open_calls") == 0, "no call stays open")
+        counted = Counters.of(server)
+        assert caller.ends["OK"] <= counted.ok
+        assert counted.calls == counted.ok + counted.failures <= caller.sent
+        caller.close()
+        server.terminate()
+        assert server.wait() == 0
+    lines = server.lines[before:]
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+    assert len(lines) < 20
+
+
+@front_ends
+def test_a_server_whose_log_is_not_read_outlives_cancelled_calls(
+    serving_files: ServingFiles, front_ends: int
+) -> None:
+    request = message(serving_files.requests[0])
+    config = serving_files.write_config(
+        f"unread-{front_ends}.yaml", listen={"front_ends": front_ends}
+    )
+    with ServerProcess(config) as server:
+        caller = Caller(server.address)
+        with server.unread_log() as unread_bytes:
+            give_up(caller, request, 600)
+            assert unread_bytes() > 0
+            assert caller.call(request).ok
+            assert health(server) == "SERVING"
+            server.terminate()
+            wait_until(lambda: not server.running, "it ends")
+        caller.close()
+        assert server.wait() == 0

@@ -1,6 +1,7 @@
-"""A stage that fails fails its batch; a stage that dies takes the server with it, never garbage."""
+"""A full queue refuses calls. A stage that fails fails its batch; one that dies ends the server."""
 
 import re
+from contextlib import ExitStack
 
 import grpc
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch, healthz
-from support.occupied import occupied_engine, start_waiting
+from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
 from support.retrieve_calls import Caller, Outcome, counted_calls, logged_ends, message
 from support.served import front_ends
 from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
@@ -80,27 +81,30 @@ def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
     assert "bad0" not in server.faults.reached("features")
 
 
-def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
-    serving_files: ServingFiles, faults: Faults
+@pytest.mark.parametrize("stage", ["post", "generate"], ids=["it dies", "it hangs"])
+def test_a_stage_that_dies_or_hangs_ends_the_server_and_every_call_wherever_it_is(
+    serving_files: ServingFiles, faults: Faults, stage: StageName
 ) -> None:
-    stage: StageName = "post"
-    request = serving_files.requests[0]
+    hangs = stage == "generate"
     config = serving_files.write_config(
-        "death.yaml", listen={"front_ends": 2}, logs={"requests": False}
+        f"{stage}.yaml",
+        listen={"front_ends": 0 if hangs else 2},
+        batching={"hang_seconds": 1.0 if hangs else 60.0},
+        logs={"requests": False},
     )
-    with ServerProcess(config, faults=faults) as server:
+    with ServerProcess(config, faults=faults) as server, HealthWatch(server) as watch:
         caller = Caller(server.address)
-        with HealthWatch(server) as watch:
-            server.wait_until(lambda: watch.seen == ["SERVING"], "health is watched")
-            with faults.dies(stage, MARK):
-                with faults.closed(stage):
-                    calls = [
-                        caller.start(message(request, request_id=f"lost{i}")) for i in range(9)
-                    ]
-                    server.wait_until(
-                        lambda: server.metric("grace_inflight_requests") == 9, "nine are in flight"
-                    )
-                outcomes = [call.outcome() for call in calls]
+        server.wait_until(lambda: watch.seen == ["SERVING"], "health is watched")
+        with faults.dies(stage, MARK), ExitStack() as closed:
+            closed.enter_context(faults.closed(stage))
+            request = serving_files.requests[0]
+            calls = [caller.start(message(request, request_id=f"lost{i}")) for i in range(9)]
+            server.wait_until(
+                lambda: hangs or server.metric("grace_inflight_requests") == 9, "nine are in flight"
+            )
+            if not hangs:
+                closed.close()
+            outcomes = [call.outcome() for call in calls]
             assert server.wait() == 1
             assert watch.not_serving.wait(PATIENCE_SECONDS)
         caller.close()
@@ -111,32 +115,11 @@ def test_a_dead_stage_ends_the_server_and_every_call_wherever_it_is(
     names = {entry["request_id"] for entry in server.log("request")}
     assert names == {f"lost{i}" for i in range(9)}
     (death,) = server.log("stage_died")
-    assert death["stage"] == stage
+    assert (death["stage"], "at no known place" in death["places"]) == (stage, False)
+    assert {*death["requests"]} <= names
     assert death["requests"]
-    assert set(death["requests"]) <= names
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
     assert MARK not in "".join(server.lines) + "".join(map(caller_sees, outcomes))
-
-
-def test_a_stage_that_hangs_ends_the_server_as_a_dead_one_does(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    request = serving_files.requests[0]
-    config = serving_files.write_config("hang.yaml", batching={"hang_seconds": 1.0})
-    with (
-        ServerProcess(config, faults=faults) as server,
-        HealthWatch(server) as watch,
-        faults.closed("generate"),
-    ):
-        caller = Caller(server.address)
-        outcome = caller.call(message(request, request_id="hanging"))
-        assert (outcome.code, outcome.reason) == (grpc.StatusCode.INTERNAL, "stage_died")
-        assert watch.not_serving.wait(PATIENCE_SECONDS)
-        assert server.wait() == 1
-        caller.close()
-    (died,) = server.log("stage_died")
-    assert (died["stage"], died["requests"]) == ("generate", ["hanging"])
-    assert (died["error"], "at no known place" in died["places"]) == ("TimeoutError", False)
 
 
 def test_a_server_whose_event_loop_stands_still_says_so_until_it_runs_again(
@@ -165,3 +148,46 @@ def test_a_server_whose_event_loop_hangs_ends_and_the_log_has_the_place(
         assert watch.not_serving.wait(PATIENCE_SECONDS)
     (hang,) = server.log("loop_hangs")
     assert "faults.py" in hang["places"]
+
+
+def test_of_k_requests_too_many_exactly_k_are_refused_at_once(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, request = faulty_server, serving_files.requests[0]
+    before = server.metric("grace_shed_total", priority="NORMAL")
+    with counted_calls(server) as caller:
+        with occupied_engine(server, caller, request) as taken:
+            # The engine stands still: only a refusal can end these.
+            burst = [caller.start(message(request)) for _ in range(FAULTY_PLACES + 11)]
+            server.wait_until(lambda: sum(call.done for call in burst) == 11, "11 are refused")
+            late = [caller.call(message(request, request_id="late")) for _ in range(3)]
+            assert not any(call.done for call in taken)
+        outcomes = [call.outcome() for call in burst]
+        refused = [*late, *(outcome for outcome in outcomes if not outcome.ok)]
+        assert len(refused) == 3 + 11
+        for outcome in refused:
+            assert outcome.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert outcome.reason == "queue_full"
+            assert int(outcome.trailers["grpc-retry-pushback-ms"]) >= 1
+        assert all(call.outcome().ok for call in taken)
+        assert "late" not in server.faults.reached("input")
+    assert server.metric("grace_shed_total", priority="NORMAL") == before + 3 + 11
+
+
+def test_a_call_of_a_second_connection_finds_a_place_and_goes_before_the_burst_of_the_first(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, request = faulty_server, serving_files.requests[0]
+    names = [f"burst {number}" for number in range(FAULTY_PLACES)]
+    with counted_calls(server) as caller:
+        modest = Caller(server.address)
+        with occupied_engine(server, caller, request):
+            burst = start_waiting(server, caller, request, *names)
+            single = modest.start(message(request, request_id="single"))
+            assert burst[-1].outcome().reason == "displaced"
+        assert single.outcome().ok
+        assert all(call.outcome().ok for call in burst[:-1])
+        next_batch = server.faults.batches("input")[2]
+        assert "single" in next_batch[:2]
+        caller.sent += modest.sent
+        modest.close()

@@ -1,27 +1,24 @@
-"""Readiness, and what a server reports about itself. test_start_up.py has its start,
-test_fault_shutdown.py its end.
-"""
+"""Readiness, what a server reports about itself, and its end. test_start_up.py has its start."""
 
 import sys
+from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from grace.client import Client
 from grace.proto.retrieval_pb2 import GetStatusResponse, SetLogLevelRequest, SetLogLevelResponse
 from support.faults import Faults
 from support.health import HealthWatch, health, status
-from support.retrieve_calls import Caller, message
+from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess, server_script
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
-
-HEALTH, REFLECTION = "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"
 
 
 def services_by_reflection(address: str) -> list[str]:
@@ -30,20 +27,6 @@ def services_by_reflection(address: str) -> list[str]:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
         (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
     return [service.name for service in reply.list_services_response.service]
-
-
-def health_code(address: str, service: str) -> grpc.StatusCode:
-    """Return the code with which a health check of a service fails; OK if it says SERVING."""
-    with grpc.insecure_channel(address) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        try:
-            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
-        except grpc.RpcError as error:
-            code = error.code()
-            assert isinstance(code, grpc.StatusCode)
-            return code
-    assert reply.status == health_pb2.HealthCheckResponse.SERVING
-    return grpc.StatusCode.OK
 
 
 def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
@@ -121,17 +104,6 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
 
 
-def test_each_address_has_the_health_of_its_own_service(healthy_server: ServerProcess) -> None:
-    server = healthy_server
-    for address, own, other in (
-        (server.address, "grace.v1.AdsRetrieval", "grace.v1.Admin"),
-        (server.admin, "grace.v1.Admin", "grace.v1.AdsRetrieval"),
-    ):
-        assert health_code(address, "") is grpc.StatusCode.OK
-        assert health_code(address, own) is grpc.StatusCode.OK
-        assert health_code(address, other) is grpc.StatusCode.NOT_FOUND
-
-
 def test_clients_cannot_reach_the_admin_service(healthy_server: ServerProcess) -> None:
     with grpc.insecure_channel(healthy_server.address) as channel:
         call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
@@ -193,3 +165,48 @@ def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
             change("loud")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "'loud' is not a level; give one of debug, info" in str(refused.value.details())
+
+
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("loading.yaml")
+    with (
+        faults.closed("input"),
+        ServerProcess(config, faults=faults, ready=False) as server,
+    ):
+        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
+        assert health(server) == health(server, "") == "NOT_SERVING"
+        with counted_calls(server) as caller:
+            early = caller.call(message(serving_files.requests[0]))
+            assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
+        server.terminate()
+        assert server.wait() == 0
+    assert not server.log("ready")
+
+
+STAGES = ("grace-input", "grace-features", "grace-generate", "grace-post")
+OTHERS = (
+    "grace-loop",
+    "grace-log",
+    "grace-metrics",
+    "grace-match",
+)  # a match thread less than post
+
+
+def names_of(pid: int) -> Counter[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter((task / "comm").read_text().strip() for task in tasks)
+
+
+def test_every_thread_that_matters_has_its_name(healthy_server: ServerProcess) -> None:
+    pid = healthy_server.pid
+    names = names_of(pid)
+    expected = dict.fromkeys((*STAGES, *OTHERS), 1)
+    assert {name: names[name] for name in expected} == expected, names
+    assert Path(f"/proc/{pid}/comm").read_text().strip() == "grace-loop"
+    relay_names = [names_of(relay)["grace-relay"] for relay in healthy_server.children]
+    assert relay_names == [1] * status(healthy_server).front_ends

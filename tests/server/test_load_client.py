@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from grace.bench.load import sweep
 from grace.bench.load.ghz import read_summary
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
+from support.command import run_command
 from support.ghz_stand_in import installed_ghz
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
@@ -47,7 +47,7 @@ def test_the_client_and_the_server_count_the_same_calls(
     command = [sys.executable, "-m", "grace.bench.load", "--address", healthy_server.address]
     command += ["--data", str(data), "--rate", "63", "--seconds", "1", "--out", str(out)]
     command += ["--connections", "3"]  # the requests that warm them up are good
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_command(*command)
     result = json.loads(out.read_text())
     own = result["grace"]
     # On a busy machine the client may have been the limit; it must then have said so.
@@ -143,13 +143,8 @@ def test_without_matplotlib_one_line_names_the_remedy(program: str, tmp_path: Pa
     absent = tmp_path / "matplotlib" / "__init__.py"
     absent.parent.mkdir()
     absent.write_text("raise ModuleNotFoundError('as if absent', name='matplotlib')")
-    done = subprocess.run(
-        [sys.executable, "-m", f"grace.bench.{program}", "out"],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    program = f"grace.bench.{program}"
+    done = run_command(sys.executable, "-m", program, "out", env={"PYTHONPATH": str(tmp_path)})
     assert done.returncode == 1
     remedy = install_command("plots")
     assert done.stderr == f"error: the pictures need matplotlib: {remedy}\n"

@@ -29,8 +29,8 @@ from support.health import HealthWatch, status
 from support.occupied import occupied_engine
 from support.raw_http2 import RawHttp2
 from support.retrieve_calls import Caller, message
-from support.served import METHOD, Service, served, until
-from support.server_process import PATIENCE_SECONDS, ServerProcess, wait_until
+from support.served import METHOD, Service, serving, until
+from support.server_process import PATIENCE_SECONDS, ServerProcess, children_of, wait_until
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -63,8 +63,7 @@ FAULTY = IMPORTS + RAISES.format(fault='KeyError("marker-4711")') + MAIN
 
 
 def relays_of(pid: int) -> list[int]:
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    commands = {int(child): Path(f"/proc/{child}/cmdline").read_bytes() for child in children}
+    commands = {child: Path(f"/proc/{child}/cmdline").read_bytes() for child in children_of(pid)}
     return [
         child
         for child, command in commands.items()
@@ -261,12 +260,12 @@ def test_no_relay_survives_its_server_however_that_ends(
 
 
 def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begun() -> None:
-    def signal_all() -> None:
-        for relay in relays_of(os.getpid()):
-            os.kill(relay, signal.SIGTERM)
-            os.kill(relay, signal.SIGINT)
-
     async def use(relays: Relays, service: Service) -> None:
+        def signal_all() -> None:
+            for relay in relays_of(os.getpid()):
+                os.kill(relay, signal.SIGTERM)
+                os.kill(relay, signal.SIGINT)
+
         opening = asyncio.create_task(relays.open("listen", "127.0.0.1", 0))
         while not opening.done():
             signal_all()
@@ -359,25 +358,25 @@ def test_a_fault_in_a_relay_is_a_line_of_the_server_s_log_without_its_words(
     assert not any("4711" in str(vars(record)) for record in caplog.records)
 
 
-def test_a_call_that_is_given_up_at_any_moment_is_withdrawn_and_counted_once() -> None:
-    async def use(service: Service, retrieve: Any) -> None:
-        service.pipeline.answers = False
-        given_up = retrieve(b"", timeout=1.0)
-        await until(lambda: len(service.pipeline.taken) == 1)
-        deadline = service.pipeline.taken[0].deadline
-        assert deadline < perf_counter() + 1.5
-        assert await given_up.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-        await until(lambda: len(service.pipeline.cancelled) == 1)
-        service.pipeline.answer()  # to no one
-        for turn in range(1, 64):
-            call = retrieve(b"")
-            await until(lambda: bool(service.pipeline.taken))
-            call.cancel()
-            await asyncio.sleep(0.0001 * (turn % 7))  # the answer and the end may cross
-            service.pipeline.answer()
-            await until(lambda: not service.state.open_calls)
-        assert sum(ends(service)) == 64
-        service.pipeline.answers = True
-        assert RetrieveResponse.FromString(await retrieve(request_of("r7"))).request_id == "r7"
-
-    served(use, front_ends=1)
+@serving(front_ends=1)
+async def test_a_call_that_is_given_up_at_any_moment_is_withdrawn_and_counted_once(
+    service: Service,
+) -> None:
+    service.pipeline.answers = False
+    given_up = service.retrieve(b"", timeout=1.0)
+    await until(lambda: len(service.pipeline.taken) == 1)
+    deadline = service.pipeline.taken[0].deadline
+    assert deadline < perf_counter() + 1.5
+    assert await given_up.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await until(lambda: len(service.pipeline.cancelled) == 1)
+    service.pipeline.answer()  # to no one
+    for turn in range(1, 64):
+        call = service.retrieve(b"")
+        await until(lambda: bool(service.pipeline.taken))
+        call.cancel()
+        await asyncio.sleep(0.0001 * (turn % 7))  # the answer and the end may cross
+        service.pipeline.answer()
+        await until(lambda: not service.state.open_calls)
+    assert sum(ends(service)) == 64
+    service.pipeline.answers = True
+    assert RetrieveResponse.FromString(await service.retrieve(request_of("r7"))).request_id == "r7"

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.index.targeting.schema import load_schema
-from support.in_process import invoke_grace
+from support.in_process import complaint, invoke_grace, printed
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
@@ -32,24 +32,21 @@ def requests(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFacto
 
 def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Path) -> None:
     arguments = ("--request", requests, "--line", "3", "--max-ads", "7", "--sids")
-    done = invoke_grace("retrieve", "--address", address, *arguments)
-    assert (done.exit_code, done.stderr) == (0, "")
+    shown = printed("retrieve", "--address", address, *arguments)
     ad = r"^ +(\d+) +(-\d+\.\d{3}) +([\d.e-]+) +(\d+ \d+ \d+ \d+) +$"
-    rows = re.findall(ad, done.stdout, re.MULTILINE)
+    rows = re.findall(ad, shown, re.MULTILINE)
     assert len(rows) == 7
     for _ad_id, score, probability, _sid in rows:
         assert float(probability) == pytest.approx(math.exp(float(score)), rel=0.01)
-    assert "16 SIDs generated with profile full" in done.stdout
-    assert "7 returned, cut by max_ads" in done.stdout
-    assert re.search(r"^snapshot \d+, checkpoint \S+$", done.stdout, re.MULTILINE)
+    assert "16 SIDs generated with profile full" in shown
+    assert "7 returned, cut by max_ads" in shown
+    assert re.search(r"^snapshot \d+, checkpoint \S+$", shown, re.MULTILINE)
     stages = r"queue [\d.]+, input [\d.]+, features [\d.]+, generate [\d.]+, post [\d.]+ ms$"
-    assert re.search(rf"^[\d.]+ ms; of it on the server: {stages}", done.stdout, re.MULTILINE)
+    assert re.search(rf"^[\d.]+ ms; of it on the server: {stages}", shown, re.MULTILINE)
 
 
 def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) -> None:
-    done = invoke_grace("retrieve", "--address", address, "--request", requests, "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    reply = json.loads(done.stdout)
+    reply = json.loads(printed("retrieve", "--address", address, "--request", requests, "--json"))
     first = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
     assert reply["request_id"] == first["request_id"]
     assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) == len(reply["scores"])
@@ -72,9 +69,8 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
     shutil.copy(schema, tmp_path)
     sets = {each.name for each in load_schema(schema).sets}
-    done = invoke_grace(*asked, "--max-ads", "40", "--ads", tmp_path)
-    assert (done.exit_code, done.stderr) == (0, "")
-    shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", done.stdout, re.M)
+    table = printed(*asked, "--max-ads", "40", "--ads", tmp_path)
+    shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", table, re.M)
     rows = {row["ad_id"]: row for row in whole.to_pylist()}
     assert len(shown) > 9
     for place, (number, title, ad_id, facts, why) in enumerate(shown, start=1):
@@ -92,9 +88,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
                 assert not values or rule.endswith(f"(user: {', '.join(values)})")
         assert ruled or why == "no rule: it is for everyone"
     assert any("(user: " in why for *_, why in shown)
-    done = invoke_grace(*asked, "--ads", tmp_path / "a.parquet", "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    reply = json.loads(done.stdout)
+    reply = json.loads(printed(*asked, "--ads", tmp_path / "a.parquet", "--json"))
     first_half = set(map(str, named["ad_id"][:half].to_pylist()))
     assert [each["ad_id"] for each in reply["ads"]] == reply["ad_ids"]
     for each in reply["ads"]:
@@ -108,14 +102,12 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     table = tmp_path / "ads.parquet"
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
-    done = invoke_grace(*asked, "--ads", table)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in done.stderr
+    fault = complaint(*asked, "--ads", table)
+    assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in fault
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
     known = (*asked, "--targeting", schema)
-    done = invoke_grace(*known, "--ads", table)
-    assert (done.exit_code, done.stderr) == (0, "")
-    absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", done.stdout, re.M)
+    shown = printed(*known, "--ads", table)
+    absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", shown, re.M)
     assert len(absent) == 9
     for content, error in (
         (None, "no such file or folder"),
@@ -124,9 +116,7 @@ def test_a_table_that_does_not_have_the_ads_says_so(
         table.unlink(missing_ok=True)
         if content is not None:
             table.write_bytes(content)
-        done = invoke_grace(*known, "--ads", table)
-        assert (done.exit_code, done.stdout) == (2, "")
-        assert error in done.stderr
+        assert error in complaint(*known, "--ads", table)
     pq.write_table(pa.table({"title": ["one"]}), table)
     done = invoke_grace(*known, "--ads", table)
     assert done.stderr == f"error: {table}: column 'ad_id' is missing; name an ads table\n"
@@ -137,9 +127,8 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
     file = tmp_path / "request.json"
     file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
     options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")
-    done = invoke_grace("retrieve", "--address", address, "--request", file, *options, "--json")
-    assert (done.exit_code, done.stderr) == (0, "")
-    reply = json.loads(done.stdout)
+    shown = printed("retrieve", "--address", address, "--request", file, *options, "--json")
+    reply = json.loads(shown)
     assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])
     assert reply["counts"]["sids_generated"] <= 4
     assert len(reply["ad_ids"]) <= 3
@@ -148,25 +137,20 @@ def test_options_override_the_file(address: str, tmp_path: Path, requests: Path)
 def test_entities_are_excluded_and_limited_by_options(address: str, requests: Path) -> None:
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "1000")
     limit = ("--at-most", "advertiser=1", "--at-most", "shop=3")
-    done = invoke_grace(*asked, *limit)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert re.search(
-        r" ads, \d+ for this user, [1-9]\d* left out by at_most, \d+ retu", done.stdout
-    )
-    assert "not used by this catalogue and model: shop\n" in done.stdout
+    shown = printed(*asked, *limit)
+    assert re.search(r" ads, \d+ for this user, [1-9]\d* left out by at_most, \d+ retu", shown)
+    assert "not used by this catalogue and model: shop\n" in shown
     advertisers = ",".join(map(str, range(1, 300)))
     exclude = ("--exclude", f"advertiser={advertisers}", "--exclude", f"campaign={2**62}")
-    done = invoke_grace(*asked, *exclude)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert re.search(r" ads, [1-9]\d* excluded, 0 for this user, 0 returned$", done.stdout, re.M)
+    shown = printed(*asked, *exclude)
+    assert re.search(r" ads, [1-9]\d* excluded, 0 for this user, 0 returned$", shown, re.M)
 
 
 def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> None:
     users = ("--user", "country=US", "--user", "shoe_size=44")
-    done = invoke_grace("retrieve", "--address", address, *users)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert re.search(r"[1-9]\d* returned", done.stdout)
-    assert "not used by this catalogue and model: shoe_size\n" in done.stdout
+    shown = printed("retrieve", "--address", address, *users)
+    assert re.search(r"[1-9]\d* returned", shown)
+    assert "not used by this catalogue and model: shoe_size\n" in shown
 
 
 @pytest.mark.parametrize(
@@ -196,15 +180,22 @@ def test_without_a_file_a_user_with_only_a_country_gets_ads(address: str) -> Non
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
         (("--request", "."), 2, ".: Is a directory; give a request as JSON"),
         (("--user", "country=US", "--address", "foo"), 2, "address 'foo': expected HOST:PORT"),
+        (
+            ("--address", "127.0.0.1:1"),
+            1,
+            "UNAVAILABLE: no server at 127.0.0.1:1; start it (grace serve), or",
+        ),
+        (
+            ("--address", "127.0.0.1:1", "--wait", "0.3"),
+            1,
+            "UNAVAILABLE: no server at 127.0.0.1:1 was ready within 0.3 s; see its log, or start",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(
     address: str, options: tuple[str, ...], code: int, error: str
 ) -> None:
-    done = invoke_grace("retrieve", "--address", address, *options)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert done.stderr.startswith(f"error: {error}")
-    assert done.stderr.count("\n") == 1
+    assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
 
 
 @pytest.mark.parametrize(
@@ -222,9 +213,7 @@ def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
 ) -> None:
     file = tmp_path / "request.json"
     file.write_text(text)
-    done = invoke_grace("retrieve", "--request", file)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"error: {file}: {error}\n"
+    assert complaint("retrieve", "--request", file) == f"{file}: {error}"
 
 
 @pytest.mark.parametrize(
@@ -239,31 +228,15 @@ def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
 def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
-    done = invoke_grace("retrieve", "--request", file, "--line", line)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr == f"error: {file}{error}\n"
+    assert complaint("retrieve", "--request", file, "--line", line) == f"{file}{error}"
 
 
 def test_a_request_for_another_catalogue_is_an_invalid_request(
     address: str, tmp_path: Path
 ) -> None:
     (tmp_path / "request.json").write_text('{"sid_space": "another"}')
-    done = invoke_grace("retrieve", "--address", address, "--request", tmp_path / "request.json")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: FAILED_PRECONDITION (wrong_sid_space): sid_space: ")
-
-
-def test_wait_ends_without_a_server() -> None:
-    done = invoke_grace("retrieve", "--address", "127.0.0.1:1", "--wait", "0.3")
-    expected = "no server at 127.0.0.1:1 was ready within 0.3 s; see its log, or start it"
-    assert done.exit_code == 1
-    assert done.stderr == f"error: UNAVAILABLE: {expected} (grace serve)\n"
-
-
-def test_without_a_server_the_error_says_how_to_start_one() -> None:
-    done = invoke_grace("retrieve", "--address", "127.0.0.1:1")
-    expected = "no server at 127.0.0.1:1; start it (grace serve), or use another address"
-    assert (done.exit_code, done.stderr) == (1, f"error: UNAVAILABLE: {expected}\n")
+    fault = complaint("retrieve", "--address", address, "--request", tmp_path / "request.json")
+    assert fault.startswith("FAILED_PRECONDITION (wrong_sid_space): sid_space: ")
 
 
 def test_a_value_that_no_ad_lists_is_named_with_the_value_that_differs_in_case(
@@ -284,9 +257,8 @@ def test_a_value_that_no_ad_lists_is_named_with_the_value_that_differs_in_case(
         "shoe_size=44",
     ]
     asked = [word for user in users for word in ("--user", user)]
-    done = invoke_grace("retrieve", "--address", address, *asked, "--ads", table)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert [line for line in done.stdout.splitlines() if "no ad's rule" in line] == [
+    shown = printed("retrieve", "--address", address, *asked, "--ads", table)
+    assert [line for line in shown.splitlines() if "no ad's rule" in line] == [
         f"{attribute.name}: no ad's rule lists {swapped!r}; did you mean {in_letters!r}?",
         f"{target_set}: no ad's rule lists 'in-no-row'",
     ]

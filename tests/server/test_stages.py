@@ -162,30 +162,6 @@ def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rul
     assert failure.error.text.startswith("user.location.values: 10000 distinct values, at most 64 ")
 
 
-def test_max_ads_cuts_and_exclude_ads_leaves_out(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    request = changed(serving_files.requests[0], request_id="all", max_ads=1000, include_sids=False)
-    whole = replies(pair, [request], 4)["all"]
-    assert len(whole.ad_ids) > 7
-    assert not whole.truncated
-    denied = [whole.ad_ids[1], whole.ad_ids[3], 2**62]
-    cut = changed(request, request_id="cut", max_ads=3)
-    excluding = changed(request, request_id="excluding", exclude_ads=denied)
-    got = replies(pair, [cut, request, excluding], 4)
-    assert list(got["cut"].ad_ids) == list(whole.ad_ids)[:3]
-    assert list(got["cut"].scores) == list(whole.scores)[:3]
-    assert got["cut"].truncated
-    assert got["cut"].counts.ads_matched == len(whole.ad_ids)
-    assert got["cut"].counts.ads_returned == 3
-    kept = [ad for ad in whole.ad_ids if ad not in denied]
-    assert list(got["excluding"].ad_ids) == kept
-    assert got["excluding"].counts.ads_matched == len(kept)
-    assert got["excluding"].counts.ads_generated == whole.counts.ads_generated
-    assert got["all"] == whole
-    assert not whole.HasField("sids")
-
-
 def test_the_reply_names_what_answered(pair: ServingPair, serving_files: ServingFiles) -> None:
     request = changed(serving_files.requests[0], request_id="r", model=pair.checkpoint)
     got = replies(pair, [request], 1)["r"]
@@ -305,20 +281,6 @@ def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     got = replies_of(answered)
     assert got == replies(poisoned_pair, good, 16)
     assert answered.counts.returned.tolist() == [len(reply.ad_ids) for reply in got.values()]
-
-
-def test_a_batch_of_bad_requests_only_has_no_rows_left(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    bad = [changed(serving_files.requests[i], sid_space="another") for i in range(3)]
-    prepared = STAGES.input(request_batch(pair, bad, 4))
-    assert prepared.requests == ()
-    assert prepared.ignored == ()
-    assert len(prepared.failures) == 3
-    assert prepared.failures[2].error.text == (
-        "sid_space: the sequences are in 'another', but 'synth-tiny-1' is loaded; "
-        "send SIDs of that space"
-    )
 
 
 def test_times_of_a_reply_come_from_the_spans(

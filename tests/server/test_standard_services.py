@@ -1,9 +1,8 @@
 """Health and reflection, through which no caller can fill the log."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -14,10 +13,10 @@ from grpc_reflection.v1alpha.reflection_pb2 import (
     ServerReflectionRequest,
     ServerReflectionResponse,
 )
-from hpack import Encoder
-from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
+from hyperframe.frame import HeadersFrame
 
-from support.served import Service, front_ends, served
+from support.raw_http2 import RawHttp2
+from support.served import Service, serving
 from support.server_process import ServerProcess
 
 HEALTH = "/grpc.health.v1.Health"
@@ -97,14 +96,21 @@ def test_a_symbol_that_is_not_there_is_an_error_in_the_reply(
 
 
 @pytest.mark.subprocess
-def test_health_knows_the_whole_server_and_no_service_that_is_not_there(
+def test_health_knows_the_whole_server_and_the_service_of_its_address_alone(
     channel: grpc.Channel,
 ) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
-    assert stub.Check(health_pb2.HealthCheckRequest(), timeout=30).status == SERVING
-    with pytest.raises(grpc.RpcError) as unknown:
-        stub.Check(health_pb2.HealthCheckRequest(service="another"), timeout=30)
-    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    listed = asked(channel, "v1", list_services="").list_services_response.service
+    known = {"", listed[0].name}
+    for service in ("", "grace.v1.AdsRetrieval", "grace.v1.Admin", "another"):
+        try:
+            reply = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=30)
+        except grpc.RpcError as error:
+            assert error.code() is grpc.StatusCode.NOT_FOUND
+            assert service not in known
+        else:
+            assert reply.status == SERVING
+            assert service in known
 
 
 @pytest.mark.subprocess
@@ -134,51 +140,22 @@ def test_no_faulty_call_writes_an_error_into_the_log(
     assert [line for line in healthy_server.lines[before:] if '"level": "info"' not in line] == []
 
 
-@contextmanager
-def unread_watch(address: str) -> Iterator[None]:
-    """A watch of health whose connection has no room for the bytes of a reply.
-
-    The headers have come, so the server holds a reply."""
-    fields = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": f"{HEALTH}/Watch",
-        ":authority": address,
-        "content-type": "application/grpc",
-        "te": "trailers",
-    }
-    settings = SettingsFrame(0, {SettingsFrame.INITIAL_WINDOW_SIZE: 0})
-    headers = HeadersFrame(1, Encoder().encode(list(fields.items())), flags=["END_HEADERS"])
-    empty_message = DataFrame(1, bytes(5), flags=["END_STREAM"])
-    sent = b"".join(frame.serialize() for frame in (settings, headers, empty_message))
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + sent)
-        with client.makefile("rb") as frames:
-            kind: object = None
-            while kind is not HeadersFrame:
-                frame, size = Frame.parse_frame_header(memoryview(frames.read(9)))
-                kind = type(frame)
-                frames.read(size)
-            yield
-
-
-@front_ends
-def test_a_watcher_that_does_not_read_hides_no_change_from_others(front_ends: int) -> None:
-    async def use(service: Service, _: Any) -> None:
-        async with grpc.aio.insecure_channel(service.address) as channel:
-            stub = health_pb2_grpc.HealthStub(channel)
-            everything = health_pb2.HealthCheckRequest()
-            with ExitStack() as stack:
-                for _ in range(2):
-                    await asyncio.to_thread(stack.enter_context, unread_watch(service.address))
-                watch = stub.Watch(everything)
-                assert (await watch.read()).status == NOT_SERVING
-                for serving in True, False, True:
-                    await service.listeners.set_health(serving=serving)
-                    now = SERVING if serving else NOT_SERVING
-                    assert (await stub.Check(everything)).status == now
-                    assert (await watch.read()).status == now
-                watch.cancel()
-
-    served(use, front_ends=front_ends)
+@serving(everywhere=True)
+async def test_a_watcher_that_does_not_read_hides_no_change_from_others(service: Service) -> None:
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        everything = health_pb2.HealthCheckRequest()
+        with ExitStack() as stack:
+            for _ in range(2):
+                client = stack.enter_context(RawHttp2(service.address, window=0))
+                client.call(headers={":path": f"{HEALTH}/Watch".encode()})
+                # The headers have come, so the server holds a reply.
+                await asyncio.to_thread(client.read_until, HeadersFrame)
+            watch = stub.Watch(everything)
+            assert (await watch.read()).status == NOT_SERVING
+            for serving in True, False, True:
+                await service.listeners.set_health(serving=serving)
+                now = SERVING if serving else NOT_SERVING
+                assert (await stub.Check(everything)).status == now
+                assert (await watch.read()).status == now
+            watch.cancel()

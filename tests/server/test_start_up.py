@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -30,7 +29,7 @@ from grace.server.start_up import (
     require_folder_of,
     too_little_memory,
 )
-from support.command import GRACE, plain_environment, without_torch
+from support.command import GRACE, plain_environment, run_command, without_torch
 from support.forked import forked
 from support.in_process import invoke_grace
 from support.many_starts import ManyStarts, Started
@@ -295,13 +294,7 @@ def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
     serving_files: ServingFiles,
 ) -> None:
     config = serving_files.write_config("small.yaml", listen={"front_ends": 2})
-    done = subprocess.run(
-        ["prlimit", f"--as={1100 << 20}", str(GRACE), "serve", "--config", str(config)],
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_command("prlimit", f"--as={1100 << 20}", GRACE, "serve", "--config", config)
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(
         r"error: address space: this process may have 1\.1 GiB \(RLIMIT_AS, `ulimit -v`\) and "

@@ -25,7 +25,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.pem_files import require_pair
 from grace.server.transport.credentials.tls import read_certificate
 from support.certificates import certificate_of, client_tls, server_tls
-from support.served import METHOD, Service, served, until
+from support.served import METHOD, Service, served
 
 DATES = (datetime(2001, 1, 1, tzinfo=UTC), datetime(2099, 1, 1, tzinfo=UTC))
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
@@ -61,61 +61,6 @@ async def outcome(address: str, tls: Tls | None) -> str:
         except grpc.aio.AioRpcError as error:
             return error.code().name
     return "OK"
-
-
-def test_a_server_with_tls_answers_over_tls_only(ca: Authority, files: Files) -> None:
-    async def use(service: Service, _: Any) -> None:
-        assert await outcome(service.address, client_tls(ca)) == "OK"
-        assert await outcome(service.address, None) == "UNAVAILABLE"
-        assert service.count("grace_requests_total", code="OK") == 1
-
-    served(use, tls=server_tls(files))
-
-
-def test_with_a_client_ca_only_clients_with_a_certificate_of_it_get_in(
-    ca: Authority, other_ca: Authority, files: Files
-) -> None:
-    async def use(service: Service, _: Any) -> None:
-        for client, code in (
-            (None, "UNAVAILABLE"),
-            (other_ca.issue("stranger"), "UNAVAILABLE"),
-            (ca.issue("client"), "OK"),
-        ):
-            assert await outcome(service.address, client_tls(ca, client)) == code
-        assert service.count("grace_requests_total", code="OK") == 1
-
-    served(use, tls=server_tls(files, ca.file))
-
-
-def test_a_changed_certificate_serves_new_connections_while_open_ones_go_on(
-    ca: Authority, files: Files
-) -> None:
-    async def use(service: Service, _: Any) -> None:
-        calls, stop = 0, asyncio.Event()
-
-        async def keep_calling() -> None:
-            nonlocal calls
-            async with Access(client_tls(ca)).aio_channel(
-                service.address, OWN_CONNECTION
-            ) as channel:
-                method: Any = channel.unary_unary(METHOD)
-                while not stop.is_set():
-                    assert await method(b"", timeout=30)
-                    calls += 1
-
-        callers = [asyncio.create_task(keep_calling()) for _ in range(3)]
-        seen = set()
-        for _ in range(3):
-            ca.issue(files.certificate.stem)
-            assert await outcome(service.address, client_tls(ca)) == "OK"
-            seen.add(await asyncio.to_thread(certificate_of, service.address))
-            before = calls
-            await until(lambda: calls > before + 5)  # noqa: B023
-        stop.set()
-        await asyncio.gather(*callers)
-        assert len(seen) == 3
-
-    served(use, tls=server_tls(files))
 
 
 def half_written(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001

@@ -20,11 +20,10 @@ from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UnknownIds, UpdateAdsResponse
 from support.faults import Faults
 from support.health import health, status
-from support.retrieve_calls import Caller, assert_counters_conserve, counted_calls, message
-from support.served import front_ends
+from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
-from support.update_calls import Load, Updater, assert_only_missing, update
+from support.update_calls import Updater, assert_only_missing, update
 
 pytestmark = pytest.mark.subprocess
 
@@ -193,9 +192,11 @@ def test_without_a_state_dir_updates_are_refused_with_the_remedy(
     assert "(no_state_dir): state_dir: not set" in str(caught.value)
 
 
-def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answered(
-    config: Path, request_: bytes, faults: Faults
+def test_an_update_is_acknowledged_only_when_replies_of_the_older_state_have_left_every_relay(
+    serving_files: ServingFiles, tmp_path: Path, request_: bytes, faults: Faults
 ) -> None:
+    state = str(tmp_path / "state")
+    config = serving_files.write_config("upd.yaml", state_dir=state, listen={"front_ends": 2})
     with serving(config, faults=faults) as (server, updater, caller):
         first = ads_of(caller, request_)[0]
         faults.forget()
@@ -209,77 +210,16 @@ def test_an_update_is_acknowledged_only_when_batches_of_the_older_state_are_answ
         assert stop.outcome().ok
         assert waiting.outcome().ok
         assert first not in ads_of(caller, request_)
-
-
-def test_an_update_is_acknowledged_only_when_the_replies_have_left_every_relay(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    state = str(tmp_path / "state")
-    config = serving_files.write_config("upd.yaml", state_dir=state, listen={"front_ends": 2})
-    with serving(config) as (server, updater, _):
-        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        relay = int(children[-1])
+        relay = server.children[-1]
         os.kill(relay, signal.SIGSTOP)
         try:
-            stop = updater.start(update(1, stop={"ad": [7]}))
-            server.wait_until(lambda: status(server).updates.sequence == 1, "it is published")
+            stop = updater.start(update(2, stop={"ad": [7]}))
+            server.wait_until(lambda: status(server).updates.sequence == 2, "it is published")
             time.sleep(A_MOMENT)
             assert not stop.done
         finally:
             os.kill(relay, signal.SIGCONT)
         assert stop.outcome().ok
-
-
-@front_ends
-def test_under_load_no_reply_has_an_ad_whose_stop_was_acknowledged_before_the_call(
-    serving_files: ServingFiles, tmp_path: Path, front_ends: int
-) -> None:
-    config = serving_files.write_config(
-        f"{tmp_path.name}.yaml",
-        state_dir=str(tmp_path / "state"),
-        listen={"front_ends": front_ends},
-    )
-    requests = [message(each, max_ads=10_000) for each in serving_files.requests[:5]]
-    seconds = []
-    with serving(config) as (server, updater, caller):
-        ads = sorted({ad for each in requests for ad in ads_of(caller, each)})
-        with Load(server.address, requests) as load:
-            for sequence, ad in enumerate(ads[:63], start=1):
-                begin = time.perf_counter()
-                updater.apply(sequence, stop={"ad": [ad]})
-                seconds.append(time.perf_counter() - begin)
-                load.acknowledged.append(ad)
-            enough = len(load.seen) + 31
-            server.wait_until(lambda: len(load.seen) >= enough, "calls follow the last stop")
-        assert load.violations() == []
-        assert all(outcome.ok for _, outcome in load.seen)
-        assert_counters_conserve(server, len(load.seen) + caller.sent)
-    print(f"{len(load.seen)} calls; stops acknowledged in {max(seconds) * 1e3:.0f} ms at most")
-
-
-def test_stops_outlast_a_stop_of_the_server_and_a_kill_in_the_middle_of_updates(
-    config: Path, request_: bytes
-) -> None:
-    acknowledged, sequence, rng = list[int](), 0, random.Random(3)
-    for round_ in range(4):
-        with serving(config) as (server, updater, caller):
-            found = server.log("updates_read")[0]["sequence"]
-            assert len(acknowledged) <= found <= sequence
-            ads = ads_of(caller, request_)
-            assert not set(ads) & set(acknowledged)
-            if round_ == 3:
-                server.terminate()
-                assert server.wait() == 0
-                break
-            stops = [(found + 1 + place, ad) for place, ad in enumerate((*ads[:3], *range(11)))]
-            calls = [updater.start(update(number, stop={"ad": [ad]})) for number, ad in stops]
-            sequence = found + len(stops)
-            done = rng.randrange(3, len(stops))
-            acknowledged += [ad for _, ad in stops[:done] if calls.pop(0).outcome().ok]
-            server.kill()
-            acknowledged += [0] * (found + done - len(acknowledged))  # kept, not acknowledged
-    with serving(config) as (_, _, caller):
-        assert not set(ads_of(caller, request_)) & set(acknowledged)
 
 
 def test_a_million_stopped_ads_are_taken_and_kept(
@@ -332,18 +272,6 @@ def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
         assert status(server).updates.sequence == 7
 
 
-def test_a_server_that_awaits_a_full_update_ends_cleanly(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    config = serving_files.write_config(
-        "awaits.yaml", state_dir=str(tmp_path / "state"), updates={"require_full": True}
-    )
-    with ServerProcess(config, ready=False) as server:
-        server.wait_log("awaits_full")
-        server.terminate()
-        assert server.wait() == 0
-
-
 def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_start(
     config: Path, tmp_path: Path
 ) -> None:
@@ -379,12 +307,3 @@ def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_:
         updater.apply(1, stop={"ad": ads[:1]})
         assert_only_missing(ads_of(caller, request_), ads, ads[:1])
         assert server.metric("grace_updates_total", result="failed") == 1
-
-
-def test_bytes_that_are_no_update_are_refused(shared: Shared) -> None:
-    with grpc.insecure_channel(shared.server.admin) as channel:
-        method: Any = channel.unary_unary("/grace.v1.Admin/UpdateAds")
-        with pytest.raises(grpc.RpcError) as caught:
-            method(b"\xff\xff", timeout=30)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "grace.v1.UpdateAdsRequest" in str(caught.value.details())

@@ -159,24 +159,24 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     assert server.metric("grace_updates_total", result="refused") >= 3
 
 
-@pytest.mark.parametrize("kind", ["folder", "pipe"])
 def test_what_cannot_be_read_is_reported_until_it_can_be(
-    server: ServerProcess, source: Source, kind: str
+    server: ServerProcess, source: Source
 ) -> None:
-    source.file.unlink()
-    source.file.mkdir() if kind == "folder" else os.mkfifo(source.file)
-    entry = server.wait_log("updates_file_stopped")[0]
-    assert entry["fault"] == (
-        "cannot be read: not a regular file; correct its path or its rights, and the server "
-        "follows it again"
-    )
-    assert status(server).updates.source_fault == entry["fault"]
-    assert server.metric("grace_updates_file_stopped") == 1
-    source.file.rmdir() if kind == "folder" else source.file.unlink()
-    source.append(update(2, stop={"ad": [2]}))
-    reaches(server, 2, ad=1)
-    follows(server)
-    assert len(server.log("updates_file_stopped")) == 1
+    for count, (make, remove) in enumerate(((os.mkdir, os.rmdir), (os.mkfifo, os.unlink)), 1):
+        source.file.unlink()
+        make(source.file)
+        fault = server.wait_log("updates_file_stopped", count)[-1]["fault"]
+        assert fault == (
+            "cannot be read: not a regular file; correct its path or its rights, and the server "
+            "follows it again"
+        )
+        assert status(server).updates.source_fault == fault
+        assert server.metric("grace_updates_file_stopped") == 1
+        remove(source.file)
+        source.append(update(1 + count, stop={"ad": [1 + count]}))
+        reaches(server, 1 + count, ad=count)
+        follows(server)
+        assert len(server.log("updates_file_stopped")) == count
 
 
 def test_a_missing_file_is_waited_for_and_calls_are_refused(config: Path, source: Source) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from grace.bench.gpu.instruments.measure import RecordedGraph
-from grace.bench.gpu.options import TABLES, BenchOptions
 from grace.bench.gpu.subjects.workload import Workload, workload_of
+from grace.bench.options import TABLES, BenchOptions
 from grace.model.engine.decode_weights import Precision
 
 CPU = torch.device("cpu")
@@ -25,10 +25,9 @@ def tiny(
     precisions: tuple[Precision, ...] = ("fp32",),
 ) -> Workload:
     sids = () if TABLES[table].sids == "none" else sids
-    if TABLES[table].precisions == "none":
-        precisions = ()
+    precisions = () if TABLES[table].precisions == "none" else precisions
     options = BenchOptions(
-        table, CPU, tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
+        table, "cpu", tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
         out=out, cache=cache, commit="abc",
     )  # fmt: skip
     return workload_of(options)

@@ -16,13 +16,13 @@ def run_grace(
     *arguments: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The finished process: `returncode`, `stdout`, `stderr`. Output is plain and 100 wide."""
-    return _run([str(GRACE), *map(str, arguments)], cwd, env)
+    return run_command(GRACE, *arguments, cwd=cwd, env=env)
 
 
 def run_python(
     code: str, *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return _run([sys.executable, "-c", code, *arguments], cwd, env)
+    return run_command(sys.executable, "-c", code, *arguments, cwd=cwd, env=env)
 
 
 def without_torch(commands: Sequence[Sequence[str | Path]]) -> list[str]:
@@ -42,16 +42,16 @@ for arguments in {[[*map(str, command)] for command in commands]}:
 def outcome_of(script: str, folder: Path) -> Any:
     """Run `tests/support/SCRIPT FOLDER`, which must succeed; return the JSON that it prints."""
     paths = {"PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
-    done = _run([sys.executable, str(TESTS / "support" / script), str(folder)], None, paths)
+    done = run_command(sys.executable, TESTS / "support" / script, folder, env=paths)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
-def _run(
-    command: list[str], cwd: Path | None, env: dict[str, str] | None
+def run_command(
+    *command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command,
+        [*map(str, command)],
         cwd=cwd,
         env=plain_environment(**(env or {})),
         capture_output=True,

@@ -1,85 +1,60 @@
 """Inputs on which the bodies of an encoder's operations must agree with their references."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from grace.kernels.encoder.encoder_attention import Part
-from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
+from grace.kernels.encoder.encoder_attention import Part, TokenQueries
+from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.encoder.token_product import (
     After,
     Norm,
     Run,
+    TokenProduct,
     empty_squares,
     write_squares,
 )
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.inputs import FeatureTensors
+from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.fast_encoder import fast_encoder
 from support.encoder_cases import random_features
-from support.op_cases import OpCase, mapped, normal
+from support.op_cases import Arguments, OpCase, Rng, normal
 from support.plain_inputs import RequestFeatures, encode_inputs
-from support.triton_agreement import Call
 
 
-def encoder_calls(dtypes: tuple[torch.dtype, ...], most: int | None = None) -> Iterator[Call]:
-    """Yield every operation's cases in every type, at most `most` cases for each operation."""
-    for field in fields(EncoderOps):
-        for case in CASES[field.name][:most]:
-            for dtype in dtypes:
-                yield Call(
-                    f"{field.name}-{case.name}-in-{str(dtype).removeprefix('torch.')}",
-                    on_copies(CUDA_ENCODER, field.name),
-                    on_copies(PLAIN_ENCODER, field.name),
-                    _in_type(case.arguments, dtype),
-                )
+def on_copies(ops: EncoderOps, name: str) -> Callable[..., Any]:
+    """Return an operation that returns all that it writes."""
+    operation: Callable[..., Any] = getattr(ops, name)
 
-
-def on_copies(ops: EncoderOps, name: str) -> Callable[..., Tensor]:
-    """Return an operation that returns what it writes, and leaves its arguments as they are."""
-    operation: Callable[..., Tensor] = getattr(ops, name)
-
-    def arrange_tokens(*arguments: Any) -> Tensor:
+    def arrange_tokens(*arguments: Any) -> tuple[Tensor, ...]:
         tokens, squares, mask = operation(*arguments)
         gated = arguments[0][:, :, 0].numel()
-        return torch.cat([_with_squares(tokens, squares)[:, gated:], mask[:, :, None]], dim=2)
-
-    def attention(*arguments: Any) -> Tensor:
-        if len(arguments) < 9:
-            return operation(*arguments)
-        *inputs, parts, out = arguments
-        parts = [Part(*part) for part in parts]  # `mapped` makes tuples of them
-        return operation(*inputs, parts, _copied(out))
+        return tokens[:, gated:], _mean_squares(tokens, squares)[:, gated:], mask
 
     def token_product(
         x: Tensor, weight: Tensor, out: Tensor | None, runs: Any, after: Any, other: Any, eps: Any
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Without `out`, write into x; without `other`, add to `out`."""
-        written = _copied(x if out is None else out)
+        norm = None if eps is None else Norm(_squares_of(x), eps)
+        written = x if out is None else out
         if after == "add":  # all requests may share what is added
             other = written if other is None else other.expand(len(x), -1, -1)
-        runs = [Run(*run) for run in runs]  # `mapped` makes tuples of them
-        norm = None
-        if eps is not None:
-            norm = Norm(_squares_of(x), eps)
         squares = empty_squares(written).fill_(5.0)
-        x = written if out is None else x
-        got = operation(x, weight, written, runs, after, other, norm, squares)
-        return _with_squares(got, squares)
+        got = operation(TokenProduct(x, weight, written, runs, after, other, norm, squares))
+        return got, _mean_squares(got, squares)
 
-    def share_user(tokens: Tensor, user: Tensor, begins: Any) -> Tensor:
-        tokens, squares = _copied(tokens), _squares_of(tokens)
-        shared = _with_squares(*operation(tokens, squares, user, begins))
-        return torch.cat([_with_squares(tokens, squares), shared], dim=1)
+    def share_user(tokens: Tensor, user: Tensor, begins: Any) -> tuple[Tensor, ...]:
+        squares = _squares_of(tokens)
+        mean, own = operation(tokens, squares, user, begins)
+        return tokens, _mean_squares(tokens, squares), mean, _mean_squares(mean, own)
 
-    adapted = (arrange_tokens, attention, token_product, share_user)
+    adapted = (arrange_tokens, token_product, share_user)
     return {each.__name__: each for each in adapted}.get(name, operation)
 
 
@@ -92,44 +67,36 @@ def _squares_of(tokens: Tensor) -> Tensor:
     return squares
 
 
-def _with_squares(tokens: Tensor, squares: Tensor) -> Tensor:
-    """Put the mean square of a token after it."""
-    mean = squares.sum(dim=2, keepdim=True) / tokens.shape[2]
-    return torch.cat([tokens, mean.to(tokens.dtype)], dim=2)
+def _mean_squares(tokens: Tensor, squares: Tensor) -> Tensor:
+    """Return each token's mean square, whatever parts its sum is in."""
+    return (squares.sum(dim=2) / tokens.shape[2]).to(tokens.dtype)
 
 
-def _copied(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return a copy with the same strides: a slice stays a slice of a wider tensor."""
-    made = torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=dtype or tensor.dtype, device=tensor.device
-    )
-    return made.copy_(tensor)
+def _cast(make: Callable[[Rng], tuple[Any, ...]]) -> Arguments:
+    """Cast floats to the type, with their strides: a slice stays a slice of a wider tensor."""
 
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+        def cast(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point():
+                return tensor
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
+            return made.copy_(tensor)
 
-def _in_type(
-    arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
-) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    """Cast floats to that type."""
-
-    def cast(tensor: Tensor) -> Tensor:
-        return _copied(tensor, dtype) if tensor.is_floating_point() else tensor
-
-    def converted(rng: np.random.Generator) -> tuple[Any, ...]:
-        made: tuple[Any, ...] = mapped(arguments(rng), cast)
+        made: tuple[Any, ...] = map_tensors(make(rng), cast)
         return made
 
-    return converted
+    return arguments
 
 
 def _normed(shape: tuple[int, ...], head: int | None = None) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng) -> tuple[Any, ...]:
         x = 3.0 * normal(rng, *shape)
         return x if head is None else x[:, :head], 1.0 + 0.2 * normal(rng, shape[-1]), 1e-6
 
-    return OpCase(f"{list(shape)}" + (f"-head={head}" if head else ""), arguments)
+    return OpCase(f"{list(shape)}" + (f"-head={head}" if head else ""), _cast(arguments))
 
 
-def _normed_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
+def _normed_not_finite(rng: Rng) -> tuple[Any, ...]:
     x = normal(rng, 5, 37)
     x[1, 36], x[3, 0] = torch.nan, torch.inf
     return x, normal(rng, 37), 1e-6
@@ -140,7 +107,7 @@ def _attended(
 ) -> OpCase:
     """Keys and values side by side, as one product makes them. The last request has no key."""
 
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng) -> tuple[Any, ...]:
         inner = heads * d
         pairs = normal(rng, 3, keys, 2 * inner)
         k, v = pairs.chunk(2, dim=-1)
@@ -148,37 +115,38 @@ def _attended(
         mask[2] = False
         pairs[~mask] = 99.0
         bias = normal(rng, heads, queries + keys - 1) if biased else None
-        return normal(rng, 3, queries, inner), k, v, heads, 0.3, mask if masked else None, bias
+        q = normal(rng, 3, queries, inner)
+        return (TokenQueries(q, k, v, heads, 0.3, mask if masked else None, bias),)
 
     kind = ("-masked" if masked else "") + ("-biased" if biased else "")
-    return OpCase(f"{queries}-of-{keys}-heads={heads}-d={d}{kind}", arguments)
+    return OpCase(f"{queries}-of-{keys}-heads={heads}-d={d}{kind}", _cast(arguments))
 
 
-def _attended_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
+def _attended_not_finite(rng: Rng) -> tuple[Any, ...]:
     """A query of one request and a value of another are NaN; the other requests may not change."""
     q, k, v = (normal(rng, 4, 9, 10) for _ in "qkv")
     q[1, 3, 2], v[3, 8, 9] = torch.nan, torch.nan
-    return q, k, v, 2, 0.5
+    return (TokenQueries(q, k, v, 2, 0.5),)
 
 
-def _added(rng: np.random.Generator) -> tuple[Any, ...]:
+def _added(rng: Rng) -> tuple[Any, ...]:
     return normal(rng, 3, 11, 24), normal(rng, 3, 11, 37), 0.1 * normal(rng, 24, 37)
 
 
 def _in_parts(parts: tuple[Part, ...], heads: int, d: int, *, masked: bool = True) -> OpCase:
     """Queries, keys and values side by side; only the second part of request 1 has no key."""
 
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng) -> tuple[Any, ...]:
         tokens = max(part.key + part.keys for part in parts)
         q, k, v = normal(rng, 3, tokens, 3 * heads * d).chunk(3, dim=-1)
         mask = torch.from_numpy(rng.random((3, tokens + 2)) < 0.7)[:, 2:]
         mask[1, parts[1].key : parts[1].key + parts[1].keys] = False
         out = torch.full((3, tokens, heads * d), 7.0)
-        return q, k, v, heads, 0.3, mask if masked else None, None, parts, out
+        return (TokenQueries(q, k, v, heads, 0.3, mask if masked else None, None, parts, out),)
 
     kind = "-masked" if masked else ""
     sizes = [f"{part.queries}-of-{part.keys}" for part in parts]
-    return OpCase(f"{'-and-'.join(sizes)}-heads={heads}-d={d}{kind}", arguments)
+    return OpCase(f"{'-and-'.join(sizes)}-heads={heads}-d={d}{kind}", _cast(arguments))
 
 
 def _product(
@@ -193,7 +161,7 @@ def _product(
 ) -> OpCase:
     """`shape` has the requests, and the tokens of x and out."""
 
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng) -> tuple[Any, ...]:
         requests, sources, targets = shape
         x = 3.0 * normal(rng, requests, sources, inner + 8)[:, :, :inner]
         weight = normal(rng, len(runs), wide, inner) / inner**0.5
@@ -210,10 +178,12 @@ def _product(
         return x, weight, out, runs, after, other, 1e-6 if normed else None
 
     kind = ("-normed" if normed else "") + ("-in-place" if in_place else "")
-    return OpCase(f"{list(shape)}-{inner}-to-{wide}-{len(runs)}-runs-{after}{kind}", arguments)
+    return OpCase(
+        f"{list(shape)}-{inner}-to-{wide}-{len(runs)}-runs-{after}{kind}", _cast(arguments)
+    )
 
 
-def _product_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
+def _product_not_finite(rng: Rng) -> tuple[Any, ...]:
     """One token is NaN and another infinite; no other token may change."""
     x = normal(rng, 2, 5, 24)
     x[0, 3, 5], x[1, 1, 0] = torch.nan, torch.inf
@@ -222,19 +192,19 @@ def _product_not_finite(rng: np.random.Generator) -> tuple[Any, ...]:
 
 
 def _arranged(requests: int, lengths: tuple[int, ...], m: int, own: int, d: int) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng) -> tuple[Any, ...]:
         states = tuple(normal(rng, requests, sum(lengths), d)[:, -n:] for n in lengths)
         masks = tuple(torch.from_numpy(rng.random((requests, n)) < 0.5) for n in lengths)
         return normal(rng, len(lengths), m, d), normal(rng, requests, own, d), states, masks
 
-    return OpCase(f"{requests}x{lengths}-{m}-{own}-d={d}", arguments)
+    return OpCase(f"{requests}x{lengths}-{m}-{own}-d={d}", _cast(arguments))
 
 
 def _shared(requests: int, tokens: int, count: int, d: int, begins: tuple[int, ...]) -> OpCase:
-    return OpCase(
-        f"{requests}x{tokens}-{count}-at-{begins}-d={d}",
-        lambda rng: (normal(rng, requests, tokens, d), normal(rng, requests, count, d), begins),
-    )
+    def arguments(rng: Rng) -> tuple[Any, ...]:
+        return normal(rng, requests, tokens, d), normal(rng, requests, count, d), begins
+
+    return OpCase(f"{requests}x{tokens}-{count}-at-{begins}-d={d}", _cast(arguments))
 
 
 CASES: Mapping[str, tuple[OpCase, ...]] = {
@@ -243,7 +213,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _normed((3, 7, 512)),
         _normed((5, 11, 21), head=3),
         _normed((3, 1, 2111)),
-        OpCase("not-finite", _normed_not_finite),
+        OpCase("not-finite", _cast(_normed_not_finite)),
     ),
     "attention": (
         _attended(4, 32, 2, 16, masked=False),
@@ -258,9 +228,9 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _in_parts((Part(0, 68, 0, 68), Part(68, 1, 68, 1), Part(69, 131, 69, 131)), 2, 16),
         _in_parts((Part(3, 65, 0, 68), Part(71, 61, 68, 132)), 1, 64),
         _in_parts((Part(0, 3, 0, 5), Part(5, 2, 5, 70)), 1, 21, masked=False),
-        OpCase("not-finite", _attended_not_finite),
+        OpCase("not-finite", _cast(_attended_not_finite)),
     ),
-    "add_product": (OpCase("odd-sizes", _added),),
+    "add_product": (OpCase("odd-sizes", _cast(_added)),),
     "arrange_tokens": (
         _arranged(3, (9, 5), m=2, own=5, d=24),
         _arranged(2, (63, 1, 130), m=4, own=32, d=512),
@@ -276,7 +246,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _product(40, 24, (Run(3, 0, 5), Run(8, 7, 10)), "add", normed=False, in_place=True),
         _product(512, 72, (Run(0, 0, 1),), "add", normed=False, shape=(5, 1, 1)),
         _product(72, 520, (Run(1, 1, 131), Run(132, 0, 1)), "relu", shape=(3, 133, 132)),
-        OpCase("not-finite", _product_not_finite),
+        OpCase("not-finite", _cast(_product_not_finite)),
     ),
     "share_user": (
         _shared(3, 17, 4, 24, (1, 9)),
@@ -299,10 +269,10 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
         features = model.features(inputs)
         expected = model.encoder(features)
         place = torch.device(device)
-        given = mapped(features, lambda x: _moved(x, place, dtype))
-        before = mapped(given, Tensor.clone)
+        given = map_tensors(features, lambda x: _moved(x, place, dtype))
+        before = map_tensors(given, Tensor.clone)
         got = fast_encoder(model.to(place), dtype, CUDA_ENCODER)(given)
-    untouched = all(map(torch.equal, _tensors(given), _tensors(before)))
+    untouched = all(map(torch.equal, given.tensors(), before.tensors()))
     if not untouched or not torch.equal(got.mask.cpu(), expected.mask):
         return math.inf
     return float((got.states.cpu().float() - expected.states).abs().max())
@@ -311,8 +281,3 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
 def _moved(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
     moved = tensor.to(device, copy=True)
     return moved.to(dtype) if moved.is_floating_point() else moved
-
-
-def _tensors(features: FeatureTensors) -> list[Tensor]:
-    single = [] if features.non_sequence is None else [features.non_sequence]
-    return single + [x for each in features.sequences for x in (each.states, each.mask)]

@@ -13,14 +13,13 @@ from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
 from grace.model.definition.beam_search import Generated, beam_search, leaves_of
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import UserContext
+from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.definition.spec import DecoderSpec
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, FastWeights, Precision
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
 from support.models import random_context, random_decoder
-from support.op_cases import mapped
 from support.plain_builder import plain_snapshot
 from support.strategies import random_ads, random_schema, random_users
 
@@ -85,7 +84,7 @@ def fast_case(
 
 
 def on(case: FastCase, device: torch.device) -> FastCase:
-    moved: FastCase = mapped(case, lambda tensor: tensor.to(device))
+    moved: FastCase = map_tensors(case, lambda tensor: tensor.to(device))
     return replace(moved, decoder=case.decoder.to(device))
 
 

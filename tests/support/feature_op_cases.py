@@ -1,62 +1,22 @@
 """Inputs on which the bodies of the features stage's operations must agree with the references."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from grace.kernels.features.feature_ops import (
-    PLAIN_FEATURES,
-    FeatureOps,
-    SingleInputs,
-    SingleTables,
-)
-from grace.kernels.ops_cuda import CUDA_FEATURES
-from support.op_cases import OpCase, mapped, normal
-from support.triton_agreement import Call
-
-
-def feature_calls(dtypes: tuple[torch.dtype, ...]) -> Iterator[Call]:
-    """Yield every operation's cases with tables of every type."""
-    for name, cases in CASES.items():
-        for case in cases:
-            for dtype in dtypes:
-                yield Call(
-                    f"{name}-{case.name}-in-{str(dtype).removeprefix('torch.')}",
-                    _one_tensor(CUDA_FEATURES, name),
-                    _one_tensor(PLAIN_FEATURES, name),
-                    _in_type(case.arguments, dtype),
-                )
-
-
-def _one_tensor(ops: FeatureOps, name: str) -> Callable[..., Tensor]:
-    def sum_events(*arguments: Any) -> Tensor:
-        """Return every sequence's states, each with its mask in another column."""
-        sequences = ops.sum_events(*arguments)
-        return torch.cat([torch.cat([x, mask[:, :, None]], dim=2) for x, mask in sequences], dim=1)
-
-    return sum_events if name == "sum_events" else ops.join_inputs
-
-
-def _in_type(
-    arguments: Callable[[np.random.Generator], tuple[Any, ...]], dtype: torch.dtype
-) -> Callable[[np.random.Generator], tuple[Any, ...]]:
-    def converted(rng: np.random.Generator) -> tuple[Any, ...]:
-        tables, *others = arguments(rng)
-        return mapped(tables, lambda table: table.to(dtype)), *others
-
-    return converted
+from grace.kernels.features.feature_ops import SingleInputs, SingleTables
+from support.op_cases import OpCase, Rng, normal
 
 
 def _events(batch: int, lengths: tuple[int, ...], ids: int, d: int) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
         table = normal(rng, 41, d)
         table[-1] = 0.0
         events = rng.integers(41, size=(batch, sum(lengths), ids), dtype=np.int32)
         events[rng.random(events.shape[:2]) < 0.3] = 40  # no event
-        return table, torch.from_numpy(events), lengths
+        return table.to(dtype), torch.from_numpy(events), lengths
 
     return OpCase(f"{batch}x{lengths}-ids={ids}-d={d}", arguments)
 
@@ -66,17 +26,13 @@ def _inputs(
 ) -> OpCase:
     """One request for every `bags` bags of these sizes."""
 
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
         requests = len(sizes) // bags
         offsets = np.cumsum([0, *sizes], dtype=np.int32)
         rows = rng.integers(41, size=offsets[-1], dtype=np.int32)
         categorical = rng.integers(19, size=(requests, ids), dtype=np.int32)
-        tables = SingleTables(
-            normal(rng, dense * width, numbers),
-            normal(rng, dense * width),
-            normal(rng, 19 if ids else 0, width),
-            normal(rng, 41, width),
-        )
+        shapes = ((dense * width, numbers), (dense * width,), (19 if ids else 0, width))
+        tables = SingleTables(*(normal(rng, *each).to(dtype) for each in (*shapes, (41, width))))
         found = (categorical, offsets, rows)
         return tables, SingleInputs(normal(rng, requests, numbers), *map(torch.from_numpy, found))
 

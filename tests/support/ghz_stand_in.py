@@ -1,8 +1,8 @@
 """A stand-in for the load tool ghz, which no package registry has.
 
-It learns the method from the server as ghz and its library protoreflect do: it asks reflection v1,
-or v1alpha if the server has no v1, for the file that contains the *method*. It uses none of our
-stubs, reads requests from JSON, and prints or writes a result in ghz's form.
+It learns the method from the server as ghz does: it asks reflection for the file that contains the
+*method*. It uses none of our stubs, reads requests from JSON, and prints or writes a result in
+ghz's form.
 `installed_ghz` puts it into a folder as a program.
 """
 
@@ -18,17 +18,12 @@ from typing import Any
 
 import grpc
 from google.protobuf import json_format
-from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.reflection_pb2 import (
-    ServerReflectionRequest,
-    ServerReflectionResponse,
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+    ProtoReflectionDescriptorDatabase,
 )
 
-VERSIONS = ("v1", "v1alpha")
-NOT_SERVED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE)
-CONNECT_SECONDS = 10.0
 MESSAGE_SIZES = (("grpc.max_receive_message_length", -1),)
 
 
@@ -45,64 +40,6 @@ class GhzError(Exception):
     """An error that ghz prints before it exits with 1."""
 
 
-class Reflection:
-    """A server's reflection, in the first version that it serves."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self._channel = channel
-        self._protos: dict[str, FileDescriptorProto] = {}
-        self.pool = DescriptorPool()
-
-    def declare(self, method: str) -> None:
-        """Add the file that declares the method to the pool, and the files that it imports."""
-        protos = self._files(file_containing_symbol=method)
-        for proto in protos:
-            self._add(proto)
-        if not any(method in _methods(proto) for proto in protos):
-            raise GhzError(f"Symbol not found: {method}")
-
-    def _add(self, proto: FileDescriptorProto) -> None:
-        for name in proto.dependency:
-            if name not in self._protos:
-                self._files(file_by_filename=name)
-            self._add(self._protos[name])
-        self.pool.Add(proto)
-
-    def _files(self, **question: str) -> list[FileDescriptorProto]:
-        reply = self._ask(ServerReflectionRequest(**question))
-        if reply.HasField("error_response"):
-            (symbol,) = question.values()
-            raise GhzError(f"Symbol not found: {symbol}")
-        files = reply.file_descriptor_response.file_descriptor_proto
-        protos = list(map(FileDescriptorProto.FromString, files))
-        self._protos |= {proto.name: proto for proto in protos}
-        return protos
-
-    def _ask(self, question: ServerReflectionRequest) -> ServerReflectionResponse:
-        for version in VERSIONS:
-            ask: Any = self._channel.stream_stream(
-                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-                request_serializer=ServerReflectionRequest.SerializeToString,
-                response_deserializer=ServerReflectionResponse.FromString,
-            )
-            try:
-                (reply,) = ask(iter([question]), timeout=CONNECT_SECONDS)
-            except grpc.RpcError as error:
-                if error.code() not in NOT_SERVED or version == VERSIONS[-1]:
-                    raise GhzError(_text(error)) from None
-            else:
-                return reply
-        raise AssertionError("the last version answered or raised")
-
-
-def _methods(proto: FileDescriptorProto) -> set[str]:
-    return {
-        f"{proto.package}.{service.name}.{method.name}"
-        for service in proto.service
-        for method in service.method
-    }
-
-
 class Calls:
     """The calls of one run, on N connections, each call with the next request of the data file."""
 
@@ -114,14 +51,20 @@ class Calls:
             for _ in range(options["connections"])
         ]
         symbol = options["call"].replace("/", ".")
-        reflection = Reflection(channels[0])
-        reflection.declare(symbol)
         service, _, name = symbol.rpartition(".")
-        method = reflection.pool.FindServiceByName(service).FindMethodByName(name)
+        files = ProtoReflectionDescriptorDatabase(channels[0])
+        try:
+            files.FindFileContainingSymbol(symbol)
+        except KeyError:
+            raise GhzError(f"Symbol not found: {symbol}") from None
+        except grpc.RpcError as error:
+            raise GhzError(_text(error)) from None
+        pool = DescriptorPool(files)
+        method = pool.FindServiceByName(service).FindMethodByName(name)
         request, self._reply = map(GetMessageClass, (method.input_type, method.output_type))
         data = json.loads(Path(options["data-file"]).read_text(encoding="utf-8"))
         self._bodies = [
-            json_format.ParseDict(each, request(), descriptor_pool=reflection.pool)
+            json_format.ParseDict(each, request(), descriptor_pool=pool)
             for each in (data if isinstance(data, list) else [data])
         ]
         self._methods: list[Any] = [

@@ -1,7 +1,6 @@
 """Inputs that the quick ways of admission and selection do not help with, or must fit exactly."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ import torch
 from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.kernels import Candidates
+from grace.kernels.decode.select_beams import Choice
 from support.decode_cases import branching_case
 from support.oracle import RawAd, Rule
 from support.strategies import Case
@@ -98,9 +98,7 @@ def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candi
     return Candidates(offsets, tokens, torch.arange(len(tokens), dtype=torch.int32))
 
 
-def crowded_selection(
-    rng: np.random.Generator, kind: str, k: int, ordered: bool
-) -> tuple[Any, ...]:
+def crowded_selection(rng: np.random.Generator, kind: str, k: int, ordered: bool) -> Choice:
     """Requests of 111 beams with 160 candidates each; rows differ by their scores only.
 
     equal  all totals of a request are one and the same
@@ -117,13 +115,9 @@ def crowded_selection(
     }[kind]
     logits = np.tile(one_row.astype(np.float32), (requests * beams, 1))
     scores = np.stack([_scores(rng, kind, beams) for _ in range(requests)])
-    return (
-        torch.from_numpy(logits),
-        torch.from_numpy(scores.astype(np.float32)),
-        full_rows(requests, beams, columns, _FULL),
-        k,
-        ordered,
-    )
+    candidates = full_rows(requests, beams, columns, _FULL)
+    scored = torch.from_numpy(scores.astype(np.float32))
+    return Choice(torch.from_numpy(logits), scored, candidates, k, ordered)
 
 
 def _scores(rng: np.random.Generator, kind: str, beams: int) -> Sequence[float]:

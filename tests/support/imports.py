@@ -16,21 +16,21 @@ def import_spec(source: Path, content: str | bytes | None = None, **changes: Any
     """An import of this file, after this content was written to it."""
     if content is not None:
         source.write_bytes(content.encode() if isinstance(content, str) else content)
-    return replace(ImportSpec(source, source.parent / "ads.parquet", "beauty-1"), **changes)
+    return replace(ImportSpec(source, source.parent / "sids.parquet", "beauty-1"), **changes)
 
 
 def run_import(spec: ImportSpec) -> ImportReport:
     return import_sids(spec, silent)
 
 
-def imported(spec: ImportSpec) -> tuple[dict[int, tuple[int, ...]], ImportReport]:
-    """The SID of each ad in the table, and the report."""
+def imported(spec: ImportSpec) -> tuple[dict[int | str, tuple[int, ...]], ImportReport]:
+    """The SID of each item in the table, and the report."""
     report = run_import(spec)
     table = pq.read_table(spec.out)
-    assert table.schema.field("ad_id").type == pa.int64()
+    assert table.schema.field("item_id").type in (pa.int64(), pa.string())
     assert table.schema.field("sid").type == pa.list_(pa.uint16())
     sids = [tuple(sid) for sid in table["sid"].to_pylist()]
-    return dict(zip(table["ad_id"].to_pylist(), sids, strict=True)), report
+    return dict(zip(table["item_id"].to_pylist(), sids, strict=True)), report
 
 
 def rejects_of(spec: ImportSpec) -> list[dict[str, Any]]:

@@ -11,3 +11,19 @@ def invoke_grace(*arguments: str | Path) -> Result:
     """Run a command. The result has `exit_code`, `stdout` and `stderr`."""
     environment = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     return CliRunner(env=environment).invoke(app, list(map(str, arguments)))
+
+
+def printed(*arguments: str | Path) -> str:
+    """Return the output of a command that succeeds."""
+    done = invoke_grace(*arguments)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
+
+
+def complaint(*arguments: str | Path, code: int = 2) -> str:
+    """Return the one line in which a command says why it failed."""
+    done = invoke_grace(*arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line.removeprefix("error: ")

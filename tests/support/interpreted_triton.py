@@ -12,10 +12,17 @@ import torch
 
 from grace.bench.rungs.attention import DenseCache, attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from grace.kernels.ops_cuda import CUDA_DECODER
+from support.agreement import (
+    TRITON,
+    decoder_calls,
+    difference,
+    encoder_calls,
+    tiled_calls,
+)
 from support.encoder_cases import INTERFORMER, T5
-from support.encoder_op_cases import encoder_calls, encoder_difference
+from support.encoder_op_cases import encoder_difference
 from support.rung_cases import dense_inputs
-from support.triton_agreement import calls, difference
 
 
 def dense_differences() -> Iterator[str | None]:
@@ -52,12 +59,14 @@ def main() -> None:
         for name, spec in (("interformer", INTERFORMER), ("t5", T5))
     }
     # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
-    low = [call for call in calls((torch.float16,)) if "bfloat16" in call.name or call.blocked]
-    full = [
-        call for call in calls((torch.float32,)) if "bfloat16" not in call.name and not call.blocked
+    float32, float16 = (torch.float32,), (torch.float16,)
+    low = [*decoder_calls(CUDA_DECODER, TRITON, float16), *tiled_calls(float16)]
+    full = [*decoder_calls(CUDA_DECODER, TRITON, float32), *tiled_calls(float32)]
+    of_decoder = [
+        call for calls, own in ((low, True), (full, False)) for call in calls if call.low is own
     ]
-    of_encoders = (*encoder_calls((torch.float32,)), *encoder_calls((torch.float16,), most=1))
-    found = [[difference(call, "cpu") for call in group] for group in ((*full, *low), of_encoders)]
+    of_encoders = (*encoder_calls(float32), *encoder_calls(float16, most=1))
+    found = [[difference(call, "cpu") for call in group] for group in (of_decoder, of_encoders)]
     found.append(list(dense_differences()))
     print(
         json.dumps(

@@ -2,13 +2,11 @@
 
     python killed_log.py FOLDER
 
-Again and again a forked child opens the log, appends updates, acknowledges each over a pipe, lets
-the log be rewritten, and dies by SIGKILL in its N-th call, N = 1, 2, ... until it gets through.
-After each death the next start must find every acknowledged update, at most one more group than
-that, and be able to go on. It prints, as JSON, how many deaths there were.
+Each writer opens the log, appends updates, acknowledges each over a pipe, and lets the log be
+rewritten. After its death the next start must find every acknowledged update, at most one more
+group than that, and be able to go on. The program prints, as JSON, how many deaths there were.
 """
 
-import itertools
 import json
 import os
 import shutil
@@ -19,7 +17,7 @@ from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_kept
 from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
-from support.killed_writer import die_in_call
+from support.killed import deaths_of
 
 GROUPS = 4
 OF_A_GROUP = 2
@@ -55,23 +53,6 @@ def append_groups(folder: Path, acknowledge: int) -> None:
     log.close()
 
 
-def killed_in_call(folder: Path, number: int) -> tuple[bool, int]:
-    """Return whether the writer died, and the last update that it had acknowledged."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        die_in_call(number)
-        append_groups(folder, theirs)
-        os._exit(0)
-    os.close(theirs)
-    _, status = os.waitpid(child, 0)
-    acknowledged = max(os.read(ours, 4096), default=0)
-    os.close(ours)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0:
-        raise SystemExit(f"the writer failed by itself at call {number}")
-    return os.WIFSIGNALED(status), acknowledged
-
-
 def check(folder: Path, acknowledged: int) -> int:
     log, state = opened(folder)
     found = state.sequence
@@ -91,15 +72,23 @@ def check(folder: Path, acknowledged: int) -> int:
 def main(folder: Path) -> None:
     # A kill, unlike a power cut, loses nothing that was written: to sync would only take time.
     os.__dict__["fsync"] = lambda _: None
-    more = 0
-    for number in itertools.count(1):
+    acknowledged, more = [], 0
+
+    def prepare() -> tuple[int, int]:
         shutil.rmtree(folder, ignore_errors=True)
-        died, acknowledged = killed_in_call(folder, number)
-        more += check(folder, acknowledged)
-        if not died:
-            assert acknowledged == GROUPS * OF_A_GROUP
-            break
-    print(json.dumps({"deaths": number - 1, "kept_unacknowledged": more}))
+        return os.pipe()
+
+    def check_all(pipe: tuple[int, int]) -> None:
+        nonlocal more
+        ours, theirs = pipe
+        os.close(theirs)
+        acknowledged.append(max(os.read(ours, 4096), default=0))
+        os.close(ours)
+        more += check(folder, acknowledged[-1])
+
+    deaths = deaths_of(prepare, lambda pipe: append_groups(folder, pipe[1]), check_all)
+    assert acknowledged[-1] == GROUPS * OF_A_GROUP
+    print(json.dumps({"deaths": deaths, "kept_unacknowledged": more}))
 
 
 real_write = os.write

@@ -30,7 +30,7 @@ decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24}
 WORK = {
     "synth": (0, "synth --preset tiny --out tiny"),
     "init": (0, "init --ads ads.csv --out proposed"),
-    "import-sids": (0, "import-sids index.json --sid-space shop-1 --out ads.parquet"),
+    "import-sids": (0, "import-sids index.json --sid-space shop-1 --out sids.parquet"),
     "build": (0, "build --data shop --sid-space shop-1 --vocab-sizes 16,16 --root root"),
     "inspect": (0, "inspect root"),
     "verify": (0, "verify root --deep"),

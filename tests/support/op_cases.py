@@ -5,8 +5,8 @@ must not be read (NaN) and keys that must not count (huge). A new operation adds
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,40 +14,35 @@ from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels import NO_BLOCK, Candidates
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes
 from support import hard_inputs
 from support.admission_cases import ADMISSION, ELIGIBILITY
+
+Rng: TypeAlias = np.random.Generator
+Arguments: TypeAlias = Callable[[Rng, torch.dtype], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
 class OpCase:
-    """`arguments` makes a call's positional arguments from a seeded generator."""
+    """`arguments` makes a call's positional arguments, the rows and weights of a type."""
 
     name: str
-    arguments: Callable[[np.random.Generator], tuple[Any, ...]]
+    arguments: Arguments
+    low: bool = False  # an interpreter of Triton, for which float32 is enough, takes 16 bits
 
 
-def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor in it changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, tuple):
-        return tuple(mapped(item, change) for item in value)
-    if is_dataclass(value) and not isinstance(value, type):
-        changed = {f.name: mapped(getattr(value, f.name), change) for f in fields(value)}
-        return replace(value, **changed)
-    return value
-
-
-def normal(rng: np.random.Generator, *shape: int) -> Tensor:
+def normal(rng: Rng, *shape: int) -> Tensor:
     return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
 
 
-def row_scales(rng: np.random.Generator, count: int) -> Tensor:
+def row_scales(rng: Rng, count: int) -> Tensor:
     return torch.from_numpy(rng.uniform(0.5, 1.5, count).astype(np.float32))
 
 
 def attention_pool(
-    rng: np.random.Generator, rows: int, length: int, step: int, heads: int, d_head: int
+    rng: Rng, rows: int, length: int, step: int, heads: int, d_head: int
 ) -> tuple[Tensor, Tensor]:
     """Pool and table. Blocks are shared and in no order; those that no row names are NaN."""
     pool = normal(rng, 2 * rows * length, 3, heads, d_head)
@@ -60,26 +55,25 @@ def attention_pool(
     return pool, table
 
 
-def _self_attention(
-    step: int, length: int, heads: int, d_head: int, rows: int, scaled: bool, dtype: torch.dtype
+def _prefixes(
+    step: int, length: int, heads: int, d: int, rows: int, *, scaled: bool, low: bool = False
 ) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        pool, table = attention_pool(rng, rows, length, step, heads, d_head)
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+        pool, table = attention_pool(rng, rows, length, step, heads, d)
         bias = normal(rng, heads, length)
         row_scale = row_scales(rng, len(pool)) if scaled else None
         if row_scale is not None:
             row_scale[pool[:, 0, 0, 0].isnan()] = torch.nan
-        return pool.to(dtype), table, step, bias, d_head**-0.5, row_scale
+        return (PagedPrefixes(pool.to(dtype), table, step, bias, d**-0.5, row_scale),)
 
-    kind = str(dtype).removeprefix("torch.")
-    size = "" if d_head in (8, 16, 32) else f"-d={d_head}"
-    return OpCase(f"step={step}-{kind}-{'scaled' if scaled else 'plain'}{size}", arguments)
+    kind = "-scaled" if scaled else ""
+    return OpCase(f"step={step}-of-{length}-{heads}x{d}-rows={rows}{kind}", arguments, low)
 
 
 def cross_inputs(
-    rng: np.random.Generator, requests: int, beams: int, heads: int, tokens: int, d_head: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Queries, keys, values and mask. Request 0 has no key; masked keys and values are huge."""
+    rng: Rng, requests: int, beams: int, heads: int, tokens: int, d_head: int, scale: float = 0.3
+) -> BeamQueries:
+    """Request 0 has no key; masked keys and values are huge."""
     queries = normal(rng, requests * beams, heads * d_head)
     keys = normal(rng, requests, tokens, heads, d_head).transpose(1, 2)
     values = normal(rng, requests, tokens, heads, d_head).transpose(1, 2)
@@ -87,71 +81,66 @@ def cross_inputs(
     mask[0], mask[1:, tokens // 2] = False, True
     for tensor in (keys, values):
         tensor.masked_fill_(~mask[:, None, :, None], 1e4)
-    return queries, keys, values, mask
+    return BeamQueries(queries, keys, values, mask, scale)
 
 
-def _cross_attention(
-    name: str, beams: int, tokens: int, scaled: bool, dtype: torch.dtype
-) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        *floats, mask = cross_inputs(rng, 3, beams, 2, tokens, 8)
-        row_scale = row_scales(rng, 3 * beams) if scaled else None
-        return *(x.to(dtype) for x in floats), mask, 0.3, row_scale
-
-    return OpCase(name, arguments)
+def cross_in(given: BeamQueries, dtype: torch.dtype) -> BeamQueries:
+    return replace(
+        given,
+        queries=given.queries.to(dtype),
+        keys=given.keys.to(dtype),
+        values=given.values.to(dtype),
+    )
 
 
-def _gathered_queries(scaled: bool) -> OpCase:
-    """Return a case where 33 rows read 7 queries; no row reads the eighth, which is NaN."""
-
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        queries, keys, values, mask = cross_inputs(rng, 3, 11, 2, 13, 8)
-        memo = torch.cat([queries[:7], torch.full_like(queries[:1], torch.nan)])
-        rows = torch.from_numpy(rng.integers(7, size=33, dtype=np.int32))
-        return memo, keys, values, mask, 0.3, row_scales(rng, 33) if scaled else None, rows
-
-    return OpCase(f"gathered-queries{'-scaled' if scaled else ''}", arguments)
+def _cross(name: str, make: Callable[[Rng], BeamQueries], *, low: bool = False) -> OpCase:
+    return OpCase(name, lambda rng, dtype: (cross_in(make(rng), dtype),), low)
 
 
-def _wide_context(beams: int, heads: int, tokens: int, d_head: int) -> OpCase:
+def _asked(rng: Rng, beams: int, tokens: int, *, scaled: bool = False) -> BeamQueries:
+    given = cross_inputs(rng, 3, beams, 2, tokens, 8)
+    return replace(given, row_scale=row_scales(rng, 3 * beams) if scaled else None)
+
+
+def _gathered(rng: Rng, *, scaled: bool) -> BeamQueries:
+    """33 rows read 7 queries; no row reads the eighth, which is NaN."""
+    given = cross_inputs(rng, 3, 11, 2, 13, 8)
+    memo = torch.cat([given.queries[:7], torch.full_like(given.queries[:1], torch.nan)])
+    rows = torch.from_numpy(rng.integers(7, size=33, dtype=np.int32))
+    scales = row_scales(rng, 33) if scaled else None
+    return replace(given, queries=memo, row_scale=scales, query_rows=rows)
+
+
+def _wide_context(rng: Rng, beams: int, heads: int, tokens: int, d: int) -> BeamQueries:
     """Keys by head, values by token; of the last request only the last key counts."""
-
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        queries, keys, values, mask = cross_inputs(rng, 3, beams, heads, tokens, d_head)
-        mask[2] = False
-        mask[2, -1] = True
-        keys.masked_fill_(~mask[:, None, :, None], 1e4)
-        values[2, :, -1] = normal(rng, heads, d_head)
-        return queries, keys.contiguous(), values, mask, d_head**-0.5, row_scales(rng, 3 * beams)
-
-    return OpCase(f"beams={beams}-tokens={tokens}-d={d_head}", arguments)
+    given = cross_inputs(rng, 3, beams, heads, tokens, d, d**-0.5)
+    given.key_mask[2] = False
+    given.key_mask[2, -1] = True
+    given.keys.masked_fill_(~given.key_mask[:, None, :, None], 1e4)
+    given.values[2, :, -1] = normal(rng, heads, d)
+    return replace(given, keys=given.keys.contiguous(), row_scale=row_scales(rng, 3 * beams))
 
 
-def _row_factors(rows: int, d: int, dtype: torch.dtype) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+def _rows(rows: int, d: int, *, low: bool = False) -> OpCase:
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
         x = 9 * normal(rng, rows, d)
         x[0] = 0
         return x.to(dtype), 1e-6
 
-    return OpCase(f"rows={rows}-d={d}-{str(dtype).removeprefix('torch.')}", arguments)
+    return OpCase(f"rows={rows}-d={d}", arguments, low)
 
 
-def _activation(ffn: str, rows: int, wide: int, dtype: torch.dtype) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        return normal(rng, rows, wide).to(dtype), row_scales(rng, rows), ffn
-
-    return OpCase(f"{ffn}-{str(dtype).removeprefix('torch.')}", arguments)
+def _activation(ffn: str, rows: int, wide: int, *, low: bool = False) -> OpCase:
+    return OpCase(
+        f"{ffn}-rows={rows}-wide={wide}",
+        lambda rng, dtype: (normal(rng, rows, wide).to(dtype), row_scales(rng, rows), ffn),
+        low,
+    )
 
 
 def selection_inputs(
-    rng: np.random.Generator,
-    requests: int,
-    beams: int,
-    columns: int,
-    fan_out: int,
-    k: int,
-    ordered: bool,
-) -> tuple[Any, ...]:
+    rng: Rng, requests: int, beams: int, columns: int, fan_out: int, k: int, ordered: bool
+) -> Choice:
     """No two totals of a request are near each other, so that no rounding decides.
 
     Rows hold the same logits in another order each, multiples of 1/16, and so share one normaliser;
@@ -162,32 +151,22 @@ def selection_inputs(
     scores = np.array([rng.permutation(beams) / 1024 for _ in range(requests)], np.float32)
     counts = rng.integers(fan_out + 1, size=requests * beams)
     counts[:beams] = 0  # nothing for the first request
-    return (
-        torch.from_numpy(logits),
-        torch.from_numpy(-scores),
-        _jagged(rng, counts, columns - 3),
-        k,
-        ordered,
-    )
+    candidates = _jagged(rng, counts, columns - 3)
+    return Choice(torch.from_numpy(logits), torch.from_numpy(-scores), candidates, k, ordered)
 
 
 def tied_selection_inputs(
-    rng: np.random.Generator, requests: int, beams: int, columns: int, k: int, ordered: bool
-) -> tuple[Any, ...]:
+    rng: Rng, requests: int, beams: int, columns: int, k: int, ordered: bool
+) -> Choice:
     """Totals repeat: the rows of a request share their logits, of few values, and two scores."""
     logits = np.repeat(rng.integers(4, size=(requests, columns)), beams, axis=0) / 4
     scores = -8.0 * rng.integers(2, size=(requests, beams))
     counts = rng.integers(columns - 2, size=requests * beams)
-    return (
-        torch.from_numpy(logits.astype(np.float32)),
-        torch.from_numpy(scores.astype(np.float32)),
-        _jagged(rng, counts, columns - 3),
-        k,
-        ordered,
-    )
+    numbers, own = (torch.from_numpy(x.astype(np.float32)) for x in (logits, scores))
+    return Choice(numbers, own, _jagged(rng, counts, columns - 3), k, ordered)
 
 
-def _jagged(rng: np.random.Generator, counts: Any, vocab: int) -> Candidates:
+def _jagged(rng: Rng, counts: Any, vocab: int) -> Candidates:
     tokens = [np.sort(rng.choice(vocab, size=count, replace=False)) for count in counts]
     offsets = np.array([0, *np.cumsum(counts)], np.int32)
     return Candidates(
@@ -209,51 +188,48 @@ def _with_room(candidates: Candidates, room: int) -> Candidates:
     return Candidates(offsets, tokens, nodes, counts)
 
 
-def _scaled_selection(ordered: bool) -> OpCase:
+def _scaled_selection(rng: Rng, *, ordered: bool) -> Choice:
     """Logits and factors whose products are those of `selection_inputs`; candidates with room."""
-
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        logits, scores, candidates, k, _ = selection_inputs(rng, 5, 11, 63, 60, 37, ordered)
-        factors = torch.from_numpy(2.0 ** rng.integers(-2, 3, size=len(logits)).astype(np.float32))
-        scaled = logits / factors.unsqueeze(1)
-        return scaled, scores, _with_room(candidates, 63), k, ordered, factors
-
-    return OpCase(f"scaled-with-room-{'ordered' if ordered else 'in-order'}", arguments)
+    given = selection_inputs(rng, 5, 11, 63, 60, 37, ordered)
+    factors = 2.0 ** rng.integers(-2, 3, size=len(given.logits)).astype(np.float32)
+    row_scale = torch.from_numpy(factors)
+    logits, candidates = given.logits / row_scale.unsqueeze(1), _with_room(given.candidates, 63)
+    return replace(given, logits=logits, candidates=candidates, row_scale=row_scale)
 
 
-def _dead_everywhere(rng: np.random.Generator) -> tuple[Any, ...]:
+def _dead_everywhere(rng: Rng) -> Choice:
     """Most rows are dead: they have score -inf, no candidates, and logits that must not be read."""
-    logits, scores, _, k, ordered = selection_inputs(rng, 3, 11, 63, 9, 7, False)
+    given = selection_inputs(rng, 3, 11, 63, 9, 7, False)
     counts = rng.integers(3, size=33) * (rng.random(33) < 0.2)
     dead = torch.from_numpy(counts == 0)
-    logits[dead] = torch.nan
-    scores.masked_fill_(dead.view(3, 11), -torch.inf)
-    return logits, scores, _jagged(rng, counts, 60), k, ordered
+    given.logits[dead] = torch.nan
+    given.scores.masked_fill_(dead.view(3, 11), -torch.inf)
+    return replace(given, candidates=_jagged(rng, counts, 60))
 
 
-def _corrupt(ordered: bool) -> OpCase:
+def _corrupt(rng: Rng, *, ordered: bool) -> Choice:
     """Every other request has a number that is not finite, each of another kind."""
-
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
-        logits, scores, _, k, _ = selection_inputs(rng, 7, 11, 63, 60, 37, ordered)
-        logits[0, 0], logits[32, 62], scores[4, 3], scores[6, 10] = (
-            torch.nan,
-            torch.inf,
-            torch.nan,
-            torch.inf,
-        )
-        return logits, scores, _jagged(rng, np.full(77, 9), 60), k, ordered
-
-    return OpCase(f"corrupt-{'ordered' if ordered else 'in-order'}", arguments)
+    given = selection_inputs(rng, 7, 11, 63, 60, 37, ordered)
+    given.logits[0, 0], given.logits[32, 62] = torch.nan, torch.inf
+    given.scores[4, 3], given.scores[6, 10] = torch.nan, torch.inf
+    return replace(given, candidates=_jagged(rng, np.full(77, 9), 60))
 
 
 def _crowded(kind: str, k: int, ordered: bool) -> OpCase:
     name = f"{kind}-k={k}-{'ordered' if ordered else 'in-order'}"
-    return OpCase(name, lambda rng: hard_inputs.crowded_selection(rng, kind, k, ordered))
+    return _choice(name, lambda rng: hard_inputs.crowded_selection(rng, kind, k, ordered))
+
+
+def _choice(name: str, make: Callable[[Rng], Choice]) -> OpCase:
+    return _untyped(name, lambda rng: (make(rng),))
+
+
+def _untyped(name: str, make: Callable[[Rng], tuple[Any, ...]]) -> OpCase:
+    return OpCase(name, lambda rng, _: make(rng))
 
 
 def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> OpCase:
-    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+    def arguments(rng: Rng, _: torch.dtype) -> tuple[Any, ...]:
         table = rng.integers(1000, size=(rows, length), dtype=np.int32)
         parents = rng.integers(rows, size=(requests, k), dtype=np.int32)
         return torch.from_numpy(table), torch.from_numpy(parents), step
@@ -263,53 +239,48 @@ def _rearrangement(rows: int, length: int, step: int, requests: int, k: int) -> 
 
 CASES: Mapping[str, tuple[OpCase, ...]] = {
     "self_attention": (
-        *(_self_attention(t, 4, 3, 8, 63, False, torch.float32) for t in range(4)),
-        *(_self_attention(t, 3, 1, 16, 111, True, torch.float32) for t in range(3)),
-        _self_attention(2, 3, 2, 32, 7, True, torch.bfloat16),
-        _self_attention(7, 8, 3, 24, 5, True, torch.float32),
-        _self_attention(3, 4, 9, 5, 13, True, torch.float32),
-        _self_attention(3, 4, 7, 256, 3, False, torch.float32),
+        *(_prefixes(t, 4, 3, 8, 63, scaled=False) for t in range(4)),
+        *(_prefixes(t, 3, 1, 16, 111, scaled=True) for t in range(3)),
+        _prefixes(2, 3, 2, 32, 7, scaled=True, low=True),
+        _prefixes(7, 8, 3, 24, 5, scaled=True),
+        _prefixes(3, 4, 9, 5, 13, scaled=True),
+        _prefixes(3, 4, 7, 256, 3, scaled=False),
     ),
     "cross_attention": (
-        _cross_attention("beams=1", 1, 13, False, torch.float32),
-        _cross_attention("beams=33", 33, 13, False, torch.float32),
-        _cross_attention("beams=11-scaled", 11, 1, True, torch.float32),
-        _cross_attention("beams=11-bfloat16", 11, 13, False, torch.bfloat16),
-        _gathered_queries(scaled=False),
-        _gathered_queries(scaled=True),
-        _wide_context(7, 2, 65, 24),
-        _wide_context(67, 1, 33, 5),
-        _wide_context(3, 1, 301, 40),
+        _cross("beams=1", lambda rng: _asked(rng, 1, 13)),
+        _cross("beams=33", lambda rng: _asked(rng, 33, 13)),
+        _cross("one-token-scaled", lambda rng: _asked(rng, 11, 1, scaled=True)),
+        _cross("beams=11", lambda rng: _asked(rng, 11, 13), low=True),
+        _cross("gathered", lambda rng: _gathered(rng, scaled=False)),
+        _cross("gathered-scaled", lambda rng: _gathered(rng, scaled=True)),
+        _cross("tokens=65", lambda rng: _wide_context(rng, 7, 2, 65, 24)),
+        _cross("tokens=33", lambda rng: _wide_context(rng, 67, 1, 33, 5)),
+        _cross("tokens=301", lambda rng: _wide_context(rng, 3, 1, 301, 40)),
     ),
-    "row_factors": (
-        _row_factors(63, 24, torch.float32),
-        _row_factors(1, 2048, torch.float32),
-        _row_factors(33, 1000, torch.bfloat16),
-        _row_factors(3, 9001, torch.float32),
-    ),
+    "row_factors": (_rows(63, 24), _rows(1, 2048), _rows(33, 1000, low=True), _rows(3, 9001)),
     "activate": (
-        _activation("relu", 63, 24, torch.float32),
-        _activation("gated_gelu", 33, 48, torch.float32),
-        _activation("relu", 7, 512, torch.bfloat16),
-        _activation("gated_gelu", 7, 1024, torch.bfloat16),
-        _activation("relu", 3, 1111, torch.float32),
-        _activation("gated_gelu", 3, 1402, torch.float32),
+        _activation("relu", 63, 24),
+        _activation("gated_gelu", 33, 48),
+        _activation("relu", 7, 512, low=True),
+        _activation("gated_gelu", 7, 1024, low=True),
+        _activation("relu", 3, 1111),
+        _activation("gated_gelu", 3, 1402),
     ),
-    "eligible_nodes": tuple(OpCase(*case) for case in ELIGIBILITY.items()),
-    "admit_children": tuple(OpCase(*case) for case in ADMISSION.items()),
+    "eligible_nodes": tuple(_untyped(*case) for case in ELIGIBILITY.items()),
+    "admit_children": tuple(_untyped(*case) for case in ADMISSION.items()),
     "select_beams": (
-        OpCase("kept-in-order", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, False)),
-        OpCase("ordered", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, True)),
-        OpCase("one-beam", lambda rng: selection_inputs(rng, 3, 1, 111, 108, 63, False)),
-        OpCase("k-above-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 5, 111, True)),
-        OpCase("no-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 0, 5, False)),
-        OpCase("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
-        OpCase("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
-        _scaled_selection(ordered=False),
-        _scaled_selection(ordered=True),
-        OpCase("dead-everywhere", _dead_everywhere),
-        _corrupt(ordered=False),
-        _corrupt(ordered=True),
+        _choice("in-order", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, False)),
+        _choice("ordered", lambda rng: selection_inputs(rng, 5, 11, 63, 60, 37, True)),
+        _choice("one-beam", lambda rng: selection_inputs(rng, 3, 1, 111, 108, 63, False)),
+        _choice("k-above-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 5, 111, True)),
+        _choice("no-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 0, 5, False)),
+        _choice("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
+        _choice("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
+        _choice("scaled-with-room", lambda rng: _scaled_selection(rng, ordered=False)),
+        _choice("scaled-with-room-ordered", lambda rng: _scaled_selection(rng, ordered=True)),
+        _choice("dead-everywhere", _dead_everywhere),
+        _choice("corrupt", lambda rng: _corrupt(rng, ordered=False)),
+        _choice("corrupt-ordered", lambda rng: _corrupt(rng, ordered=True)),
         _crowded("equal", 257, False),
         _crowded("equal", 5001, True),
         _crowded("few", 1403, False),

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +17,6 @@ from grace.configs.serving import (
     ListenConfig,
     MetricsConfig,
     ServingConfig,
-    TlsConfig,
 )
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
@@ -71,35 +72,21 @@ class Echo:
 
 
 class Service:
-    """Listeners and front end; `died` is set if a relay dies."""
+    """Listeners with these settings of `listen`, and front end; `died` is set if a relay dies."""
 
     def __init__(
         self,
         limits: LimitsConfig,
-        host: str = "127.0.0.1",
-        reply_seconds: float = 60.0,
-        front_ends: int = 0,
         settle_seconds: float = 0.2,
         padding: str = PADDING,
-        tls: TlsConfig | None = None,
-        token_file: Path | None = None,
-        connection_seconds: float = 300.0,
-        idle_seconds: float = 60.0,
+        reply_seconds: float = 60.0,
+        **listen: Any,
     ) -> None:
         config = ServingConfig(
             snapshots=Path(),
             checkpoint=Path(),
             generation=GENERATION,
-            listen=ListenConfig(
-                host=host,
-                port=0,
-                tls=tls,
-                token_file=token_file,
-                reply_seconds=reply_seconds,
-                front_ends=front_ends,
-                connection_seconds=connection_seconds,
-                idle_seconds=idle_seconds,
-            ),
+            listen=ListenConfig(port=0, reply_seconds=reply_seconds, **listen),
             admin=AdminConfig(port=0),
             metrics=MetricsConfig(port=0),
             limits=limits,
@@ -119,6 +106,7 @@ class Service:
             config, self.front_end, admin, died, self.credentials, settle_seconds
         )
         self.address = ""
+        self.retrieve: Any = None  # the method of a client
 
     def count(self, name: str, **labels: str) -> float:
         value = self.metrics.registry.get_sample_value(name, labels)
@@ -139,11 +127,34 @@ def served(
             opening = service.listeners.open(service.metrics.registry, service.state)
             service.address = (await opening).retrieve
             async with grpc.aio.insecure_channel(service.address) as channel:
-                await use(service, channel.unary_unary(METHOD))
+                service.retrieve = channel.unary_unary(METHOD)
+                await use(service, service.retrieve)
         finally:
             await service.listeners.close()
 
     asyncio.run(asyncio.wait_for(serve(), 120))
+
+
+def serving(
+    limits: LimitsConfig | None = None, *, everywhere: bool = False, **settings: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Let a test run with a service, its first argument.
+
+    everywhere  once with gRPC in the server, and once with gRPC in relays
+    """
+
+    def decorated(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(test)
+        def run(**given: Any) -> None:
+            relays = {"front_ends": given.pop("front_ends")} if everywhere else {}
+            served(lambda service, _: test(service, **given), limits, **settings, **relays)
+
+        _, *fixtures = signature(test).parameters.values()
+        relays = [Parameter("front_ends", Parameter.KEYWORD_ONLY)] if everywhere else []
+        run.__signature__ = Signature([*fixtures, *relays])  # type: ignore[attr-defined]
+        return front_ends(run) if everywhere else run
+
+    return decorated
 
 
 async def until(holds: Callable[[], bool]) -> None:

@@ -47,6 +47,10 @@ def wait_until(
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
+def children_of(pid: int) -> list[int]:
+    return [*map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 class ServerProcess:
     def __init__(
         self,
@@ -94,6 +98,11 @@ class ServerProcess:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def children(self) -> list[int]:
+        """The processes that it has started: its relays."""
+        return children_of(self.pid)
 
     @property
     def running(self) -> bool:

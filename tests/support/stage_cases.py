@@ -78,6 +78,8 @@ def answer(
 ) -> AnsweredBatch:
     """Through all four stages, one after the other."""
     generated = stages.generate(stages.features(stages.input(batch)))
+    if batch.pair.device.type == "cuda":
+        torch.cuda.synchronize()
     return stages.post(generated, spans)
 
 

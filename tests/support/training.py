@@ -1,4 +1,4 @@
-"""A folder to train on in seconds, and the plain definition of the Gini coefficient."""
+"""A folder to train on in seconds, what a run calls, and a plain Gini coefficient."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +23,16 @@ def write_small_data(folder: Path) -> None:
     """Write 111 SIDs over 64 x 8 x 8 x 8, and the interactions of 63 users."""
     spec = CatalogueSpec("small-1", 111, 3, (64, 8, 8, 8), seed=5, log_users=63)
     write_folder(spec, folder, force=True)
+
+
+def silent(*_: object) -> None:
+    """A run's progress, for nobody."""
+
+
+def evaluation_ends(what: str, *_: object) -> None:
+    """A run's progress that is interrupted when it has trained."""
+    if what == "evaluate":
+        raise KeyboardInterrupt
 
 
 def plain_gini(counts: Sequence[int]) -> float:

@@ -1,6 +1,5 @@
 """UpdateAds calls to a real server, the updates that they send, and a load that must see them."""
 
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -9,11 +8,10 @@ import grpc
 from grace.proto.retrieval_pb2 import (
     AdWeight,
     Ids,
-    RetrieveResponse,
     UpdateAdsRequest,
     UpdateAdsResponse,
 )
-from support.retrieve_calls import Call, Caller, Outcome
+from support.retrieve_calls import Call, Outcome
 from support.server_process import ServerProcess
 
 METHOD = "/grace.v1.Admin/UpdateAds"
@@ -76,42 +74,3 @@ class Updater:
         outcome = self.call(update(sequence, **what))
         assert outcome.ok, f"{outcome.code.name}: {outcome.text}"
         return UpdateAdsResponse.FromString(outcome.reply)
-
-
-class Load:
-    """Callers on threads. Each reply is kept with the number of stops acknowledged at its call."""
-
-    def __init__(self, address: str, requests: list[bytes]) -> None:
-        self._address, self._requests = address, requests
-        self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._call, args=(each,)) for each in range(5)]
-        self.acknowledged: list[int] = []  # ads, in the order of their stops
-        self.seen: list[tuple[int, Outcome]] = []
-        self.sent = 0
-
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _call(self, number: int) -> None:
-        caller, turn = Caller(self._address), number
-        while not self._end.is_set():
-            before, turn = len(self.acknowledged), turn + 1
-            outcome = caller.call(self._requests[turn % len(self._requests)])
-            self.seen.append((before, outcome))
-        caller.close()
-
-    def violations(self) -> list[tuple[int, int]]:
-        return [
-            (before, ad)
-            for before, outcome in self.seen
-            if outcome.ok
-            for ad in set(self.acknowledged[:before])
-            & set(RetrieveResponse.FromString(outcome.reply).ad_ids)
-        ]

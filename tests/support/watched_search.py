@@ -22,6 +22,7 @@ from grace.index.updates.state import UpdateState, touched_by
 from grace.index.updates.update import AdUpdate
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import Beams, Candidates, DecodeIndex, Ops, UserTensors, with_eligible
+from grace.kernels.decode.select_beams import Choice
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
 from support.models import random_context
@@ -101,16 +102,8 @@ class Watch:
         self._room = wanted if self.exact else np.bincount(owners, minlength=requests)
         return candidates
 
-    def _select(
-        self,
-        logits: Tensor,
-        scores: Tensor,
-        candidates: Candidates,
-        k: int,
-        ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:
-        beams = self._ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
+    def _select(self, given: Choice) -> Beams:
+        beams = self._ops.select_beams(given)
         live, parents = beams.nodes.numpy() != NO_NODE, beams.parents.numpy()
         size = self.catalogue.vocab_sizes[self._step]
         requests, width = self.prefixes.shape
@@ -119,7 +112,7 @@ class Watch:
         for own, alive in zip(prefixes, live, strict=True):
             assert len(np.unique(own[alive])) == alive.sum(), "a prefix twice"
         self.prefixes = np.where(live, prefixes, NO_PREFIX)
-        short = live.sum(axis=1) != np.minimum(k, self._room)
+        short = live.sum(axis=1) != np.minimum(given.k, self._room)
         self.tally.faults.short_beams += int(short.sum())
         self._step += 1
         return beams

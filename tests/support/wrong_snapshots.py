@@ -1,16 +1,12 @@
 """Damage to a snapshot's files, and wrong contents that tests write with right digests."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from support.forgery import Fields, read_fields
+from support.forgery import Fields
 
 Array = npt.NDArray[Any]
 
@@ -68,60 +64,3 @@ def corrupt(array: Array, data: st.DataObject) -> Array:
             extreme = st.sampled_from([least, most])
             flat[at] = data.draw(extreme | near | st.integers(least, most))
     return flat.reshape(array.shape)
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A change to a version. A reader's error may name any of `files`."""
-
-    files: tuple[str, ...]
-    do: Callable[[Path], None]
-
-
-def damages(version: Path) -> Iterator[Damage]:
-    """Yield every damage to every file: flipped, cut, extended, removed, a folder, swapped."""
-    for path in sorted(version.iterdir()):
-        content = path.read_bytes()
-        middle = len(content) // 2
-        for place in (0, 8, middle, len(content) - 1):
-            yield _written(path.name, _flipped(content, place))
-        for cut in (b"", content[:63], content[:middle], content[:-1], content + b"\0"):
-            yield _written(path.name, cut)
-        yield Damage((path.name,), lambda copy, name=path.name: (copy / name).unlink())  # type: ignore[misc]
-        yield Damage((path.name,), lambda copy, name=path.name: _make_folder(copy / name))  # type: ignore[misc]
-    for one, other in alike(version):
-        yield Damage((one, other), lambda copy, pair=(one, other): _swap(copy, *pair))  # type: ignore[misc]
-
-
-def alike(version: Path) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of arrays with the same dtype and shape, but other contents."""
-    entries = read_fields(version)["files"]
-    for one, other in combinations(entries, 2):
-        same_type = (one["dtype"], one["shape"]) == (other["dtype"], other["shape"])
-        if same_type and one["xxh3_128"] != other["xxh3_128"]:
-            yield one["file"], other["file"]
-
-
-def _written(file: str, content: bytes) -> Damage:
-    return Damage((file,), lambda version: _replace(version / file, content))
-
-
-def _replace(path: Path, content: bytes) -> None:
-    path.unlink()
-    path.write_bytes(content)
-
-
-def _flipped(content: bytes, place: int) -> bytes:
-    return content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :]
-
-
-def _make_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def _swap(version: Path, one: str, other: str) -> None:
-    aside = version / "aside"
-    (version / one).rename(aside)
-    (version / other).rename(version / one)
-    aside.rename(version / other)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.attention_kernels import (
     cross_inputs,
     cross_kernels,
@@ -28,6 +27,7 @@ from grace.bench.gpu.subjects.attention_kernels import (
     self_kernel,
 )
 from grace.bench.gpu.subjects.workload import Workload, workload_of
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 
 COUNTED = (
@@ -123,8 +123,7 @@ def _number(text: str) -> float:
 
 
 def main() -> None:
-    device = torch.device("cuda")
-    calls = _calls(workload_of(BenchOptions("attention", device, tiny="--tiny" in sys.argv)))
+    calls = _calls(workload_of(BenchOptions("attention", "cuda", tiny="--tiny" in sys.argv)))
     for call in calls:  # compiled before it is counted
         call()
     torch.cuda.synchronize()

@@ -12,8 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grace.kernels import Beams, Candidates, DecodeIndex, Ops
+from grace.kernels import Beams, DecodeIndex, Ops
 from grace.kernels.decode.admit_children import fan_outs
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes
 
 
 class Least(NamedTuple):
@@ -43,22 +46,21 @@ def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeI
     counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
 
 
-def _count_self_attention(
-    counts: Counts, pool: Tensor, table: Tensor, step: int, result: torch.dtype
-) -> None:
+def _count_self_attention(counts: Counts, given: PagedPrefixes) -> None:
+    pool, table, step = given.pool, given.table, given.step
     rows, inner = len(table), pool.shape[2] * pool.shape[3]
     blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
     asked = len(torch.unique(table[:, step]))
+    result = given.dtype or pool.dtype
     moved = ((asked + 2 * blocks) * pool.element_size() + rows * result.itemsize) * inner
     counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
 
 
-def _count_cross_attention(
-    counts: Counts, queries: Tensor, keys: Tensor, query_rows: Tensor | None, result: torch.dtype
-) -> None:
-    rows = len(queries) if query_rows is None else len(query_rows)
-    asked = rows if query_rows is None else len(torch.unique(query_rows))
+def _count_cross_attention(counts: Counts, given: BeamQueries) -> None:
+    queries, keys, rows = given.queries, given.keys, given.rows
+    asked = rows if given.query_rows is None else len(torch.unique(given.query_rows))
     inner, size = queries.shape[1], queries.element_size()
+    result = given.dtype or queries.dtype
     moved = (asked * size + rows * result.itemsize) * inner + 2 * keys.numel() * size
     counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
 
@@ -66,23 +68,13 @@ def _count_cross_attention(
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
     """Return the same operations, which count each call; counting may wait for the device."""
 
-    def self_attention(
-        pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
-        row_scale: Tensor | None = None, dtype: torch.dtype | None = None,
-    ) -> Tensor:  # fmt: skip
-        _count_self_attention(counts, pool, table, step, dtype or pool.dtype)
-        return ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
+    def self_attention(given: PagedPrefixes) -> Tensor:
+        _count_self_attention(counts, given)
+        return ops.self_attention(given)
 
-    def cross_attention(
-        queries: Tensor, keys: Tensor, values: Tensor, key_mask: Tensor, scale: float,
-        row_scale: Tensor | None = None, query_rows: Tensor | None = None,
-        dtype: torch.dtype | None = None, request_scale: Tensor | None = None,
-    ) -> Tensor:  # fmt: skip
-        _count_cross_attention(counts, queries, keys, query_rows, dtype or queries.dtype)
-        return ops.cross_attention(
-            *(queries, keys, values, key_mask, scale, row_scale, query_rows, dtype),
-            request_scale=request_scale,
-        )
+    def cross_attention(given: BeamQueries) -> Tensor:
+        _count_cross_attention(counts, given)
+        return ops.cross_attention(given)
 
     def row_factors(x: Tensor, eps: float) -> Tensor:
         counts.add("row_factors", x.nbytes + 4 * len(x))
@@ -98,14 +90,12 @@ def counting_ops(ops: Ops, counts: Counts) -> Ops:
         counts.add("rearrange", parents.nbytes + 2 * out.nbytes)
         return out
 
-    def select_beams(
-        logits: Tensor, scores: Tensor, candidates: Candidates, k: int, ordered: bool,
-        row_scale: Tensor | None = None,
-    ) -> Beams:  # fmt: skip
-        admitted = len(candidates.packed().tokens)
-        kept = 16 * len(scores) * k
-        counts.add("select_beams", logits.nbytes + scores.nbytes + 8 * admitted + kept)
-        return ops.select_beams(logits, scores, candidates, k, ordered, row_scale)
+    def select_beams(given: Choice) -> Beams:
+        admitted = len(given.candidates.packed().tokens)
+        kept = 16 * len(given.scores) * given.k
+        moved = given.logits.nbytes + given.scores.nbytes + 8 * admitted + kept
+        counts.add("select_beams", moved)
+        return ops.select_beams(given)
 
     return replace(
         ops,

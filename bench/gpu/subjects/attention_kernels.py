@@ -21,19 +21,11 @@ from grace.bench.rungs.attention import (
 from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.engine.decode_loop import fast_search
 
 _TILE_SECONDS = 0.05
-
-
-class CrossInputs(NamedTuple):
-    """queries [B * M, H * d], keys and values [B, H, T, d], mask bool [B, T]"""
-
-    queries: Tensor
-    keys: Tensor
-    values: Tensor
-    mask: Tensor
-    scale: float
 
 
 class BlockTable(NamedTuple):
@@ -72,14 +64,14 @@ class SelfInputs(NamedTuple):
     scale: float
 
 
-def cross_inputs(work: Workload, beams: int, dtype: torch.dtype, seed: int) -> CrossInputs:
+def cross_inputs(work: Workload, beams: int, dtype: torch.dtype, seed: int) -> BeamQueries:
     decoder, generator = work.spec.decoder, torch.Generator(work.device).manual_seed(seed)
     heads, d_head, tokens = decoder.heads, decoder.d_head, work.spec.context_tokens
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, device=work.device).to(dtype)
 
-    return CrossInputs(
+    return BeamQueries(
         normal(work.batch * beams, heads * d_head),
         normal(work.batch, heads, tokens, d_head),
         normal(work.batch, heads, tokens, d_head),
@@ -101,13 +93,11 @@ def searched_tables(work: Workload, engine: Engine, profile: BeamProfile) -> lis
     """Return each step's table of an unconstrained generation, as the second layer reads it."""
     read: dict[int, BlockTable] = {}
 
-    def attend(
-        pool: Tensor, table: Tensor, step: int, bias: Tensor, scale: float,
-        row_scale: Tensor | None = None, dtype: torch.dtype | None = None,
-    ) -> Tensor:  # fmt: skip
+    def attend(given: PagedPrefixes) -> Tensor:
+        pool, step = given.pool, given.step
         if pool is not engine.weights.first_blocks and step not in read:
-            read[step] = BlockTable.of(table.clone(), step, len(pool))
-        return engine.ops.self_attention(pool, table, step, bias, scale, row_scale, dtype)
+            read[step] = BlockTable.of(given.table.clone(), step, len(pool))
+        return engine.ops.self_attention(given)
 
     context = work.contexts(engine.weights.dtype, 1)[0]
     ops = replace(engine.ops, self_attention=attend)
@@ -140,21 +130,19 @@ def self_inputs(work: Workload, table: BlockTable, dtype: torch.dtype) -> SelfIn
 
 def cross_kernels(
     ops: Ops, device: torch.device, result: torch.dtype | None = None
-) -> dict[str, Callable[[CrossInputs], Tensor]]:
+) -> dict[str, Callable[[BeamQueries], Tensor]]:
     """Return the kernels by name. `before` takes keys and values of every row.
 
     Only `ours` can return a `result` of another type.
     """
 
-    def sdpa(x: CrossInputs, backend: SDPBackend = SDPBackend.FLASH_ATTENTION) -> Tensor:
+    def sdpa(x: BeamQueries, backend: SDPBackend = SDPBackend.FLASH_ATTENTION) -> Tensor:
         return cross_sdpa(x.queries, x.keys, x.values, x.scale, backend)
 
-    kernels: dict[str, Callable[[CrossInputs], Tensor]] = {"before": sdpa, "flash": sdpa}
+    kernels: dict[str, Callable[[BeamQueries], Tensor]] = {"before": sdpa, "flash": sdpa}
     if device.type == "cuda":
         kernels["cudnn"] = partial(sdpa, backend=SDPBackend.CUDNN_ATTENTION)
-    kernels["ours"] = lambda x: ops.cross_attention(
-        x.queries, x.keys, x.values, x.mask, x.scale, dtype=result
-    )
+    kernels["ours"] = lambda x: ops.cross_attention(replace(x, dtype=result))
     return kernels
 
 
@@ -174,9 +162,8 @@ def self_kernel(
     """
     step = x.table.step
     if name.startswith("ours"):
-        return lambda: ops.self_attention(
-            x.pool, x.table.ids, step, x.bias, x.scale, x.factors, result
-        )
+        prefixes = PagedPrefixes(x.pool, x.table.ids, step, x.bias, x.scale, x.factors, result)
+        return lambda: ops.self_attention(prefixes)
     if name == "write":
         return lambda: append(x.qkv, x.cache, step)
     if name == "fa2":

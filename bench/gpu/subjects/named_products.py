@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.kernels.products.fp8_products import RoundedOps, RoundedRows, RoundedWeight
+from grace.kernels.products.fp8_products import (
+    Addition,
+    RoundedOps,
+    RoundedRows,
+    RoundedWeight,
+)
 from grace.model.engine.decode_weights import Products
 
 _NAMESPACE = "grace_bench"
@@ -66,7 +71,7 @@ def named_rounded(ops: RoundedOps | None) -> Iterator[RoundedOps | None]:
         request_scales: Tensor | None, eps: float,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         by = RoundedWeight(weight, scales)
-        new = given.add_product(rows, factors, x, by, request_scales, eps)
+        new = given.add_product(Addition(rows, factors, x, by, request_scales, eps))
         return new.row_factors, new.rounded, new.rounded_factors
 
     def hidden(x: Tensor, weight: Tensor, scales: Tensor, rows: Tensor, factors: Tensor) -> Tensor:
@@ -74,14 +79,10 @@ def named_rounded(ops: RoundedOps | None) -> Iterator[RoundedOps | None]:
 
     library: Any = torch.library.Library(_NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     operands, own = "Tensor x, Tensor weight, Tensor scales", torch.ops.grace_bench
-    more = "Tensor? request_scales, float eps"
+    more, three = "Tensor? request_scales, float eps", "(Tensor, Tensor, Tensor)"
     for name, run, others in (
         ("rounded_product", product, "Tensor(a!) out) -> ()"),
-        (
-            "rounded_add",
-            add,
-            f"Tensor(a!) rows, Tensor factors, {more}) -> (Tensor, Tensor, Tensor)",
-        ),
+        ("rounded_add", add, f"Tensor(a!) rows, Tensor factors, {more}) -> {three}"),
         ("rounded_hidden", hidden, "Tensor rows, Tensor factors) -> Tensor"),
     ):
         library.define(f"{name}({operands}, {others}")
@@ -90,14 +91,12 @@ def named_rounded(ops: RoundedOps | None) -> Iterator[RoundedOps | None]:
     def named_product(x: Tensor, weight: RoundedWeight, out: Tensor) -> None:
         own.rounded_product(x, weight.rounded, weight.scales, out)
 
-    def named_add(
-        rows: Tensor, row_factors: Tensor, rounded: Tensor, weight: RoundedWeight,
-        request_scales: Tensor | None, eps: float,
-    ) -> RoundedRows:  # fmt: skip
+    def named_add(by: Addition) -> RoundedRows:
+        weight, rows = by.weight, (by.rows, by.row_factors)
         after, copy, of_copy = own.rounded_add(
-            *(rounded, weight.rounded, weight.scales, rows, row_factors, request_scales, eps)
+            by.rounded, weight.rounded, weight.scales, *rows, by.request_scales, by.eps
         )
-        return RoundedRows(rows, after, copy, of_copy)
+        return RoundedRows(by.rows, after, copy, of_copy)
 
     def named_hidden(rows: RoundedRows, weight: RoundedWeight) -> Tensor:
         factors = rows.rounded_factors

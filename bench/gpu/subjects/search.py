@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import require_close, require_equal, require_overlap
-from grace.bench.gpu.instruments.observed import Selection, observed
+from grace.bench.gpu.instruments.observed import observed
 from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
@@ -27,10 +27,11 @@ from grace.kernels import (
     admission_slot,
     with_eligible,
 )
+from grace.kernels.decode.select_beams import Choice
 from grace.kernels.products.fp8_products import E4M3
 from grace.model.definition.beam_search import beam_search, root_beams
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import UserContext
+from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
@@ -185,7 +186,7 @@ class StepInputs:
     """The arguments of one step's admission (`nodes` int32 [B, M]) and of its selection."""
 
     nodes: Tensor
-    selection: Selection
+    selection: Choice
 
     @property
     def admitted(self) -> Candidates:
@@ -194,7 +195,7 @@ class StepInputs:
     def select(self, ops: Ops, candidates: Candidates | None = None) -> Beams:
         """Select beams from the step's own candidates, or from the given ones."""
         given = self.selection
-        return ops.select_beams(*given._replace(candidates=candidates or given.candidates))
+        return ops.select_beams(replace(given, candidates=candidates or given.candidates))
 
 
 @torch.inference_mode()
@@ -208,8 +209,9 @@ def traced_steps(
     nodes = [root_beams(len(context.states), context.states.device).nodes]
     steps: list[StepInputs] = []
 
-    def keep(given: Selection, beams: Beams) -> None:
-        steps.append(StepInputs(nodes[-1], given.copied()))
+    def keep(given: Choice, beams: Beams) -> None:
+        # A copy, since the next step of the search may overwrite the memory.
+        steps.append(StepInputs(nodes[-1], map_tensors(given, Tensor.clone)))
         nodes.append(beams.nodes.clone())
 
     ops = observed(engine.ops, keep)

@@ -3,22 +3,23 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
 from grace.bench.load.shots import WIRE, write_wire
 from grace.bench.load.thread_times import ThreadWatch
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.client import Tls
@@ -113,40 +114,52 @@ def roomy_folder() -> Path | None:
     return folder if shutil.disk_usage(folder).free >= _FILES_BYTES else None
 
 
-def server_of(
-    options: BenchOptions,
-    files: ServedFiles,
-    mode: MatcherMode,
-    precision: Precision,
-    name: str,
-    processes: LoadProcesses,
-    *arguments: str | Path,
-    tls: Mapping[str, str] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> RunningServer:
-    """Return a server of a mode. It loads another version only when Admin asks for it."""
-    name = f"{mode}-{precision}-{name}"
-    state = files.folder / f"{name}.state"
-    state.mkdir()
-    config = write_server_config(
-        files.folder / f"{name}.yaml",
-        files.snapshots,
-        files.checkpoint,
-        files.profiles,
-        warm_up=str(files.warm_up),
-        device=str(options.device),
-        precision=precision,
-        eligibility=mode.value,
-        threads={"post": _POST_THREADS},
-        batching={"target_queue_ms": _NO_SHEDDING_MS},
-        listen={"front_ends": processes.front_ends, "tls": tls},
-        state_dir=str(state),
-        watch_seconds=0,
-    )
-    log = files.folder / f"{name}.log"
-    return RunningServer(
-        config, log, *arguments, start_seconds=_START_SECONDS, environment=environment or {}
-    )
+class Served(NamedTuple):
+    """What the servers of one mode and precision share; `tls` is their section listen.tls."""
+
+    options: BenchOptions
+    files: ServedFiles
+    mode: MatcherMode
+    precision: Precision
+    tls: Mapping[str, str] | None = None
+
+    @property
+    def many(self) -> LoadProcesses:
+        return TINY if self.options.tiny else MANY
+
+    def rates(self, usual: Sequence[float]) -> Sequence[float]:
+        return self.options.rates or (TINY_RATES if self.options.tiny else usual)
+
+    def server(
+        self,
+        name: str,
+        processes: LoadProcesses,
+        *arguments: str | Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> RunningServer:
+        """Return a server. It loads another version only when Admin asks for it."""
+        name, folder = f"{self.mode}-{self.precision}-{name}", self.files.folder
+        state = folder / f"{name}.state"
+        state.mkdir()
+        config = write_server_config(
+            folder / f"{name}.yaml",
+            self.files.snapshots,
+            self.files.checkpoint,
+            self.files.profiles,
+            warm_up=str(self.files.warm_up),
+            device=self.options.device,
+            precision=self.precision,
+            eligibility=self.mode.value,
+            threads={"post": _POST_THREADS},
+            batching={"target_queue_ms": _NO_SHEDDING_MS},
+            listen={"front_ends": processes.front_ends, "tls": self.tls},
+            state_dir=str(state),
+            watch_seconds=0,
+        )
+        log = folder / f"{name}.log"
+        return RunningServer(
+            config, log, *arguments, start_seconds=_START_SECONDS, environment=environment
+        )
 
 
 def latencies(

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from grace import configs
 from grace.bench.gpu.instruments.measure import RecordedGraph
-from grace.bench.gpu.options import BenchOptions
 from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
+from grace.bench.options import BenchOptions
 from grace.catalogues.paper.spec import PAPER_SIDS
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops, load_ops, load_rounded_ops
@@ -86,7 +86,7 @@ class Workload:
 
     @property
     def device(self) -> torch.device:
-        return self.options.device
+        return torch.device(self.options.device)
 
     @property
     def rounded(self) -> RoundedOps:

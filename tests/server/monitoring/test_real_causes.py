@@ -65,11 +65,6 @@ def watched(folder: Path, addresses: Sequence[str], haste: float = HASTE) -> Ite
         yield watch
 
 
-@pytest.fixture
-def live(tmp_path: Path, serving_files: ServingFiles) -> LiveRoot:
-    return LiveRoot.write(tmp_path, serving_files)
-
-
 @contextmanager
 def two_servers(live: LiveRoot, folder: Path) -> Iterator[tuple[ServerProcess, ServerProcess]]:
     configs = [

@@ -14,7 +14,7 @@ from grace.client import AdminClient
 from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.forgery import forge_manifest
-from support.in_process import invoke_grace
+from support.in_process import complaint, invoke_grace, printed
 from support.live_snapshots import LiveRoot
 from support.retrieve_calls import Caller, answer_of, message
 from support.server_process import ServerProcess
@@ -40,9 +40,7 @@ def server(live: LiveRoot, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def admin(server: ServerProcess | str, *arguments: str | int) -> str:
     """Run a sub-command, which must succeed; return its output."""
     address = server if isinstance(server, str) else server.admin
-    done = invoke_grace("admin", *map(str, arguments), "--address", address)
-    assert (done.exit_code, done.stderr) == (0, "")
-    return done.stdout
+    return printed("admin", *map(str, arguments), "--address", address)
 
 
 def shown(server: ServerProcess) -> dict[str, str]:
@@ -107,10 +105,8 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
 def test_a_mistake_is_one_line(
     server: ServerProcess, arguments: tuple[str, ...], code: int, error: str
 ) -> None:
-    done = invoke_grace("admin", *arguments, "--address", server.admin)
-    assert (done.exit_code, done.stdout) == (code, "")
-    assert done.stderr.startswith(f"error: {error}")
-    assert done.stderr.count("\n") == 1
+    fault = complaint("admin", *arguments, "--address", server.admin, code=code)
+    assert fault.startswith(error)
 
 
 def test_the_address_for_clients_is_refused_by_name(server: ServerProcess) -> None:

@@ -27,7 +27,7 @@ from grace.server.stages.stages import STAGES, Stages
 from support.fast_serving import captured_pairs
 from support.live_snapshots import LiveRoot
 from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
-from support.serving_files import ServingFiles, model_spec
+from support.serving_files import model_spec
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -100,10 +100,7 @@ def watched(pair: ServingPair) -> list[weakref.ref[object]]:
 
 @devices
 @pytest.mark.usefixtures("no_collections")
-def test_an_old_pair_lives_as_long_as_its_last_batch(
-    serving_files: ServingFiles, tmp_path: Path, device: torch.device
-) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
+def test_an_old_pair_lives_as_long_as_its_last_batch(live: LiveRoot, device: torch.device) -> None:
     gate, held = threading.Event(), threading.Event()
     gate.set()
 
@@ -135,10 +132,7 @@ def test_an_old_pair_lives_as_long_as_its_last_batch(
 
 @devices
 @pytest.mark.usefixtures("no_collections")
-def test_many_loads_hold_no_more_than_one(
-    serving_files: ServingFiles, tmp_path: Path, device: torch.device
-) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
+def test_many_loads_hold_no_more_than_one(live: LiveRoot, device: torch.device) -> None:
     server, loader = Server(live, device), loader_of(live, device)
     before, on_device = (alive(ServingPair), alive(Snapshot)), []
     for turn in range(5):
@@ -152,11 +146,9 @@ def test_many_loads_hold_no_more_than_one(
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_a_retired_pair_is_freed_on_another_thread(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
+def test_a_retired_pair_is_freed_on_another_thread(live: LiveRoot) -> None:
     """The thread that ends the pair's last batch must not wait until gigabytes are freed."""
-    pair = first_pair(LiveRoot.write(tmp_path, serving_files), CPU)
+    pair = first_pair(live, CPU)
     freed: list[int] = []
     for part in (pair.snapshot.ads.ad_ids, pair.matcher, pair.users, pair.index.csr_tokens):
         weakref.finalize(part, lambda: freed.append(threading.get_ident()))
@@ -191,9 +183,8 @@ def break_the_space(live: LiveRoot) -> Wanted:
 @pytest.mark.parametrize("fault", [break_a_file, break_the_space])
 @pytest.mark.usefixtures("no_collections")
 def test_a_load_that_fails_leaves_nothing(
-    serving_files: ServingFiles, tmp_path: Path, fault: Callable[[LiveRoot], Wanted]
+    live: LiveRoot, fault: Callable[[LiveRoot], Wanted]
 ) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
     served, loader, wanted = first_pair(live, CPU), loader_of(live, CPU), fault(live)
     before = alive(Snapshot), alive(ServingPair)
     for _ in range(3):
@@ -202,9 +193,9 @@ def test_a_load_that_fails_leaves_nothing(
 
 
 def test_a_snapshot_warms_up_with_small_batches_and_a_checkpoint_with_all(
-    serving_files: ServingFiles, tmp_path: Path
+    live: LiveRoot, tmp_path: Path
 ) -> None:
-    live, ran = LiveRoot.write(tmp_path, serving_files), []
+    ran = []
     other = tmp_path / "other"
     write_random(model_spec(), other, seed=2, dtype=torch.float32)
 
@@ -221,10 +212,7 @@ def test_a_snapshot_warms_up_with_small_batches_and_a_checkpoint_with_all(
     assert ran == list(product(generation.profiles, generation.batch_buckets))
 
 
-def test_whatever_a_stage_raises_ends_the_load_with_one_line(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
+def test_whatever_a_stage_raises_ends_the_load_with_one_line(live: LiveRoot) -> None:
 
     def fail(_: object) -> object:
         raise ZeroDivisionError("of a secret")
@@ -237,9 +225,8 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(
 
 
 def test_loading_a_checkpoint_keeps_the_snapshot_and_loading_the_served_pair_keeps_it(
-    serving_files: ServingFiles, tmp_path: Path
+    live: LiveRoot, tmp_path: Path
 ) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
     served, loader = first_pair(live, CPU), loader_of(live, CPU)
     assert loader.load(Wanted(1, live.files.checkpoint), served) is served
     write_random(model_spec(), tmp_path / "second", seed=7, dtype=torch.float32)
@@ -248,10 +235,7 @@ def test_loading_a_checkpoint_keeps_the_snapshot_and_loading_the_served_pair_kee
     assert pair.checkpoint != served.checkpoint
 
 
-def test_before_swap_gets_the_new_pair_and_may_refuse_it(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    live = LiveRoot.write(tmp_path, serving_files)
+def test_before_swap_gets_the_new_pair_and_may_refuse_it(live: LiveRoot) -> None:
     shown: list[ServingPair] = []
     served = first_pair(live, CPU)
     loader = replace(loader_of(live, CPU), before_swap=shown.append)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,22 +75,27 @@ class Service:
         )
 
 
-def run(
-    files: ServingFiles,
-    folder: Path,
-    use: Callable[[Service, LiveRoot], Awaitable[None]],
-    hang_seconds: float = HANG_SECONDS,
-) -> None:
-    live = LiveRoot.write(folder, files)
+Use = Callable[[Service, LiveRoot], Awaitable[None]]
 
-    async def serve() -> None:
-        service = Service(live, folder / "state", hang_seconds)
-        try:
-            await asyncio.wait_for(use(service, live), 4 * LONG)
-        finally:
-            service.gate.set()
 
-    asyncio.run(serve())
+def with_reloads(hang_seconds: float = HANG_SECONDS) -> Callable[[Use], Callable[..., None]]:
+    """Let a test run with a service and its root."""
+
+    def decorated(use: Use) -> Callable[..., None]:
+        def run(live: LiveRoot, tmp_path: Path) -> None:
+            async def serve() -> None:
+                service = Service(live, tmp_path / "state", hang_seconds)
+                try:
+                    await asyncio.wait_for(use(service, live), 4 * LONG)
+                finally:
+                    service.gate.set()
+
+            asyncio.run(serve())
+
+        run.__doc__ = use.__doc__
+        return run
+
+    return decorated
 
 
 async def fault_of(load: Awaitable[object]) -> ServiceError:
@@ -100,163 +105,153 @@ async def fault_of(load: Awaitable[object]) -> ServiceError:
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_later_loads_and_rollbacks_get_another_thread_and_the_hung_load_never_swaps(
-    serving_files: ServingFiles, tmp_path: Path
+@with_reloads()
+async def test_later_loads_and_rollbacks_get_another_thread_and_the_hung_load_never_swaps(
+    service: Service, live: LiveRoot
 ) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        reloads, third = service.reloads, live.add(like=2)
-        service.hanging = {2}
-        fault = await fault_of(reloads.load(2, live.files.checkpoint))
-        assert (fault.reason, service.failures(), service.version) == ("load_failed", 1, 1)
-        assert fault.text == (
-            f"version 2 of {live.root}, checkpoint {live.files.checkpoint}: the load has made no "
-            "progress for 2 s; check whether its file system hangs, then load it again"
-        )
-        status = reloads.status()
-        assert (status.fault, status.failed_version) == (fault.text, 2)
-        assert status.loading_version == 0
-        assert (await reloads.load(third, None)).version == third
-        assert (await reloads.roll_back(1)).previous_version == third
-        assert service.hung[0]() is not None
-        service.gate.set()
-        await until(lambda: service.hung[0]() is None)
-        assert (service.version, service.attached) == (1, [third, 1])
-
-    run(serving_files, tmp_path, use)
+    reloads, third = service.reloads, live.add(like=2)
+    service.hanging = {2}
+    fault = await fault_of(reloads.load(2, live.files.checkpoint))
+    assert (fault.reason, service.failures(), service.version) == ("load_failed", 1, 1)
+    assert fault.text == (
+        f"version 2 of {live.root}, checkpoint {live.files.checkpoint}: the load has made no "
+        "progress for 2 s; check whether its file system hangs, then load it again"
+    )
+    status = reloads.status()
+    assert (status.fault, status.failed_version) == (fault.text, 2)
+    assert status.loading_version == 0
+    assert (await reloads.load(third, None)).version == third
+    assert (await reloads.roll_back(1)).previous_version == third
+    assert service.hung[0]() is not None
+    service.gate.set()
+    await until(lambda: service.hung[0]() is None)
+    assert (service.version, service.attached) == (1, [third, 1])
 
 
-def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
-    serving_files: ServingFiles, tmp_path: Path
+@with_reloads()
+async def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
+    service: Service, live: LiveRoot
 ) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        service.hanging = {2}
-        watch = asyncio.create_task(service.reloads.watch())
-        live.publish(2)
-        await until(lambda: bool(service.hung))
-        third = live.add(like=2)
-        live.publish(third)
-        await until(lambda: service.version == third)
-        assert (service.reloads.status().fault, service.failures()) == ("", 1)
-        watch.cancel()
-
-    run(serving_files, tmp_path, use)
+    service.hanging = {2}
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: bool(service.hung))
+    third = live.add(like=2)
+    live.publish(third)
+    await until(lambda: service.version == third)
+    assert (service.reloads.status().fault, service.failures()) == ("", 1)
+    watch.cancel()
 
 
-def test_a_server_tries_the_load_of_current_again_once_it_hangs_no_more(
-    serving_files: ServingFiles, tmp_path: Path
+@with_reloads()
+async def test_a_server_tries_the_load_of_current_again_once_it_hangs_no_more(
+    service: Service, live: LiveRoot
 ) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        service.hanging = {2}
+    service.hanging = {2}
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: service.failures() == 1)
+    await asyncio.sleep(2 * HANG_SECONDS)
+    assert len(service.hung) == 1
+    service.gate.set()
+    await until(lambda: service.version == 2)
+    assert service.reloads.status().fault == ""
+    watch.cancel()
+
+
+@with_reloads()
+async def test_a_server_does_not_leave_an_operators_version_for_one_whose_load_hung(
+    service: Service, live: LiveRoot
+) -> None:
+    service.hanging = {2}
+    third = live.add(like=1)
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: service.failures() == 1)
+    await service.reloads.load(third, None)
+    service.gate.set()
+    await until(lambda: service.hung[0]() is None)
+    await asyncio.sleep(2 * HANG_SECONDS)
+    assert service.version == third
+    watch.cancel()
+
+
+@with_reloads()
+async def test_a_server_does_not_try_an_operators_load_with_a_checkpoint_again(
+    service: Service, live: LiveRoot
+) -> None:
+    third = live.add(like=1)
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: service.version == 2)
+    await service.reloads.load(third, None)
+    service.hanging = {2}
+    await fault_of(service.reloads.load(2, live.files.checkpoint))
+    service.gate.set()
+    await until(lambda: service.hung[0]() is None)
+    await asyncio.sleep(2 * HANG_SECONDS)
+    assert service.version == third
+    watch.cancel()
+
+
+@pytest.fixture
+def no_sigio() -> Iterator[None]:
+    """Ignore the signal that asks a holder to release its lease."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("no_sigio")
+@with_reloads()
+async def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
+    service: Service, live: LiveRoot
+) -> None:
+    file = live.folder(2) / "ad_ids.npy"
+    with file.open("r+b") as holder:
+        fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         watch = asyncio.create_task(service.reloads.watch())
         live.publish(2)
         await until(lambda: service.failures() == 1)
-        await asyncio.sleep(2 * HANG_SECONDS)
-        assert len(service.hung) == 1
-        service.gate.set()
-        await until(lambda: service.version == 2)
-        assert service.reloads.status().fault == ""
-        watch.cancel()
-
-    run(serving_files, tmp_path, use)
+        fault = service.reloads.status().fault
+        assert f"{file}: cannot be read: another process has a lease on it" in fault
+    await until(lambda: service.version == 2)
+    watch.cancel()
 
 
-def test_a_server_does_not_leave_an_operators_version_for_one_whose_load_hung(
-    serving_files: ServingFiles, tmp_path: Path
+@with_reloads(hang_seconds=100 * LONG)
+async def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
+    service: Service,
+    live: LiveRoot,  # noqa: ARG001
 ) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        service.hanging = {2}
-        third = live.add(like=1)
-        watch = asyncio.create_task(service.reloads.watch())
-        live.publish(2)
-        await until(lambda: service.failures() == 1)
-        await service.reloads.load(third, None)
-        service.gate.set()
-        await until(lambda: service.hung[0]() is None)
-        await asyncio.sleep(2 * HANG_SECONDS)
-        assert service.version == third
-        watch.cancel()
-
-    run(serving_files, tmp_path, use)
+    service.hanging = {2}
+    load = asyncio.ensure_future(service.reloads.load(2, None))
+    await until(lambda: bool(service.hung))
+    service.reloads.close()
+    assert (await fault_of(load)).reason == "draining"
 
 
-def test_a_server_does_not_try_an_operators_load_with_a_checkpoint_again(
-    serving_files: ServingFiles, tmp_path: Path
+@with_reloads(hang_seconds=0.5)
+async def test_the_server_begins_no_load_while_the_most_loads_that_may_hang_do(
+    service: Service, live: LiveRoot
 ) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        third = live.add(like=1)
-        watch = asyncio.create_task(service.reloads.watch())
-        live.publish(2)
-        await until(lambda: service.version == 2)
-        await service.reloads.load(third, None)
-        service.hanging = {2}
-        await fault_of(service.reloads.load(2, live.files.checkpoint))
-        service.gate.set()
-        await until(lambda: service.hung[0]() is None)
-        await asyncio.sleep(2 * HANG_SECONDS)
-        assert service.version == third
-        watch.cancel()
-
-    run(serving_files, tmp_path, use)
-
-
-def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        file = live.folder(2) / "ad_ids.npy"
-        with file.open("r+b") as holder:
-            fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            watch = asyncio.create_task(service.reloads.watch())
-            live.publish(2)
-            await until(lambda: service.failures() == 1)
-            fault = service.reloads.status().fault
-            assert f"{file}: cannot be read: another process has a lease on it" in fault
-        await until(lambda: service.version == 2)
-        watch.cancel()
-
-    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # it asks the holder to release the lease
-    try:
-        run(serving_files, tmp_path, use)
-    finally:
-        signal.signal(signal.SIGIO, before)
-
-
-def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:  # noqa: ARG001
-        service.hanging = {2}
-        load = asyncio.ensure_future(service.reloads.load(2, None))
-        await until(lambda: bool(service.hung))
-        service.reloads.close()
-        assert (await fault_of(load)).reason == "draining"
-
-    run(serving_files, tmp_path, use, hang_seconds=100 * LONG)
-
-
-def test_the_server_begins_no_load_while_the_most_loads_that_may_hang_do(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    async def use(service: Service, live: LiveRoot) -> None:
-        service.hanging = {2}
-        text, tries = "", 0
-        while "earlier loads" not in text:
-            tries += 1
-            text = (await fault_of(service.reloads.load(2, None))).text
-        assert tries > MOST_HANGING
-        assert text == (
-            f"version 2 of {live.root}: {MOST_HANGING} earlier loads still hang; repair their file "
-            "system, or restart the server"
-        )
-        service.gate.set()
-        while "earlier loads" in text:
-            text = ""
-            try:
-                await service.reloads.load(2, None)
-            except ServiceError as error:  # on a busy machine, this load may seem to hang, too
-                text = error.text
-
-    run(serving_files, tmp_path, use, hang_seconds=0.5)
+    service.hanging = {2}
+    text, tries = "", 0
+    while "earlier loads" not in text:
+        tries += 1
+        text = (await fault_of(service.reloads.load(2, None))).text
+    assert tries > MOST_HANGING
+    assert text == (
+        f"version 2 of {live.root}: {MOST_HANGING} earlier loads still hang; repair their file "
+        "system, or restart the server"
+    )
+    service.gate.set()
+    while "earlier loads" in text:
+        text = ""
+        try:
+            await service.reloads.load(2, None)
+        except ServiceError as error:  # on a busy machine, this load may seem to hang, too
+            text = error.text
 
 
 def test_work_that_is_slow_but_goes_on_does_not_hang() -> None:

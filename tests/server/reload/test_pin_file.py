@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from grace.configs.errors import ConfigError
 from grace.server.reload.decision import Pin
 from grace.server.reload.pin_file import NAME, NEW, PinFile
-from support.killed_writer import die_in_call
+from support.killed import deaths_of
 
 PIN, OTHER = Pin(7, 12), Pin(18_446_744_073_709_551_614, 18_446_744_073_709_551_615)
 
@@ -75,31 +74,22 @@ def test_a_server_killed_at_any_step_leaves_the_old_pin_or_the_new(
     tmp_path: Path, before: Pin | None, after: Pin | None
 ) -> None:
     """A half-written file of an earlier server makes no difference."""
-    seen, number = [], 0
-    while True:
-        number += 1
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        file = PinFile(folder)
+    seen: list[Pin | None] = []
+
+    def prepare() -> PinFile:
+        file = PinFile(tmp_path)
         file.write(before)
-        (folder / NEW).write_bytes(b"half")
-        child = os.fork()
-        if child == 0:
-            die_in_call(number)
-            file.write(after)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        (tmp_path / NEW).write_bytes(b"half")
+        return file
+
+    def check(file: PinFile) -> None:
         seen.append(file.read())
         file.write(PIN)
         assert file.read() == PIN
-    assert file.read() == after
-    assert set(map(str, seen)) <= {str(before), str(after)}
-    assert seen[0] == before
-    assert len(seen) >= 2
+
+    assert deaths_of(prepare, lambda file: file.write(after), check) >= 2
+    assert (seen[0], seen[-1]) == (before, after)
+    assert all(each in (before, after) for each in seen)
 
 
 def test_the_file_is_readable_by_people(tmp_path: Path) -> None:

@@ -1,50 +1,75 @@
-"""A published version that cannot serve: the old one keeps serving, and the file and the cause are
-reported everywhere. tests/storage covers every damage of every file.
+"""What cannot serve: the old pair serves on, and the file and the cause are reported everywhere.
+
+tests/storage covers every damage of every file.
 """
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 
 import numpy as np
 import pytest
+import torch
 
-from grace.index.storage import current_version
 from grace.index.storage.folder import version_name
+from grace.index.storage.versions import some_of, versions
 from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS
+from grace.model.checkpoints.init import write_random
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from support.command import plain_environment
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
 from support.live_snapshots import LiveRoot, assert_plain
-from support.operators import Operator, operator_of, refused
+from support.operators import Operator, Refusal, operator_of, refused
 from support.retrieve_calls import counted_calls, message
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles
+from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
 
 HUGE = 1 << 44  # bytes, more than any machine has
 
-# Publishes a version in a child that is killed in its N-th call; N and the version are a line.
-KILLED_PUBLISHER = """
-import os, sys
-from pathlib import Path
-from grace.index.storage import publish
-from support.killed_writer import die_in_call
-for line in sys.stdin:
-    number, version = map(int, line.split())
-    child = os.fork()
-    if child == 0:
-        die_in_call(number)
-        publish(Path(sys.argv[1]), version)
-        os._exit(0)
-    print(os.WIFEXITED(os.waitpid(child, 0)[1]), flush=True)
-"""
+
+@dataclass
+class Service:
+    """A server that follows a root, and that only these tests call."""
+
+    server: ServerProcess
+    live: LiveRoot
+    operator: Operator
+    expected: Mapping[tuple[str, int], RetrieveResponse]
+
+    def assert_serves(self, version: int) -> None:
+        with counted_calls(self.server) as caller:
+            for request in self.live.requests:
+                reply = caller.call(message(request)).response
+                assert_plain(reply, self.expected)
+                assert reply.snapshot_version == version
+
+    def failures(self) -> float:
+        return self.server.metric("grace_snapshot_load_total", result="failed")
+
+
+@pytest.fixture(scope="module")
+def module_service(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("faults")
+    live = LiveRoot.write(folder, serving_files)
+    config = live.write_config("faults.yaml", state_dir=str(folder / "state"))
+    with ServerProcess(config) as server, operator_of(server) as operator:
+        yield Service(server, live, operator, live.expected(1, 2))
+
+
+@pytest.fixture
+def service(module_service: Service) -> Iterator[Service]:
+    """A server that serves version 1, which CURRENT names."""
+    yield module_service
+    module_service.live.publish(1)
+    module_service.operator.unpin()
+    module_service.operator.load()
+    assert module_service.operator.status().load.fault == ""
 
 
 def flip(version: Path) -> None:
@@ -52,18 +77,6 @@ def flip(version: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-
-
-def remove(version: Path) -> None:
-    (version / "ad_rule.npy").unlink()
-
-
-def remove_manifest(version: Path) -> None:
-    (version / "MANIFEST.json").unlink()
-
-
-def move_to_another_space(version: Path) -> None:
-    forge_manifest(version, lambda fields: fields.update(sid_space="other-1"))
 
 
 def break_structure(version: Path) -> None:
@@ -80,23 +93,28 @@ def grow(version: Path) -> None:
     forge_manifest(version, change)
 
 
-# By fault: how to cause it, the file that the log names, and pieces of the fault's text.
-FAULTS: Mapping[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
+Damage = Callable[[Path], object]
+# By fault: how to cause it, the file that the log names, and pieces of the fault's text in order.
+VERSIONS: Mapping[str, tuple[Damage, str, tuple[str, ...]]] = {
     "damaged": (flip, "ad_ids.npy", ("damaged: its digest is", "; build or publish another")),
-    "missing": (remove, "ad_rule.npy", ("missing", "; build or publish another version")),
-    "no-manifest": (remove_manifest, "MANIFEST.json", ("missing",)),
+    "missing": (
+        lambda version: (version / "ad_rule.npy").unlink(),
+        "ad_rule.npy",
+        ("missing", "; build or publish another version"),
+    ),
+    "no-manifest": (
+        lambda version: (version / "MANIFEST.json").unlink(),
+        "MANIFEST.json",
+        ("missing",),
+    ),
     "structure": (break_structure, "ad_rule.npy", ("2147483647",)),
     "too-large": (
         grow,
         "MANIFEST.json",
-        (
-            "a load needs 17592.",
-            "GB of memory, and there is room for ",
-            "publish a smaller version",
-        ),
+        ("a load needs 17592.", "GB of memory, and there is room for ", "publish a smaller versi"),
     ),
     "other-space": (
-        move_to_another_space,
+        lambda version: forge_manifest(version, lambda each: each.update(sid_space="other-1")),
         "model.yaml",
         ("sid_space is 'synth-tiny-1', but the catalogue has 'other-1'; load a checkpoint",),
     ),
@@ -104,61 +122,28 @@ FAULTS: Mapping[str, tuple[Callable[[Path], None], str, tuple[str, ...]]] = {
 }
 
 
-@dataclass
-class Service:
-    """A server that follows a root, and that only these tests call."""
-
-    server: ServerProcess
-    live: LiveRoot
-    operator: Operator
-    expected: Mapping[tuple[str, int], RetrieveResponse]
-
-    def assert_serves(self, *versions: int) -> None:
-        with counted_calls(self.server) as caller:
-            for request in self.live.requests:
-                reply = caller.call(message(request)).response
-                assert_plain(reply, self.expected)
-                assert reply.snapshot_version in versions
-
-    def failures(self) -> float:
-        return self.server.metric("grace_snapshot_load_total", result="failed")
+def publish_blindly(live: LiveRoot, content: bytes | None) -> None:
+    """Replace CURRENT at once: a look in the middle of a write would find something else."""
+    current, new = live.root / "CURRENT", live.root / "new"
+    if content is None:
+        current.unlink()
+    else:
+        new.write_bytes(content)
+        new.rename(current)
 
 
-@pytest.fixture(scope="module")
-def module_service(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
-    live = LiveRoot.write(tmp_path_factory.mktemp("faults"), serving_files)
-    with ServerProcess(live.write_config("faults.yaml")) as server, operator_of(server) as operator:
-        yield Service(server, live, operator, live.expected(1, 2))
-
-
-@pytest.fixture
-def service(module_service: Service) -> Iterator[Service]:
-    """A server that serves version 1, which CURRENT names."""
-    yield module_service
-    module_service.live.publish(1)
-    module_service.operator.load()
-    assert module_service.operator.status().load.fault == ""
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", VERSIONS)
 def test_a_version_that_cannot_serve_is_reported_everywhere_and_the_old_one_serves_on(
     service: Service, fault: str
 ) -> None:
-    damage, file, pieces = FAULTS[fault]
+    damage, file, pieces = VERSIONS[fault]
     server, live, before = service.server, service.live, service.failures()
-    logged = len(server.log("load_failed"))
-    bad = live.add(like=2)
-    folder = live.folder(bad)
-    if damage is not shutil.rmtree:
-        damage(folder)
-    live.publish(bad) if damage is not shutil.rmtree else name_absent(live, bad)
+    logged, bad = len(server.log("load_failed")), live.add(like=2)
+    damage(live.folder(bad))
+    publish_blindly(live, f"{version_name(bad)}\n".encode())
     entry = server.wait_log("load_failed", logged + 1)[-1]
     assert entry["snapshot_version"] == bad
-    if file:
-        assert entry["file"].endswith(f"/{file}")
-        assert entry["file"] in entry["fault"]
+    assert not file or (entry["file"].endswith(f"/{file}") and entry["file"] in entry["fault"])
     at = 0
     for piece in pieces:
         assert piece in entry["fault"][at:], entry["fault"]
@@ -175,47 +160,7 @@ def test_a_version_that_cannot_serve_is_reported_everywhere_and_the_old_one_serv
     text = found[0].text.partition(" room for ")[0]  # the room is measured anew
     assert text == entry["fault"].partition(" room for ")[0]
     assert service.failures() == before + 2
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def name_absent(live: LiveRoot, version: int) -> None:
-    """Publish a version that is gone already: a quick server would load one that goes later."""
-    shutil.rmtree(live.folder(version))
-    (live.root / "new").write_text(f"{version_name(version)}\n")
-    (live.root / "new").rename(live.root / "CURRENT")
-
-
-@pytest.mark.parametrize("file", [MODEL_YAML, WEIGHTS])
-def test_a_checkpoint_with_a_pipe_in_place_of_a_file_fails_and_later_loads_work(
-    service: Service, tmp_path: Path, file: str
-) -> None:
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(service.live.files.checkpoint, folder)
-    (folder / file).unlink()
-    os.mkfifo(folder / file)
-    with refused() as found:
-        service.operator.load(checkpoint=folder)
-    assert found[0].reason == "load_failed"
-    assert f"{folder / file}: cannot be read: not a regular file; " in found[0].text
-    service.live.publish(2)
-    service.server.wait_until(
-        lambda: service.server.metric("grace_snapshot_version") == 2, "it follows"
-    )
-    service.assert_serves(2)
-
-
-def test_a_version_that_is_repaired_and_published_again_serves(service: Service) -> None:
-    server, live = service.server, service.live
-    bad = live.add(like=2)
-    whole = (live.folder(bad) / "ad_ids.npy").read_bytes()
-    flip(live.folder(bad))
-    logged = len(server.log("load_failed"))
-    live.publish(bad)
-    server.wait_log("load_failed", logged + 1)
-    (live.folder(bad) / "ad_ids.npy").write_bytes(whole)
-    live.publish(bad)
-    server.wait_until(lambda: server.metric("grace_snapshot_version") == bad, "it serves")
-    assert service.operator.status().load.fault == ""
+    shutil.rmtree(live.folder(bad), ignore_errors=True)
 
 
 @pytest.mark.parametrize(
@@ -225,18 +170,14 @@ def test_a_version_that_is_repaired_and_published_again_serves(service: Service)
 def test_a_current_that_cannot_be_read_or_is_gone_is_reported_and_changes_nothing(
     service: Service, content: bytes | None, fault: str
 ) -> None:
-    server, path = service.server, service.live.root / "CURRENT"
-    logged, failures = len(server.log("load_failed")), service.failures()
-    if content is None:
-        path.unlink()
-    else:  # at once: a look in the middle of a write would find something else
-        (path.parent / "new").write_bytes(content)
-        (path.parent / "new").rename(path)
+    server, failures = service.server, service.failures()
+    logged = len(server.log("load_failed"))
+    publish_blindly(service.live, content)
     entry = server.wait_log("load_failed", logged + 1)[-1]
     assert fault in entry["fault"]
     load = service.operator.status().load
     assert (load.fault, load.failed_version, load.current_version) == (entry["fault"], 0, 0)
-    assert load.fault.startswith(f"snapshots: {path}: ")
+    assert load.fault.startswith(f"snapshots: {service.live.root}/CURRENT: ")
     sleep(0.5)  # time for some looks, none of which reports it again
     assert service.failures() == failures + 1
     service.assert_serves(1)
@@ -244,57 +185,105 @@ def test_a_current_that_cannot_be_read_or_is_gone_is_reported_and_changes_nothin
 
 def test_a_version_that_vanishes_while_it_is_read_fails_or_serves_whole(service: Service) -> None:
     server, live = service.server, service.live
+
+    def ends() -> int:
+        return len(server.log("load_failed")) + len(server.log("swapped"))
+
     for number in range(5):
-        vanishing = live.add(like=2)
-        begun = len(server.log("loading"))
-        ended = len(server.log("load_failed")) + len(server.log("swapped"))
+        vanishing, begun, ended = live.add(like=2), len(server.log("loading")), ends()
         live.publish(vanishing)
         server.wait_log("loading", begun + 1)
         sleep(number * 0.005)
         shutil.rmtree(live.folder(vanishing))
-        server.wait_until(
-            lambda ended=ended: (  # type: ignore[misc]
-                len(server.log("load_failed")) + len(server.log("swapped")) > ended
-            ),
-            "the load has ended",
-        )
+        server.wait_until(lambda ended=ended: ends() > ended, "the load has ended")  # type: ignore[misc]
         live.publish(1)
         service.operator.load()
         service.assert_serves(1)
 
 
-def test_a_publisher_killed_at_any_step_leaves_the_server_with_the_old_or_the_new_version(
+def refusal_of(call: Callable[[], object]) -> Refusal:
+    with refused() as found:
+        call()
+    return found[0]
+
+
+def pipe_in_place_of(file: str, folder: Path, files: ServingFiles) -> Path:
+    shutil.copytree(files.checkpoint, folder)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    return folder
+
+
+def other_space(folder: Path, _: ServingFiles) -> Path:
+    write_random(replace(model_spec(), sid_space="other-1"), folder, 1, torch.float32)
+    return folder
+
+
+Make = Callable[[Path, ServingFiles], object]
+CHECKPOINTS: Mapping[str, tuple[Make, str, tuple[str, ...]]] = {
+    "other space": (other_space, "load_failed", ("model.yaml", "sid_space", "'other-1'")),
+    "none": (lambda folder, _: folder, "load_failed", ("/model.yaml", ";")),
+    "relative": (lambda *_: "relative", "invalid_field", ("not an absolute path; give",)),
+    **{
+        f"a pipe for {file}": (
+            lambda folder, files, file=file: pipe_in_place_of(file, folder, files),  # type: ignore[misc]
+            "load_failed",
+            (f"/{file}: cannot be read: not a regular file; ",),
+        )
+        for file in (MODEL_YAML, WEIGHTS)
+    },
+}
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_that_cannot_serve_is_refused_and_later_loads_work(
+    service: Service, tmp_path: Path, name: str
+) -> None:
+    make, reason, pieces = CHECKPOINTS[name]
+    checkpoint = make(tmp_path / "checkpoint", service.live.files)
+    found = refusal_of(lambda: service.operator.load(checkpoint=checkpoint))
+    assert found.reason == reason
+    assert found.text.startswith("checkpoint: ")
+    assert all(piece in found.text for piece in pieces)
+    assert service.operator.load(2).changed
+    service.assert_serves(2)
+
+
+def test_versions_that_an_operator_mistypes_are_refused_and_are_no_failed_loads(
     service: Service,
 ) -> None:
-    server, live = service.server, service.live
-    failures = service.failures()
-    publisher = subprocess.Popen(
-        [sys.executable, "-c", KILLED_PUBLISHER, str(live.root)],
-        env=plain_environment(PYTHONPATH=str(Path(__file__).parents[2])),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert publisher.stdin is not None
-    assert publisher.stdout is not None
-    seen, survived, number = set(), False, 0
-    while not survived:
-        number += 1
-        publisher.stdin.write(f"{number} 2\n")
-        publisher.stdin.flush()
-        survived = publisher.stdout.readline() == "True\n"
-        current = current_version(live.root)
-        seen.add(current)
-        server.wait_until(
-            lambda current=current: (  # type: ignore[misc]
-                server.metric("grace_snapshot_version") == current
-            ),
-            "it follows",
-        )
-        live.publish(1)
-        service.operator.load()
-    assert seen == {1, 2}
-    assert number > 5
-    publisher.communicate(timeout=60)
+    operator, root, failures = service.operator, service.live.root, service.failures()
+    absent = f"snapshot_version: 4711: not in {root}, which has {some_of(versions(root))}; name one"
+    none = f"1 is served, and {root} has no version below it, only {some_of(versions(root))}; copy"
+    for call, text in (
+        (lambda: operator.load(4711), absent),
+        (lambda: operator.load(4711, "/no/such/folder"), absent),
+        (lambda: operator.roll_back(4711), absent),
+        *(
+            (lambda version=version: operator.roll_back(version), f"_version: {version}: {none}")
+            for version in (0, 1, 2)
+        ),
+    ):
+        found = refusal_of(call)
+        assert (found.code.name, found.reason) == ("FAILED_PRECONDITION", "load_refused")
+        assert text in found.text
+    load = operator.status().load
+    assert (load.fault, load.pinned_version, service.failures()) == ("", 0, failures)
     service.assert_serves(1)
-    assert service.failures() == failures
+
+
+def test_a_pin_refuses_other_versions_by_name_and_outlasts_a_current_that_is_junk(
+    service: Service,
+) -> None:
+    operator, live = service.operator, service.live
+    newest = live.add(like=2)
+    live.publish(newest)
+    operator.load()
+    operator.roll_back(1)
+    text = refusal_of(lambda: operator.load(2)).text
+    assert "a rollback has pinned version 1; unpin first" in text
+    text = refusal_of(lambda: operator.roll_back(newest)).text
+    assert text.startswith(f"snapshot_version: {newest}: a rollback left {newest}, and ")
+    publish_blindly(live, b"junk")
+    assert refusal_of(operator.unpin).reason == "load_failed"
+    assert operator.status().load.pinned_version == 1  # a call that fails changes nothing

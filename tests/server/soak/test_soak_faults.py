@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import grpc
 import pytest
 
-from grace.server.messages import STAGE_NAMES, StageName
 from support.faults import Faults
 from support.health import HealthWatch
 from support.occupied import occupied_engine
@@ -159,28 +158,3 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
             assert all(not call.outcome().ok for call in calls)
         assert logged_ends(server) == {"cancelled": len(calls)}
         caller.close()
-
-
-@pytest.mark.parametrize("stage", STAGE_NAMES)
-def test_a_stage_that_dies_under_load_leaves_no_call_behind(
-    serving_files: ServingFiles, faults: Faults, stage: StageName
-) -> None:
-    config = serving_files.write_config("death.yaml")
-    with ServerProcess(config, faults=faults) as server:
-        callers = [Caller(server.address) for _ in range(CLIENTS)]
-        frames = frames_of(serving_files)[:31]
-        calls = [callers[i % CLIENTS].start(frames[i % 31]) for i in range(211)]
-        with faults.dies(stage, "it dies"):
-            calls += [callers[i % CLIENTS].start(frames[i % 31]) for i in range(211)]
-            codes = {call.outcome().code for call in calls}
-            assert server.wait() == 1
-        for caller in callers:
-            caller.close()
-    assert codes <= {
-        grpc.StatusCode.OK,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNAVAILABLE,
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        grpc.StatusCode.CANCELLED,  # by gRPC, of calls that come in while it closes
-    }
-    assert_ends_agree(sum((caller.ends for caller in callers), Counter()), logged_ends(server))

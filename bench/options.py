@@ -4,15 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
-
-import torch
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 from grace.bench.result_file import commit
 from grace.configs.errors import InputError
-from grace.kernels import device_named
-from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.configs.options import Argument, Option
 
+Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
 Count: TypeAlias = Literal["none", "one", "many"]
 """How often an option may be given."""
 
@@ -80,63 +78,73 @@ SERVED = ("serve", "fleet")
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """
-    tiny       shapes that a CPU computes in seconds: they test the path and say nothing of speed
-    seconds    of each sustained measurement
-    rates      requests per second offered to a server; none: the table's default
-    sids       sizes of the catalogue; none: the table's default
-    users      of the eligibility study; none: the table's default
-    only       parts of the table; none: all
-    out        the result file; None: rows are only printed
-    commit     the measured commit, where there is no repository to ask
-    cache      a folder for what several commands need, such as snapshots of 30 million SIDs
-    """
+    """One run. Where `sids`, `rates`, `users` or `precisions` are not given, the table decides."""
 
-    table: str
-    device: torch.device
-    tiny: bool = False
-    seconds: float = 3.0
-    rates: tuple[float, ...] = ()
-    sids: tuple[int, ...] = ()
-    users: tuple[int, ...] = ()
-    only: tuple[str, ...] = ()
-    precisions: tuple[Precision, ...] = ("bf16",)
-    out: Path | None = None
-    commit: str | None = None
-    cache: Path | None = None
+    table: Annotated[
+        str,
+        Argument(
+            "attention, gtm, ladder, serve, fleet, budget, others, overlap or eligibility.", "TABLE"
+        ),
+    ]
+    device: Annotated[str, "cuda:0, or cpu (eligibility, --tiny)."] = "cuda:0"
+    out: Annotated[Path | None, "Result file, JSON. Without it, only the tables remain."] = None
+    tiny: Annotated[bool, "Small shapes for a CPU; their times mean nothing."] = False
+    seconds: Annotated[float, "Seconds of each sustained measurement."] = 3.0
+    precisions: Annotated[
+        tuple[Precision, ...],
+        Option(
+            "bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
+            name="--precision",
+        ),
+    ] = ()
+    only: Annotated[
+        tuple[str, ...], "Measure only this part, such as L1 or admission:union; repeatable."
+    ] = ()
+    sids: Annotated[
+        tuple[int, ...], "SIDs of the catalogue instead of 30 million; repeatable."
+    ] = ()
+    rates: Annotated[
+        tuple[float, ...],
+        Option("Requests a second; repeatable for serve. For fleet: per server.", name="--rate"),
+    ] = ()
+    users: Annotated[tuple[int, ...], "eligibility: users of the population. Default: 512."] = ()
+    commit: Annotated[str | None, "The measured commit, if there is no git repository."] = None
+    cache: Annotated[Path | None, "Folder of catalogues that several commands share."] = None
 
     def __post_init__(self) -> None:
-        table = _named(self.table)
-        numbers = {
-            "--seconds": (self.seconds,),
-            "--sids": self.sids,
-            "--rate": self.rates,
-            "--users": self.users,
+        if self.table not in TABLES:
+            raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
+        table, on_cpu_server = TABLES[self.table], self.table in SERVED and self.device == "cpu"
+        if not self.precisions and table.precisions != "none":
+            object.__setattr__(self, "precisions", ("fp32" if on_cpu_server else "bf16",))
+        self._require_device(table)
+        given: Mapping[str, tuple[Sequence[float], Count]] = {
+            "--seconds": ((self.seconds,), "one"),
+            "--sids": (self.sids, table.sids),
+            "--rate": (self.rates, table.rates),
+            "--users": (self.users, table.users),
         }
-        for option, given in numbers.items():
-            for number in given:
+        for option, (numbers, count) in given.items():
+            for number in numbers:
                 if not 0 < number < math.inf:
                     raise InputError(f"{option} {number:g}: must be a number above 0")
-        self._require_device(table)
+            self._require_count(option, numbers, count)
         for precision in self.precisions:
-            if precision not in PRECISIONS:
-                raise InputError(f"--precision {precision}: choose from {', '.join(PRECISIONS)}")
-            if self.table in SERVED and self.device.type == "cpu" and precision != "fp32":
+            if precision not in get_args(Precision):
+                known = ", ".join(get_args(Precision))
+                raise InputError(f"--precision {precision}: choose from {known}")
+            if on_cpu_server and precision != "fp32":
                 raise InputError(
                     f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
                 )
         self._require_count("--precision", self.precisions, table.precisions)
-        self._require_count("--sids", self.sids, table.sids)
-        self._require_count("--rate", self.rates, table.rates)
-        self._require_count("--users", self.users, table.users)
         for name in self.only:
-            if not table.parts:
-                raise InputError(f"--only {name}: {self.table} has no parts; leave it out")
             if name not in table.parts:
-                raise InputError(
-                    f"--only {name}: not a part of {self.table}; "
-                    f"choose from {', '.join(table.parts)}"
-                )
+                known = f"choose from {', '.join(table.parts)}"
+                fault = f"not a part of {self.table}; {known}"
+                if not table.parts:
+                    fault = f"{self.table} has no parts; leave it out"
+                raise InputError(f"--only {name}: {fault}")
 
     @property
     def commit_cache(self) -> Path | None:
@@ -150,11 +158,11 @@ class BenchOptions:
         return tuple(part for part in table.parts if part in asked)
 
     def _require_device(self, table: Table) -> None:
-        if self.device.type == "cpu":
+        if self.device == "cpu":
             if not self.tiny and not table.on_cpu:
                 raise InputError("--device cpu: only --tiny shapes are for a CPU")
             return
-        if self.device.index and self.table == "fleet":
+        if self.table == "fleet" and self.device not in ("cuda", "cuda:0"):
             raise InputError(
                 f"--device {self.device}: fleet starts a server on each GPU that it sees; choose "
                 "GPUs by the variable CUDA_VISIBLE_DEVICES"
@@ -167,18 +175,19 @@ class BenchOptions:
             raise InputError(f"{option} {given[1]}: {self.table} takes one only")
 
 
-def device_for(table: str, name: str) -> torch.device:
-    """Return the device to measure a table on."""
-    return device_named(name, "--device", "cpu" if _named(table).on_cpu else "cpu with --tiny")
+@dataclass(frozen=True, slots=True)
+class OwnSnapshots:
+    """What `eligibility` measures instead of the paper's catalogue; all four, or none."""
 
+    snapshots: Annotated[
+        Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."
+    ] = None
+    checkpoint: Annotated[Path | None, "With --snapshots: the model that serves it."] = None
+    requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None
+    config: Annotated[
+        Path | None, "With --snapshots: a server's configuration, for its default profile."
+    ] = None
 
-def default_precisions(table: str, device: torch.device) -> tuple[Precision, ...]:
-    if table in TABLES and TABLES[table].precisions == "none":
-        return ()
-    return ("fp32" if table in SERVED and device.type == "cpu" else "bf16",)
-
-
-def _named(table: str) -> Table:
-    if table not in TABLES:
-        raise InputError(f"{table!r} is no table; choose from {', '.join(TABLES)}")
-    return TABLES[table]
+    @property
+    def any_given(self) -> bool:
+        return any((self.snapshots, self.checkpoint, self.requests, self.config))

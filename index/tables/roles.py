@@ -1,0 +1,90 @@
+"""The roles of columns: the types that may play each, and the words of a refusal.
+
+`rows.py` reads the cells of each role.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from grace.configs.errors import InputError
+from grace.index.tables.addresses import Format
+from grace.index.tables.cells import is_list, is_rule, is_text
+from grace.index.tables.table_file import TableFile
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """`types` names the types in words. A CSV has only texts, which `rows.py` reads by the role."""
+
+    types: str
+    fits: Callable[[pa.DataType], bool]
+    may_be_null: bool = False  # so a column without any value may have the type null
+    splits: bool = False  # a text between separators has its values
+
+
+def _is_integers(kind: pa.DataType) -> bool:
+    return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
+
+
+def _is_name(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind)) or is_text(kind)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return _is_name(kind) or bool(pa.types.is_timestamp(kind))
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    return is_list(kind) and _is_number(kind.value_type)
+
+
+ID = Role("int64", pa.types.is_integer)
+NAME = Role("int64 or text", _is_name)
+ENTITY = Role("int64", pa.types.is_integer, may_be_null=True)
+ENTITY_NAME = Role("int64 or text", _is_name, may_be_null=True)
+SID = Role("list<uint16>", _is_integers, splits=True)
+RULE = Role("list<string>, or one text, integer or boolean", is_rule, may_be_null=True)
+WEIGHT = Role("float", _is_number, may_be_null=True)
+TIME = Role("int64, or a time", _is_time)
+TEXT = Role("text", is_text, may_be_null=True)
+VECTOR = Role("list<float32>", _is_vector)
+
+
+def both_names(ours: str, theirs: str) -> str:
+    """Return a column's name as a message shows it: the table's, and ours if that is another."""
+    return repr(ours) if ours == theirs else f"{theirs!r}, our {ours!r},"
+
+
+def missing(file: TableFile, column: str, more: str = "") -> InputError:
+    """Return the refusal of a table that lacks this column of its own."""
+    return InputError(
+        f"{file.address}: column {column!r}{more} is missing; it has: "
+        f"{', '.join(file.schema.names)}"
+    )
+
+
+def type_fault(role: Role, file: TableFile, column: str, remedy: str = "") -> str | None:
+    """Return why a column of the table cannot play the role, with the remedy; None if it can."""
+    remedy = remedy or f"cast the column to {role.types.split(',')[0]}"
+    kind = file.schema.field(column).type
+    splits = role.splits and is_text(kind) and file.list_separator is not None
+    if splits or role.fits(kind) or file.format is Format.CSV:
+        return None
+    if role.may_be_null and pa.types.is_null(kind):
+        return None
+    return f"must be {role.types}, got {kind}; {remedy}"
+
+
+def require_column(role: Role, file: TableFile, ours: str, theirs: str, hint: str = "") -> None:
+    """Refuse a table without this column, or with one that cannot play the role."""
+    if theirs not in file.schema.names:
+        raise missing(file, theirs, hint)
+    fault = type_fault(role, file, theirs)
+    if fault is not None:
+        raise InputError(f"{file.address}: column {both_names(ours, theirs)} {fault}")

@@ -1,0 +1,370 @@
+"""Read the columns of a table batch by batch, each by its role, and note the faults of rows.
+
+A row has at most one fault, the first that is found. What a method returns for a refused row has no
+meaning. A builder lists the faults and goes on; `require_good` ends at the first one.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from grace.configs.errors import InputError
+from grace.index.rejects import Fault, Reject, brief, in_words
+from grace.index.tables import cells
+from grace.index.tables.addresses import Format
+from grace.index.tables.cells import Mask, is_text, list_parts
+from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
+from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
+from grace.index.tables.table_file import TableFile
+
+NO_ID = -1
+UNKNOWN = -2
+"""The number of an id that its id map does not have."""
+
+LARGEST = 1e15  # the square of a larger number has no exact place in float32
+
+_LINE_BREAK = "[\r\n]"
+_BLANKS_AROUND = "^[ \t]|[ \t]$"
+_INT64_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a file. `theirs` has the table's name of each of our columns that is there."""
+
+    file: TableFile
+    places: Int64  # of each row in the file
+    batch: pa.RecordBatch
+    theirs: Mapping[str, str]
+    key: str  # our name of the column that names a row in messages
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def where(self, chosen: pa.Array) -> "Rows":
+        """Return the chosen rows, without the faults found so far."""
+        batch, places = self.batch.filter(chosen), self.places[_mask(chosen)]
+        return Rows(self.file, places, batch, self.theirs, self.key)
+
+    def given(self, name: str) -> pa.Array:
+        """Return our column as the table has it, without dictionaries."""
+        column = self.batch.column(self.theirs[name])
+        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+    def ids(
+        self,
+        name: str,
+        names: IdMap | None = None,
+        *,
+        null: str | None = "is null",
+        remedy: str = "",
+        strict: bool = True,
+    ) -> Int64:
+        """Return numbers: ids themselves, or those that `names` gives them, else UNKNOWN.
+
+        `null` is the fault of a row without an id. If it is None, the row gets NO_ID. A value that
+        is no id is a fault if `strict`, else UNKNOWN.
+        """
+        column = self.batch.column(self.theirs[name])
+        if names is not None:
+            numbers = self._numbered(name, column, names, null is None, strict)
+        else:
+            numbers = self._integers(name, self.given(name), remedy, strict)
+        if null is not None and column.null_count:
+            self._refuse(name, _mask(column.is_null()), null)
+        return numbers
+
+    def _integers(self, name: str, column: pa.Array, remedy: str, strict: bool) -> Int64:
+        nulls = _mask(column.is_null())
+        faults: list[tuple[Mask, str]] = []
+        if is_text(column.type):
+            column, bad = cells.integers(column)
+            faults.append((bad, f"is not an integer{remedy}"))
+        if pa.types.is_uint64(column.type):
+            beyond = pc.greater(column, _INT64_MAX).fill_null(False)
+            faults.append((_mask(beyond), "must be less than 2^63"))
+        given = column.cast(pa.int64(), safe=False).fill_null(UNKNOWN).to_numpy()
+        numbers: Int64 = np.where(nulls, NO_ID, np.maximum(given, UNKNOWN))
+        faults.append((~nulls & (given < 0), "must not be negative"))
+        for bad, reason in faults:
+            if strict:
+                self._refuse(name, bad, reason)
+            numbers[bad] = UNKNOWN
+        return numbers
+
+    def _numbered(
+        self, name: str, column: pa.Array, names: IdMap, nullable: bool, strict: bool
+    ) -> Int64:
+        codes, given = coded(column)
+        found = [UNKNOWN if text is None else names.find(text, UNKNOWN) for text in given]
+        numbers = np.array([*found, NO_ID], np.int64)  # the last one is of nulls
+        reasons: dict[int, str] = {}
+        for code in np.flatnonzero(numbers == UNKNOWN).tolist() if strict else ():
+            text = given[code]
+            if text == "" and nullable:
+                numbers[code] = NO_ID
+            elif reason := "is not UTF-8" if text is None else no_name(text):
+                reasons[code] = reason
+        for row in np.flatnonzero(np.isin(codes, [*reasons])).tolist() if reasons else ():
+            self.refuse(row, name, self.shown(name, row), reasons[int(codes[row])])
+        if strict and self.file.format is Format.CSV:
+            self._refuse_line_breaks(name)
+            blanks = pc.match_substring_regex(self.given(name), _BLANKS_AROUND).fill_null(False)
+            # The log and the SIDs may have the id without them.
+            self._refuse(name, _mask(blanks), "has blanks around it; remove them")
+        of_rows: Int64 = numbers[codes]
+        return of_rows
+
+    def filled(self, name: str) -> pa.Array:
+        """Return a column of integers or texts without nulls, as int64 or large_string [rows]."""
+        column = self.given(name)
+        self._refuse(name, _mask(column.is_null()), "is null")
+        return column.cast(pa.large_string() if is_text(column.type) else pa.int64(), safe=False)
+
+    def names(self, name: str) -> pa.Array:
+        """Return ids of items as the table has them, int64 or large_string [rows]."""
+        column = self.filled(name)
+        if not is_text(column.type):
+            self._integers(name, self.given(name), "", strict=True)
+            return column
+        lengths = pc.fill_null(pc.utf8_length(column), 1).to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero((lengths == 0) | (lengths > LONGEST_ID)).tolist():
+            text = column[row].as_py()
+            if text is not None and (reason := no_name(text)):
+                self.refuse(row, name, brief(text), reason)
+        return column
+
+    def sids(
+        self,
+        name: str,
+        length: int,
+        vocab_sizes: npt.NDArray[np.int64] | None = None,
+        *,
+        null: str | None = "is null",
+    ) -> Int64:
+        """Return the tokens of SIDs, [rows, length]; -1 for a null.
+
+        Without `vocab_sizes`, a token may be any number. If `null` is None, a row needs no SID.
+        """
+        parts = list_parts(self.lists(name))
+        counts = np.diff(parts.offsets)
+        right = (counts == length) & (parts.valid == 1)
+        for row in np.flatnonzero(~right).tolist():
+            if parts.valid[row]:
+                tokens = f"{counts[row]} token{'' if counts[row] == 1 else 's'}"
+                self.refuse(row, name, tokens, f"the SID length is {length}")
+            elif null is not None:
+                self.refuse(row, name, None, null)
+        flat = parts.flat.cast(pa.int64(), safe=False).fill_null(-1).to_numpy()
+        right_rows = np.flatnonzero(right)
+        if len(right_rows) == len(self):
+            found: Int64 = flat.reshape(-1, length)
+        else:
+            found = flat[parts.offsets[right_rows][:, None] + np.arange(length)]
+        if vocab_sizes is not None:
+            outside = (found < 0) | (found >= vocab_sizes)
+            for at in np.flatnonzero(outside.any(axis=1)).tolist():
+                row, position = int(right_rows[at]), int(np.argmax(outside[at]))
+                token = parts.flat[int(parts.offsets[row]) + position]
+                shown, reason = None, "holds a null token"
+                if token.is_valid:
+                    size = vocab_sizes[position]
+                    reason = f"token at position {position} is outside the vocabulary of {size}"
+                    shown = str(token)
+                self.refuse(row, name, shown, reason)
+        if len(right_rows) == len(self):
+            return found
+        of_rows = np.full((len(self), length), -1, np.int64)
+        of_rows[right_rows] = found
+        return of_rows
+
+    def lists(self, name: str) -> pa.Array:
+        """Return lists of integers."""
+        column = self.given(name)
+        if not is_text(column.type):
+            return column
+        lists, bad = cells.integer_lists(cells.split_cells(column, self.file.list_separator))
+        reason = (
+            "is not a list of integers; list_separator of tables.yaml says how it lists several"
+        )
+        self._refuse(name, bad, reason)
+        return lists
+
+    def weights(self, name: str) -> npt.NDArray[np.float32]:
+        """Return numbers, 0 for a null and in a table without the column."""
+        if name not in self.theirs:
+            return np.zeros(len(self), np.float32)
+        column = self.given(name)
+        if is_text(column.type):
+            column, bad = cells.numbers(column)
+            self._refuse(name, bad, "is not a number")
+        given = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
+        with np.errstate(over="ignore"):
+            weights: npt.NDArray[np.float32] = given.astype(np.float32)
+        self._refuse(name, ~np.isfinite(weights), "must be a finite float32")
+        return weights
+
+    def rules(self, name: str) -> pa.Array:
+        """Return what each row states: a list of texts, or a null for no rule."""
+        is_csv = self.file.format is Format.CSV
+        if is_csv:
+            self._refuse_line_breaks(name)
+        column = self.batch.column(self.theirs[name])
+        return cells.rule_lists(column, self.file.list_separator, is_csv=is_csv)
+
+    def rule_values(self, name: str, row: int) -> list[str | None]:
+        """Return one row's rule, None for a value that is not UTF-8; for messages."""
+        one = replace(self, batch=self.batch.slice(row, 1), faults={})
+        try:
+            values: list[str | None] = one.rules(name)[0].as_py()
+        except UnicodeDecodeError:
+            return [None]
+        return values
+
+    def times(self, name: str, unit: str) -> Int64:
+        """Return times in milliseconds; integers are in `unit` since 1970."""
+        column = self.given(name)
+        self._refuse(name, _mask(column.is_null()), "is null; leave such rows out")
+        if is_text(column.type):
+            integers, bad = cells.integers(column)
+            column = _moments(column) if bad.any() else integers
+            if column is None:
+                self._refuse(name, bad, "is neither an integer nor a time")
+                column = integers
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
+            moments: Int64 = column.cast(pa.int64()).fill_null(0).to_numpy()
+            return moments
+        given: Int64 = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
+        factor = PER_SECOND[unit]
+        wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
+        self._refuse(
+            name,
+            wrong,
+            f"is not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
+            f"tables.yaml to the unit of this column ({', '.join(TIME_UNITS)}), or leave such rows "
+            "out",
+        )
+        return given * 1000 if unit == "s" else given // (factor // 1000)
+
+    def vectors(self, name: str, dims: int) -> npt.NDArray[np.float32]:
+        """Return vectors of finite numbers, [rows, dims]."""
+        column = self.given(name)
+        lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
+        right = lengths == dims
+        for row in np.flatnonzero(~right).tolist():
+            numbers = f"{lengths[row]} numbers"
+            null = lengths[row] < 0
+            reason = "is null" if null else f"others have {dims}"
+            self.refuse(row, name, None if null else numbers, reason)
+        given = column.filter(pa.array(right)).flatten().to_numpy(zero_copy_only=False)
+        found = given.reshape(-1, dims)  # NaN for a null
+        # Use Python's floats: NumPy would cast LARGEST to float16, which cannot hold it.
+        low, high = (float(found.min()), float(found.max())) if found.size else (0.0, 0.0)
+        vectors = np.zeros((len(self), dims), np.float32)
+        if low >= -LARGEST and high <= LARGEST:  # NaN is neither
+            vectors[right] = found
+            return vectors
+        bad = ~(np.abs(found.astype(np.float64)) <= LARGEST)
+        for at in np.flatnonzero(bad.any(axis=1)).tolist():
+            row, place = int(np.flatnonzero(right)[at]), int(np.argmax(bad[at]))
+            number = column[row][place].as_py()
+            finite = number is not None and np.isfinite(number)
+            reason = f"beyond {LARGEST:g}; scale the vectors" if finite else "not a number"
+            self.refuse(row, name, f"{number} at position {place}", reason)
+        vectors[np.flatnonzero(right)[~bad.any(axis=1)]] = found[~bad.any(axis=1)]
+        return vectors
+
+    def refuse(self, row: int, name: str, value: str | None, reason: str) -> None:
+        self.faults.setdefault(row, Fault(name, value, reason))
+
+    def _refuse(self, name: str, bad: Mask, reason: str) -> None:
+        for row in np.flatnonzero(bad).tolist():
+            self.refuse(row, name, self.shown(name, row), reason)
+
+    def _refuse_line_breaks(self, name: str) -> None:
+        """Refuse texts with a line break: an unclosed cell would swallow the next lines."""
+        found = pc.match_substring_regex(self.given(name), _LINE_BREAK).fill_null(False)
+        reason = "holds a line break; close its quotation mark, or remove the break"
+        self._refuse(name, _mask(found), reason)
+
+    def shown(self, name: str, row: int) -> str | None:
+        """Return a cell as messages show it; None for a null, and for what is not UTF-8."""
+        try:
+            value = self.batch.column(self.theirs[name])[row].as_py()
+        except UnicodeDecodeError:
+            return None
+        return None if value is None else brief(str(value))
+
+    def refused(self) -> Mask:
+        refused = np.zeros(len(self), np.bool_)
+        refused[list(self.faults)] = True
+        return refused
+
+    def rejects(self) -> tuple[Reject, ...]:
+        return tuple(self.reject(row, fault) for row, fault in sorted(self.faults.items()))
+
+    def reject(self, row: int, fault: Fault) -> Reject:
+        given: str | int | None = self.shown(self.key, row)
+        if given is not None and not is_text(self.given(self.key).type):
+            given = int(given)
+        return Reject(self.file.address, int(self.places[row]), given, fault)
+
+    def require_good(self, thing: str) -> None:
+        """Raise the first fault, with the table's name of the column. The key names a `thing`."""
+        for reject in self.rejects()[:1]:
+            fault = reject.fault
+            theirs = replace(fault, column=self.theirs.get(fault.column, fault.column))
+            raise InputError(in_words(replace(reject, fault=theirs), thing))
+
+
+def read_rows(file: TableFile, theirs: Mapping[str, str], key: str, most: int) -> Iterator[Rows]:
+    """Yield at most `most` rows at a time, in the file's order."""
+    first = 0
+    for batch in file.batches(list(dict.fromkeys(theirs.values())), most):
+        yield Rows(file, np.arange(first, first + batch.num_rows), batch, theirs, key)
+        first += batch.num_rows
+
+
+def other_rows(
+    address: str,
+    places: Sequence[int],
+    columns: Mapping[str, pa.Array],
+    key: str,
+    faults: dict[int, Fault],
+) -> Rows:
+    """Return rows that come from no table, with our names and the faults that are known."""
+    batch = pa.record_batch([*columns.values()], [*columns])
+    file = TableFile(address, Format.PARQUET, batch.schema, None)
+    theirs = {name: name for name in columns}
+    return Rows(file, np.array(places, np.int64), batch, theirs, key, faults)
+
+
+def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:
+    """Return the distinct values of a column as texts, and each row's; -1 for a null."""
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    codes: Int64 = column.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, cells.texts(column.dictionary)
+
+
+def _mask(flags: pa.Array) -> Mask:
+    found: Mask = flags.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _moments(column: pa.Array) -> pa.Array | None:
+    """Return texts as times, with or without a time zone; None if they are not times."""
+    for zone in (None, "UTC"):
+        try:
+            return column.cast(pa.timestamp("ns", zone))
+        except pa.ArrowInvalid:
+            continue
+    return None

@@ -1,0 +1,95 @@
+"""A table of SIDs: `item_id` (int64 or text) and `sid`, of one SID space and vocabulary.
+
+Imports and codebooks write one, and builds join it to the ads.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from grace.configs.errors import InputError
+from grace.index.progress import Advance
+from grace.index.storage.strict_json import shown
+from grace.index.tables import roles
+from grace.index.tables.addresses import Format, ending_format, within
+from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY
+from grace.index.tables.item_numbers import replacing
+from grace.index.tables.roles import require_column
+from grace.index.tables.table_file import TableFile, open_table
+
+COLUMNS = {"item_id": "item_id", "sid": "sid"}
+
+_SID = pa.list_(pa.uint16())
+_ROWS_PER_GROUP = 1 << 17
+
+
+def sid_table_at(sids: str) -> str:
+    """Return the address of a table of SIDs, or of that in a codebook's folder."""
+    return sids if ending_format(sids) else within(sids, SIDS_FILE)
+
+
+def open_sid_table(sids: str) -> TableFile:
+    """Open a table of SIDs, or that of a codebook's folder."""
+    table = open_table(sid_table_at(sids))
+    if table.format is Format.CSV:
+        raise InputError(
+            f"{table.address}: a CSV has no lists; write the SIDs as Parquet or JSON lines"
+        )
+    require_column(roles.NAME, table, "item_id", "item_id", ", of a table of SIDs,")
+    require_column(roles.SID, table, "sid", "sid", ", of a table of SIDs,")
+    return table
+
+
+def sid_space_in(table: TableFile) -> str | None:
+    """Return the SID space that the table's metadata names."""
+    return _metadata(table, SID_SPACE_KEY)
+
+
+def vocab_sizes_in(table: TableFile) -> tuple[int, ...] | None:
+    """Return the vocabulary sizes that the table's metadata states."""
+    text = _metadata(table, VOCAB_SIZES_KEY)
+    if text is None:
+        return None
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{table.address}: metadata grace.vocab_sizes: expected sizes such as 512,512, got "
+            f"{shown(text)}"
+        ) from None
+
+
+def _metadata(table: TableFile, key: bytes) -> str | None:
+    value: bytes | None = (table.schema.metadata or {}).get(key)
+    return None if value is None else value.decode(errors="replace")
+
+
+def write_sid_table(
+    out: Path,
+    ids: pa.Array,
+    tokens: npt.NDArray[np.uint16],
+    sid_space: str,
+    vocab_sizes: Sequence[int],
+    advance: Advance = lambda _: None,
+) -> None:
+    """Write the SIDs, tokens [items, L]; the file appears whole or not at all."""
+    sizes = ",".join(map(str, vocab_sizes))
+    metadata = {SID_SPACE_KEY: sid_space.encode(), VOCAB_SIZES_KEY: sizes.encode()}
+    kind = pa.int64() if pa.types.is_integer(ids.type) else pa.string()
+    schema = pa.schema([("item_id", kind), ("sid", _SID)], metadata)
+    with replacing(out) as unfinished, pq.ParquetWriter(unfinished, schema) as writer:
+        for first in range(0, len(ids), _ROWS_PER_GROUP):
+            part = ids.slice(first, _ROWS_PER_GROUP).cast(kind)
+            sids = _sids(tokens[first : first + _ROWS_PER_GROUP])
+            writer.write_table(pa.table([part, sids], schema=schema))
+            advance(first + len(part))
+
+
+def _sids(tokens: npt.NDArray[np.uint16]) -> pa.Array:
+    rows, length = tokens.shape
+    offsets = np.arange(rows + 1, dtype=np.int32) * np.int32(length)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(tokens.reshape(-1)))

@@ -1,0 +1,228 @@
+"""What does not fit an operation is refused by name, in the reference and in the fast bodies."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from grace.configs.eligibility import MatcherMode
+from grace.index.trie import ROOT
+from grace.kernels import NO_BLOCK, REFERENCE, Candidates, UserTensors, load_ops
+from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
+from grace.kernels.decode.admit_children_cpu import admit_children_cpu
+from grace.kernels.decode.cross_attention import BeamQueries
+from grace.kernels.decode.ops import Ops
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.kernels.encoder.encoder_attention import Part, TokenQueries
+from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
+from grace.kernels.encoder.token_product import Run, TokenProduct
+from grace.kernels.features.feature_ops import PLAIN_FEATURES, SingleInputs, SingleTables
+from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
+from support.strategies import random_schema
+
+pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
+
+from grace.kernels.ops_cuda import CUDA_DECODER, CUDA_ENCODER, CUDA_FEATURES
+
+
+def ints(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.int32)
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(shape)
+
+
+OFFSETS = torch.tensor([0, 1, 2, 4, 4, 4, 4]).int()
+BLOCKS = ints(5, 4)
+BLOCKS[:, 2:] = NO_BLOCK
+TABLES = SingleTables(ones(0, 4), ones(0), ones(5, 3), ones(5, 3))
+INPUTS = SingleInputs(torch.zeros(2, 4), ints(2, 1), ints(5), ints(0))
+NARROW = ones(4, 3, 2, 9)[..., :8]
+TURNED = ones(3, 8, 5).transpose(1, 2)
+
+FITS: dict[str, Any] = {
+    "self_attention": PagedPrefixes(ones(9, 3, 2, 3), BLOCKS, 1, ones(2, 4), 1.0),
+    "cross_attention": BeamQueries(
+        ones(6, 10), ones(3, 2, 7, 5), ones(3, 2, 7, 5), ones(3, 7) > 0, 1.0
+    ),
+    "select_beams": Choice(
+        torch.zeros(6, 7), torch.zeros(2, 3), Candidates(OFFSETS, ints(4), ints(4)), 5, False
+    ),
+    "rearrange": {"table": ints(5, 3), "parents": ints(1, 2), "step": 1},
+    "row_factors": {"x": ones(6, 4), "eps": 1e-6},
+    "rms_norm": {"x": ones(4, 6), "gain": ones(6), "eps": 1e-6},
+    "attention": TokenQueries(ones(2, 7, 8), ones(2, 7, 8), ones(2, 7, 8), 2, 1.0),
+    "add_product": {"x": ones(3, 5, 8), "hidden": ones(3, 5, 2), "weight": ones(8, 2)},
+    "token_product": TokenProduct(ones(2, 3, 8), ones(1, 4, 8), ones(2, 5, 4), (Run(0, 0, 3),)),
+    "share_user": {
+        "tokens": ones(2, 3, 8),
+        "squares": ones(2, 3, 1),
+        "user": ones(2, 2, 8),
+        "begins": (0,),
+    },
+    "sum_events": {"table": ones(5, 3), "events": ints(2, 7, 4), "lengths": (3, 4)},
+    "join_inputs": {"tables": TABLES, "inputs": INPUTS},
+}
+"""Arguments that every body accepts."""
+
+DECODER, ENCODER = (REFERENCE,), (PLAIN_ENCODER, CUDA_ENCODER)
+FEATURES = (PLAIN_FEATURES, CUDA_FEATURES)
+WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
+    (DECODER, "self_attention", {"pool": ones(9, 2, 2, 3)}, r"pool must be .*d_head\], got \[9"),
+    (DECODER, "self_attention", {"table": ints(3)}, r"table must be \[rows, sid_length\], got"),
+    (DECODER, "self_attention", {"table": ones(5, 4)}, "table must be int32, got float32"),
+    (DECODER, "self_attention", {"bias": ones(2, 3)}, r"bias must be .* = \[2, 4\], got \[2, 3"),
+    (DECODER, "self_attention", {"row_scale": ones(5)}, r"row_scale must be .* \[9\], got \[5\]"),
+    (DECODER, "self_attention", {"step": 4}, r"step must be 0\.\.3, got 4"),
+    (DECODER, "self_attention", {"step": 2}, rf"table\[0, 2\] is {NO_BLOCK}: not a block 0\.\.8"),
+    (DECODER, "cross_attention", {"keys": ones(3, 2, 7)}, r"keys must be .*d_head\], got"),
+    (DECODER, "cross_attention", {"values": ones(3, 2, 7, 4)}, r"values .* \[3, 2, 7, 5\], got \["),
+    (DECODER, "cross_attention", {"key_mask": ones(3, 7)}, "key_mask must be bool, got float32"),
+    (DECODER, "cross_attention", {"key_mask": ones(3, 6) > 0}, r"key_mask .* \[3, 7\], got \[3, 6"),
+    (DECODER, "cross_attention", {"queries": ones(6, 11)}, r"queries .* = \[6, 10\], got \[6, 11"),
+    (DECODER, "cross_attention", {"queries": ones(7, 10)}, "equally many rows per request: 7 of 3"),
+    (DECODER, "cross_attention", {"row_scale": ones(5)}, r"row_scale must be .* \[6\], got \[5\]"),
+    (DECODER, "rearrange", {"table": ints(4)}, r"table must be \[rows, sid_length\], got"),
+    (DECODER, "rearrange", {"parents": ints(4)}, r"parents must be \[requests, beams\], g"),
+    (DECODER, "rearrange", {"parents": ones(1, 4)}, "parents must be int32, got float32"),
+    (DECODER, "rearrange", {"parents": ints(1, 2) + 5}, r"parents\[0, 0\] is 5: not a row 0\.\.4"),
+    (DECODER, "rearrange", {"parents": ints(2, 1) - 1}, r"parents\[0, 0\] is -1: not a row"),
+    (DECODER, "rearrange", {"step": 3}, r"step must be 0\.\.2, got 3"),
+    (DECODER, "select_beams", {"scores": ones(6)}, r"scores must be \[.* >= 1\], got \[6\]"),
+    (DECODER, "select_beams", {"scores": ones(2, 3).double()}, "scores must be float32, got fl"),
+    (DECODER, "select_beams", {"logits": ones(5, 7)}, r"logits must be .* = \[6, 7\], got \[5, 7"),
+    (DECODER, "select_beams", {"k": 0}, "k must be at least 1, got 0"),
+    *(
+        (DECODER, "select_beams", {"candidates": Candidates(*parts)}, message)
+        for parts, message in (
+            ((ints(5), ints(4), ints(4)), r"candidates.offsets must be .* = \[7\], got \[5\]"),
+            ((OFFSETS, ints(4), ints(3)), r"candidates.nodes must be .* = \[4\], got \[3\]"),
+            ((OFFSETS, ints(4) + 7, ints(4)), "tokens reach 7, logits have 7 columns on"),
+        )
+    ),
+    (ENCODER, "rms_norm", {"gain": ones(5)}, r"gain must be \[d\] = \[6\], got"),
+    (ENCODER, "attention", {"keys": ones(2, 5, 6)}, "keys must be"),
+    (ENCODER, "attention", {"heads": 3}, "inner must be a multiple of heads"),
+    (ENCODER, "attention", {"bias": ones(2, 6)}, r"bias must be .* = \[2, 13\], got \[2, 6\]"),
+    (ENCODER, "attention", {"parts": (Part(0, 7, 3, 5),)}, "key=3.* be within 7 queries and 7 k"),
+    (ENCODER, "attention", {"out": ones(2, 7, 4)}, r"out must be .* = \[2, 7, 8\], got \[2, 7, 4"),
+    (
+        ENCODER,
+        "token_product",
+        {"weight": ones(2, 4, 8)},
+        r"weight .* \[1, 4, 8\], got \[2",
+    ),
+    (ENCODER, "token_product", {"runs": (Run(1, 0, 3),)}, "must be within 3 tokens and 5 of out"),
+    (ENCODER, "token_product", {"after": "open"}, "other must be given for open and add alone"),
+    (ENCODER, "token_product", {"after": "open", "other": ones(2, 3, 8)}, r"other .* \[2, 1, 4\]"),
+    (ENCODER, "token_product", {"after": "gate"}, "a gate needs a square weight"),
+    (ENCODER, "share_user", {"begins": (0, 2)}, "must be within 3"),
+    (
+        FEATURES,
+        "sum_events",
+        {"lengths": (3, 5)},
+        r"= \[2, 8, 4\], got \[2, 7, 4",
+    ),
+    (FEATURES, "sum_events", {"events": ones(2, 7, 4)}, "events must be int32"),
+    *(
+        (FEATURES, "join_inputs", {"inputs": replace(INPUTS, **change)}, message)
+        for change, message in (
+            ({"bag_rows": ints(2, 7)}, r"bag_rows must be \[n\] = \[14\], got \[2, 7\]"),
+            ({"bag_offsets": ints(6)}, "6 bag_offsets and 0 biases are not those of 2 requests"),
+        )
+    ),
+    ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
+    ((CUDA_DECODER,), "row_factors", {"x": ones(4, 6).T}, "x must be contiguous, got strides"),
+    ((CUDA_ENCODER,), "rms_norm", {"x": TURNED, "gain": ones(8)}, "contiguous"),
+    ((CUDA_ENCODER,), "add_product", {"x": TURNED}, "contiguous"),
+    ((CUDA_ENCODER,), "attention", {"queries": ones(2, 8, 7).transpose(1, 2)}, "contiguous"),
+    ((CUDA_ENCODER,), "token_product", {"x": ones(2, 8, 3).transpose(1, 2)}, "contiguous"),
+    ((CUDA_ENCODER,), "share_user", {"tokens": ones(2, 8, 3).transpose(1, 2)}, "contiguous"),
+]
+
+
+@pytest.mark.parametrize(
+    ("tables", "name", "change", "message"), WRONG, ids=[f"{row[1]}-{row[3]}" for row in WRONG]
+)
+def test_what_does_not_fit_is_refused(
+    tables: tuple[Any, ...], name: str, change: dict[str, Any], message: str
+) -> None:
+    fits = FITS[name]
+    is_struct = not isinstance(fits, dict)
+    arguments = [replace(fits, **change)] if is_struct else [*{**fits, **change}.values()]
+    for table in tables:
+        with pytest.raises(ValueError, match=message):
+            getattr(table, name)(*arguments)
+
+
+bodies = pytest.mark.parametrize(
+    "admit", [admit_children_reference, admit_children_cpu], ids=["reference", "native"]
+)
+
+
+def two_users(mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
+    rng = np.random.default_rng(6)
+    return decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)), mode)
+
+
+@bodies
+def test_nodes_of_another_trie_are_refused(admit: AdmitChildren) -> None:
+    made = two_users()
+    for wrong in (made.snapshot.trie.first_leaf, -2, 2**31 - 1):
+        nodes = torch.tensor([[ROOT, ROOT, ROOT], [ROOT, wrong, ROOT]], dtype=torch.int32)
+        with pytest.raises(ValueError, match=rf"nodes\[1, 1\] is {wrong}: neither an internal no"):
+            admit(nodes, made.users, made.index)
+
+
+@bodies
+@pytest.mark.parametrize(
+    ("nodes", "change", "message"),
+    [
+        (ints(6), {}, r"nodes must be .* of 2 users, .* got \[6\]"),
+        (ints(3, 2), {}, r"nodes must be .*, got \[3, 2\]"),
+        (ones(2, 3), {}, "nodes must be int32, got float32"),
+        (ints(2, 3), {"bitmask": ones(2, 5).long()}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
+        (ints(2, 3), {"sets": ()}, r"users\.sets must be as many as the snapshot's, 2, got 0"),
+    ],
+)
+def test_users_and_beams_that_admission_cannot_serve_are_refused(
+    admit: AdmitChildren, nodes: Tensor, change: dict[str, Any], message: str
+) -> None:
+    made = two_users()
+    with pytest.raises(ValueError, match=message):
+        admit(nodes, replace(made.users, **change), made.index)
+
+
+@bodies
+@pytest.mark.parametrize(
+    ("eligible", "message"),
+    [
+        (None, r"users\.eligible: missing, .* pass the users through with_eligible first"),
+        (torch.zeros(1, 9).short(), r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]"),
+    ],
+)
+def test_mode_exact_needs_the_eligible_nodes_of_its_users(
+    admit: AdmitChildren, eligible: Tensor | None, message: str
+) -> None:
+    made = two_users(MatcherMode.EXACT)
+    with pytest.raises(ValueError, match=message):
+        admit(ints(2, 3), replace(made.users, eligible=eligible), made.index)
+
+
+@pytest.mark.parametrize("ops", [REFERENCE, load_ops(CPU)], ids=["reference", "native"])
+def test_eligible_nodes_of_users_of_another_schema_are_refused(ops: Ops) -> None:
+    made = two_users(MatcherMode.EXACT)
+    users, index = made.users, made.index
+    for wrong, own, message in (
+        (replace(users, bitmask=ones(2, 5).long()), index, r"words\] = \[2, 1\], got \[2, 5\]"),
+        (replace(users, sets=users.sets[:1]), index, r"users\.sets: there are 1, .* at least 2: e"),
+        (UserTensors(users.bitmask[:0], users.sets), index, "users: the batch has none"),
+        (users, index.without_matchers(), "index: it has no lists of mode exact"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ops.eligible_nodes(wrong, own)

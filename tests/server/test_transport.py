@@ -1,0 +1,272 @@
+"""What gRPC's listeners and relays stand on: addresses, frames, and the places of calls.
+
+The processes of one server share its addresses, which no other process gets. Frames between a
+server and its relays arrive whole and in order, however their bytes are cut. A call has a place of
+its listener until its request has come.
+"""
+
+import asyncio
+import math
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import grpc
+import pytest
+import uvloop
+
+from grace.configs.errors import ConfigError
+from grace.server.transport.addresses import held_port, is_loopback
+from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
+from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
+
+HOST = "127.0.0.1"
+
+
+def shared(port: int, *, listens: bool) -> socket.socket:
+    """Bind a port as gRPC does if it shares it."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.bind((HOST, port))
+    if listens:
+        made.listen()
+    return made
+
+
+def assert_refused(port: int) -> None:
+    with (
+        pytest.raises(ConfigError, match=f"listen: {HOST}:{port}: address already in use"),
+        held_port("listen", HOST, port),
+    ):
+        pass
+
+
+def test_a_held_port_was_free_and_only_relays_share_it() -> None:
+    with held_port("listen", HOST, 0) as port, ExitStack() as stack:
+        assert_refused(port)
+        relays = [stack.enter_context(shared(port, listens=True)) for _ in range(2)]
+        assert_refused(port)
+        with held_port("listen", HOST, 0) as other:
+            assert other != port
+        for _ in range(63):
+            stack.enter_context(closing(socket.create_connection((HOST, port), timeout=5)))
+        for relay in relays:  # the holder, which would never answer, is given none
+            relay.setblocking(False)
+            relay.accept()[0].close()
+    with held_port("listen", HOST, port):
+        pass
+
+
+def test_a_listener_keeps_its_port_after_it_was_held() -> None:
+    with held_port("listen", HOST, 0) as port:
+        relay = shared(port, listens=True)
+    with relay:
+        assert_refused(port)
+    with held_port("listen", HOST, port) as again:
+        assert again == port
+
+
+def test_a_port_is_free_though_connections_of_its_last_server_linger() -> None:
+    with socket.create_server((HOST, 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection((HOST, port)) as client:
+            listener.accept()[0].close()  # the one that closes first lingers
+            assert client.recv(1) == b""
+    with held_port("listen", HOST, port) as again:
+        assert again == port
+
+
+def test_a_name_that_has_an_address_twice_is_held_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (HOST, 0))] * 2
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: twice)  # as /etc/hosts may say
+    with held_port("listen", "twice", 0) as port, pytest.raises(OSError, match="in use"):
+        socket.create_server((HOST, port))
+
+
+@pytest.mark.parametrize("port_of", [0, 1])
+def test_all_addresses_of_a_name_have_one_port(port_of: int) -> None:
+    with held_port("listen", "localhost", 0) as free:
+        pass
+    with held_port("listen", "localhost", free * port_of) as port:
+        assert port == free or not port_of
+        for host in {place[4][0] for place in socket.getaddrinfo("localhost", port)}:
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server((host, port))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        *(("127.0.0.1", True), ("127.8.9.10", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("192.0.2.1", False), ("fe80::1%lo", False)),
+    ],
+)
+def test_an_address_is_on_loopback_if_only_this_machine_can_reach_it(
+    host: str, loopback: bool
+) -> None:
+    assert is_loopback("admin", host, 50052) == loopback
+
+
+def test_an_empty_host_is_no_address_on_loopback_or_elsewhere() -> None:
+    with pytest.raises(ConfigError, match="admin: :50052: name or service not known; choose"):
+        is_loopback("admin", "", 50052)
+
+
+Frame = tuple[int, int, bytes]
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SMALL: list[Frame] = [
+    (Kind.CALL, 1, b"x" * 63),
+    (Kind.ENDED, 1, b""),
+    (Kind.CALL, 2**64 - 1, b"\x00"),
+    (Kind.LOG, 0, b"a line"),
+]
+
+
+async def received(link: Link) -> list[Frame]:
+    """All frames until an end closes."""
+    return [frame async for frame in link.frames()]
+
+
+async def written(frames: list[Frame]) -> bytes:
+    """The bytes of these frames on the wire."""
+    near, far = socket.socketpair()
+    link = await Link.connected(near)
+    for kind, number, body in frames:
+        link.send(Kind(kind), number, body[:5], body[5:])
+    await link.close()
+    with far:
+        return b"".join(iter(lambda: far.recv(1 << 16), b""))
+
+
+def test_frames_are_the_same_wherever_their_bytes_are_cut() -> None:
+    async def cut_everywhere() -> None:
+        data = await written(SMALL)
+        for cut in range(len(data) + 1):
+            near, far = socket.socketpair()
+            link = await Link.connected(near)
+            reading = asyncio.create_task(received(link))
+            for piece in (data[:cut], data[cut:]):
+                far.sendall(piece)
+                await asyncio.sleep(0.001)  # it reads what there is
+            far.close()
+            assert await reading == SMALL
+
+    asyncio.run(cut_everywhere())
+
+
+def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> None:
+    frames = [(Kind.REPLY, size, os.urandom(size)) for size in (0, 80_001, 9 << 20, 5) * 7]
+
+    async def exchange() -> None:
+        near, far = map(Link.connected, socket.socketpair())
+        sender, receiver = await near, await far
+        reading = asyncio.create_task(received(receiver))
+        for kind, number, body in frames:
+            sender.send(kind, number, body)
+        await sender.close()
+        assert await reading == frames
+        for link in (sender, receiver):
+            link.send(Kind.DONE, 2)  # to no one, and no fault
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(exchange())
+
+
+def test_a_relayed_message_keeps_its_times_its_connection_and_every_byte() -> None:
+    for connection in ("", "ipv4:127.0.0.1:40001", "ipv6:%5B::1%5D:9"):
+        for header in ("", "Bearer é" + "x" * 999):
+            for trace in ("", TRACEPARENT):
+                given = RelayedMessage(
+                    1.5, math.inf, connection, header, trace, b"\x00\xff message"
+                )
+                assert RelayedMessage.unpack(b"".join(given.packed())) == given
+
+
+class Calls:
+    """Calls by name. `placed` are those that have had a place, in that order."""
+
+    def __init__(self, places: int) -> None:
+        self._places = RequestPlaces(places)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._sends: dict[str, asyncio.Future[bytes]] = {}
+        self.placed: list[str] = []
+
+    async def begin(self, *names: str) -> None:
+        for name in names:
+            self._sends[name] = asyncio.get_running_loop().create_future()
+            self._tasks[name] = asyncio.create_task(self._call(name))
+        await turns()
+
+    def send(self, name: str, message: bytes) -> None:
+        self._sends[name].set_result(message)
+
+    def end(self, name: str) -> None:
+        self._tasks[name].cancel()
+
+    def ended(self, name: str) -> bool:
+        return self._tasks[name].done()
+
+    async def _call(self, name: str) -> None:
+        async def found(_: object) -> Any:
+            return grpc.unary_unary_rpc_method_handler(print, request_deserializer=bytes)
+
+        method = await self._places.intercept_service(found, None)
+        self.placed.append(name)
+        method.request_deserializer(await self._sends[name])
+        await asyncio.Event().wait()
+
+
+async def turns() -> None:
+    """Let every task go on until it waits."""
+    for _ in range(9):
+        await asyncio.sleep(0)
+
+
+def run(places: int, use: Callable[[Calls], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await use(Calls(places))
+
+    asyncio.run(main())
+
+
+def test_the_newest_call_gets_a_place_as_soon_as_a_request_has_come() -> None:
+    async def use(calls: Calls) -> None:
+        await calls.begin("a", "b", "c", "d")
+        assert calls.placed == ["a", "b"]
+        calls.send("a", b"request")
+        await turns()
+        assert calls.placed == ["a", "b", "d"]
+
+    run(2, use)
+
+
+@pytest.mark.parametrize("moment", range(7))
+def test_a_call_that_gives_up_leaves_its_turn_to_another_one(moment: int) -> None:
+    """Even if it gives up in the moment of its turn."""
+
+    async def use(calls: Calls) -> None:
+        await calls.begin("a", "b", "c")
+        calls.end("a")
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        calls.end("c")
+        await turns()
+        assert calls.placed in (["a", "b"], ["a", "c", "b"])
+
+    run(1, use)
+
+
+def test_a_request_that_does_not_come_costs_its_call_the_place_only_while_others_wait() -> None:
+    async def use(calls: Calls) -> None:
+        await calls.begin("a", "b")
+        await asyncio.sleep(PATIENCE_SECONDS)
+        await calls.begin("c")
+        while calls.placed != ["a", "b", "c"]:
+            await asyncio.sleep(0.01)
+        assert [calls.ended("a"), calls.ended("b"), calls.ended("c")] == [True, False, False]
+
+    run(2, use)
