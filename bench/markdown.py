@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from grace.bench.result_file import Row
 
 Cell: TypeAlias = str | Callable[[Row], object]
+Column: TypeAlias = tuple[str, Cell]
 
 POWER = "{sm_clock_mhz} / {power_w}"
 
@@ -21,7 +22,7 @@ def origin(result: Mapping[str, Any]) -> str:
     return f"Commit {result['commit']}, {result['machine']}: `{result['command']}`.\n\n"
 
 
-def table_of(rows: Iterable[Row], *columns: tuple[str, Cell]) -> str:
+def table_of(rows: Iterable[Row], *columns: Column) -> str:
     cells = [[shown(cell, row) for _, cell in columns] for row in rows]
     return markdown_table([heading for heading, _ in columns], cells)
 

@@ -1,7 +1,7 @@
 """Turns what a command declares into options of typer, each with a name for its value.
 
 A parameter is an option, or a dataclass whose fields are options: `grace.configs.options` says how
-to declare one. Typer's own `Option` and `Argument` may stand there, too.
+to declare one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,6 @@ from types import GenericAlias, NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
-from typer.models import ArgumentInfo, ParameterInfo
 
 from grace.configs.options import Argument, Option
 
@@ -72,28 +71,26 @@ def _declared(source: Callable[..., Any], defaults: Mapping[str, object]) -> dic
 def _option(parameter: Parameter, hint: Any) -> Declared:
     if get_origin(hint) is not Annotated:  # a dataclass
         return Declared(parameter.replace(annotation=hint), _as_it_is)
-    value: Callable[[Any], Any] = _as_it_is
     type_, fact = get_args(hint)
-    if not isinstance(fact, ParameterInfo):
-        fact = Option(fact) if isinstance(fact, str) else fact
-        type_, parameter, value = _in_typers_types(type_, parameter, fact)
-        fact = _in_typers_words(parameter, fact)
-    fact.readable = False  # the command reports a path that cannot be read, without a usage box
-    if isinstance(fact, ArgumentInfo):
-        fact.metavar = fact.metavar or parameter.name.upper()
-    else:
-        fact.metavar = fact.metavar or VALUES.get(_plain_type(type_))
-    shown = parameter.replace(annotation=Annotated[type_, fact], kind=Parameter.KEYWORD_ONLY)
-    return Declared(shown, value)
-
-
-def _in_typers_words(parameter: Parameter, fact: Option) -> Any:
-    facts: Any = {"help": fact.words, "metavar": fact.value, "min": fact.least, "max": fact.most}
+    fact = Option(fact) if isinstance(fact, str) else fact
+    type_, parameter, value = _in_typers_types(type_, parameter, fact)
+    made: Callable[..., Any] = typer.Option
+    named = (fact.name,) if fact.name else ()
+    metavar = fact.value or VALUES.get(_plain_type(type_))
     if isinstance(fact, Argument):
-        return typer.Argument(**facts)
-    # A switch that is off by default has no form that turns it off.
-    only_on = [_name(parameter)] if parameter.default is False else []
-    return typer.Option(*([fact.name] if fact.name else only_on), **facts)
+        made, metavar = typer.Argument, fact.value or parameter.name.upper()
+    elif parameter.default is False and not named:
+        named = (_name(parameter),)  # a switch that is off by default has no form to turn it off
+    option = made(
+        *named,
+        help=fact.words,
+        metavar=metavar,
+        min=fact.least,
+        max=fact.most,
+        readable=False,  # the command reports a path that cannot be read, without a usage box
+    )
+    shown = parameter.replace(annotation=Annotated[type_, option], kind=Parameter.KEYWORD_ONLY)
+    return Declared(shown, value)
 
 
 def _in_typers_types(

@@ -121,7 +121,7 @@ for _command, _folder in COMMANDS.items():
     if hasattr(_module, "app"):
         for _below in _module.app.registered_commands:
             _below.cls = Command
-            _below.callback = report_errors(as_options(_below.callback))
+            _below.callback = report_errors(_below.callback)
         app.add_typer(_module.app, name=_command, cls=Group)
     else:
         app.command(_command, cls=Command)(report_errors(as_options(getattr(_module, _name))))

@@ -7,8 +7,11 @@ place of `Option(...)` is the words alone. `cli/declared.py` reads the declarati
 """
 
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated
+
+from grace.configs.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +106,40 @@ class ImportSpec:
     @property
     def reject_file(self) -> Path:
         return self.out.with_suffix(".rejects.jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class T5Layout:
+    """Facts that a T5 folder lacks: which tokens are SIDs, and where the history comes from."""
+
+    sid_space: Annotated[str, "Name of the SID space, which must be the snapshot's."]
+    vocab_sizes: Annotated[
+        tuple[int, ...],
+        Option("Tokens per position, as 256,256,256,256.", commas="256,256,256,256"),
+    ]
+    token_offsets: Annotated[
+        tuple[int, ...] | None,
+        Option("Token of value 0 at each position, if not consecutive.", commas="1,257,513"),
+    ] = None
+    first_token: Annotated[
+        int | None, "Token of value 0 at position 0; the other positions follow. Default: 1."
+    ] = None
+    prefix_tokens: Annotated[
+        tuple[int, ...], Option("Tokens before the history, as 1025,7.", commas="1025,7")
+    ] = ()
+    eos_token: Annotated[int | None, "Token after the history. Default: none."] = None
+    history: Annotated[str, "Name of the input with the history."] = "clicks"
+    max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
+
+    def __post_init__(self) -> None:
+        if self.token_offsets is not None and self.first_token is not None:
+            raise InputError(
+                f"--first-token {self.first_token}: --token-offsets says it already; leave one of "
+                "them out"
+            )
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The token of value 0 at each position, right after those of the one before it."""
+        first = 1 if self.first_token is None else self.first_token
+        return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=first))

@@ -1,8 +1,7 @@
 """The generator's score of every prefix for one user, in torch: on a GPU, milliseconds for 30 M.
 
-`Generator.generate` (catalogues/paper) defines the scores, and computes those that one search
-reads. With all of them, every way to decode reads the same scores, and the best eligible SIDs of
-the whole catalogue are known.
+`Generator.logits` (catalogues/paper) defines them. So every way to decode reads the same scores,
+and the best eligible SIDs of the whole catalogue are known.
 """
 
 from itertools import pairwise

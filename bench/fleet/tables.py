@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from grace.bench.gpu.pages.serve_tables import load_columns
 from grace.bench.markdown import ms, origin, table_of
 from grace.bench.result_file import Row, read_result
 
@@ -13,16 +14,11 @@ def fleet_tables(rows: Sequence[Row]) -> str:
         rows,
         ("load", "{measure}"),
         ("through", "{variant}"),
-        ("type", "{precision}"),
-        ("offered/s", lambda x: f"{x['rps']:g}" if x["measure"] == "load" else ""),
-        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50, ms", "**{p50_ms:ms}**"),
-        ("P99, ms", "**{p99_ms:ms}**"),
-        ("errors", lambda x: x["errors"] + x["withdrawn"]),
-        ("Envoy's CPU, ms", lambda x: ms(x.get("envoy_cpu_ms"))),
-        ("repeated by Envoy", lambda x: x.get("envoy_retries", "")),
-        ("late P99, ms", "{client_late_p99_ms:ms}"),
-        ("valid", lambda x: "yes" if x["valid"] else "no"),
+        *load_columns(
+            ("Envoy's CPU, ms", lambda x: ms(x.get("envoy_cpu_ms"))),
+            ("repeated by Envoy", lambda x: x.get("envoy_retries", "")),
+            unit=", ms",
+        ),
     )
     through = [row for row in rows if row["variant"] != "direct"]
     compared = table_of(

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
@@ -34,7 +32,7 @@ def init(
     ] = None,
     id_column: Annotated[
         str | None,
-        typer.Option("--id", metavar="COLUMN", help="The ads' ids. Default: found by its name."),
+        Option("The ads' ids. Default: found by its name.", "COLUMN", name="--id"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

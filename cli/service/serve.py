@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from grace.configs.options import Option
+
 
 def _port_of(section: str) -> Any:
-    return typer.Option(min=0, max=65535, help=f"Port instead of {section}.port; 0: a free one.")
+    return Option(f"Port instead of {section}.port; 0: a free one.", least=0, most=65535)
 
 
 def serve(

@@ -6,14 +6,13 @@ the normaliser. So log-probabilities stay those of the softmax over the whole vo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from grace.configs.options import T5Layout
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.t5_folder import T5Config, T5Tensors, open_tensors, read_config
 from grace.model.definition.model import Model
@@ -22,27 +21,6 @@ from grace.model.definition.t5_encoder import distance_buckets
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
 """The weights to import: our name, the T5 names that it concatenates, and the shape of each."""
-
-
-@dataclass(frozen=True, slots=True)
-class T5Layout:
-    """Facts that a T5 folder lacks: which tokens are SIDs, and where the history comes from.
-
-    Value v at SID position t is token token_offsets[t] + v.
-    """
-
-    sid_space: str
-    vocab_sizes: tuple[int, ...]
-    token_offsets: tuple[int, ...]
-    history: str = "clicks"
-    max_history: int = 20
-    prefix_tokens: tuple[int, ...] = ()
-    eos_token: int | None = None
-
-
-def consecutive_offsets(vocab_sizes: tuple[int, ...], first_token: int) -> tuple[int, ...]:
-    """Return offsets that put each position's tokens right after those of the one before it."""
-    return tuple(accumulate(vocab_sizes[:-1], initial=first_token))
 
 
 def import_t5(folder: Path, layout: T5Layout) -> Model:
@@ -77,7 +55,7 @@ def _spec(config: T5Config, layout: T5Layout) -> dict[str, Any]:
         "layers": config.num_layers,
         "history": layout.history,
         "num_tokens": config.vocab_size,
-        "token_offsets": layout.token_offsets,
+        "token_offsets": layout.offsets,
         "prefix_tokens": layout.prefix_tokens,
         "eos_token": layout.eos_token,
         "relative_buckets": config.relative_attention_num_buckets,
@@ -158,7 +136,7 @@ def _vocabulary(tensors: T5Tensors, config: T5Config, layout: T5Layout) -> dict[
     most_others = config.vocab_size - min(layout.vocab_sizes)
     inputs = embed.new_zeros(length - 1, widest, config.d_model)
     heads = head.new_zeros(length, widest + most_others, config.d_model)
-    for t, (offset, size) in enumerate(zip(layout.token_offsets, layout.vocab_sizes, strict=True)):
+    for t, (offset, size) in enumerate(zip(layout.offsets, layout.vocab_sizes, strict=True)):
         own = torch.zeros(config.vocab_size, dtype=torch.bool)
         own[offset : offset + size] = True
         heads[t, :size] = head[own]

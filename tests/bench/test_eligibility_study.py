@@ -1,4 +1,4 @@
-"""The study's searches and counts agree with the catalogue's generator and with raw sets.
+"""The study's searches and counts agree with plain definitions.
 
 No test checks a rate: what modes return is in the result files.
 """
@@ -26,16 +26,16 @@ from grace.bench.result_file import Row, read_result, record
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.generator import (
-    Admit,
+    BEAMS,
+    NUM_SIDS,
     Generator,
     GeneratorKnobs,
-    admit_for,
-    every_entry,
     generator_of,
 )
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
+from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
@@ -94,51 +94,59 @@ def eligible(exact: Snapshot, users: UserRows) -> torch.Tensor:
     return masks
 
 
+def test_a_path_s_score_sums_the_log_softmax_over_siblings(
+    exact: Snapshot, generator: Generator, scores: torch.Tensor
+) -> None:
+    trie = exact.trie
+    for user in range(USERS):
+        paths = np.zeros(trie.num_nodes)
+        logits = generator.logits(user, np.arange(trie.num_nodes))
+        for node in range(trie.first_leaf):
+            children = list(trie.children(node)[1])
+            total = np.log(np.exp(logits[children]).sum())
+            paths[children] = paths[node] + logits[children] - total
+        np.testing.assert_allclose(scores[user].numpy(), paths, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
-def test_searches_find_what_the_generator_finds(
+def test_searches_keep_the_best_admitted_children_of_every_step(
     facts: Snapshot,
-    generator: Generator,
     users: UserRows,
     scores: torch.Tensor,
     mode: MatcherMode,
 ) -> None:
     snapshot = derive(facts, Eligibility.of(mode), threads=2)
-    admit_children = load_ops(CPU).admit_children
     index = DecodeIndex.of(snapshot, CPU)
-    found = search(scores, UserTensors.of(users, CPU), index, admit_children)
+    found = search(scores, UserTensors.of(users, CPU), index, load_ops(CPU).admit_children)
     for user in range(USERS):
-        admit: Admit = every_entry
+        admitted = np.ones(snapshot.trie.num_entries, np.bool_)
         if mode is not MatcherMode.CD:
-            admit = admit_for(snapshot, users, user)
-        expected = generator.generate(user, admit)
-        leaves = found.nodes[-1][user].numpy() - snapshot.trie.first_leaf
-        alive = [int((nodes[user] >= 0).sum()) for nodes in found.nodes]
-        assert tuple(alive) == expected.alive
-        kept = set(leaves[: alive[-1]].tolist()) & set(expected.leaves.tolist())
-        assert len(kept) >= alive[-1] - 1  # scores of the last ones may be equal in float32
-        own = found.scores[user].numpy()[: alive[-1]]
-        np.testing.assert_allclose(own, expected.scores, rtol=1e-4)
+            admitted = admitted_entries(snapshot, users, user)
+        paths, kept = scores[user].numpy(), np.zeros(1, np.int64)
+        for keep, nodes in zip((*BEAMS[1:], NUM_SIDS), found.nodes, strict=True):
+            below = np.concatenate(
+                [np.array(snapshot.trie.children(node)[1]) for node in kept.tolist()]
+            )
+            below = below[admitted[below - 1]]
+            kept = below[np.argsort(-paths[below], kind="stable")[:keep]]
+            own = nodes[user].numpy()
+            assert set(own[own >= 0].tolist()) == set(kept.tolist())
+        np.testing.assert_array_equal(found.scores[user].numpy()[: len(kept)], paths[kept])
 
 
 def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
-    exact: Snapshot,
-    generator: Generator,
-    users: UserRows,
-    scores: torch.Tensor,
-    eligible: torch.Tensor,
+    exact: Snapshot, users: UserRows, scores: torch.Tensor, eligible: torch.Tensor
 ) -> None:
-    leaves = exact.trie.num_leaves
-    found = best_possible(scores, eligible, exact.trie.first_leaf)
+    leaves, first = exact.trie.num_leaves, exact.trie.first_leaf
+    found = best_possible(scores, eligible, first)
     whole = np.arange(leaves, dtype=np.int32)
     for user in range(USERS):
-        expected = generator.generate(user, every_entry, (1, leaves, leaves, leaves), leaves)
         offsets = np.repeat([0, leaves], [user + 1, USERS - user])
         reply = ExactMatcher(exact, 1).match(users, offsets, whole, np.zeros(leaves, "f4"), 1 << 30)
-        with_ads = np.isin(expected.leaves, whole[np.unique(reply.leaf_positions)])
-        own = found.scores[user].numpy()
-        own = own[np.isfinite(own)]
-        np.testing.assert_allclose(own, expected.scores[with_ads][: len(own)], rtol=1e-4)
-        assert len(own) == min(1024, with_ads.sum())
+        with_ads = scores[user].numpy()[first:][np.unique(reply.leaf_positions)]
+        expected = -np.sort(-with_ads)[:NUM_SIDS]
+        np.testing.assert_array_equal(found.scores[user].numpy()[: len(expected)], expected)
+        assert int(torch.isfinite(found.scores[user]).sum()) == len(expected)
 
 
 def test_the_sweep_has_users_in_its_ranges(people: list[Person]) -> None:

@@ -13,8 +13,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, GraceError, InputError
+from grace.configs.options import T5Layout
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
-from grace.model.checkpoints.import_t5 import T5Layout, import_t5
+from grace.model.checkpoints.import_t5 import import_t5
 from grace.model.definition.model import Model
 from support.in_process import invoke_grace
 from support.t5_folders import T5Shape, write_t5

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
+from grace.configs.options import T5Layout
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.model.checkpoints.import_t5 import T5Layout, import_t5
+from grace.model.checkpoints.import_t5 import import_t5
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model

@@ -3,27 +3,40 @@
 from collections.abc import Sequence
 from statistics import median
 
-from grace.bench.markdown import markdown_table, ms, table_of
+from grace.bench.markdown import Column, markdown_table, ms, table_of
 from grace.bench.result_file import Row, rows_of
+
+
+def errors(row: Row) -> int:
+    """Calls that failed, and those without a reply long after the load."""
+    return int(row["errors"] + row.get("withdrawn", 0))
+
+
+def load_columns(*between: Column, unit: str = "") -> Sequence[Column]:
+    """Return the columns of every load, with others in front of the last two."""
+    return (
+        ("type", "{precision}"),
+        ("offered/s", lambda x: f"{x['rps']:g}" if x["measure"] in ("idle", "load") else ""),
+        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
+        (f"P50{unit}", "**{p50_ms:ms}**"),
+        (f"P99{unit}", "**{p99_ms:ms}**"),
+        ("errors", errors),
+        *between,
+        (f"late P99{unit}", "{client_late_p99_ms:ms}"),
+        ("valid", lambda x: "yes" if x["valid"] else "no"),
+    )
 
 
 def serve_tables(rows: Sequence[Row]) -> str:
     stages = ("queue", "input", "features", "generate", "post", "overhead")
-    rows = [{"mode": "union", **row} for row in rows]  # the only mode of older results
     served = table_of(
         rows_of(rows, "idle", "alone", "load", "saturation"),
         ("load", "{measure}"),
         ("mode", "{mode}"),
-        ("type", "{precision}"),
-        ("offered/s", lambda x: f"{x['rps']:g}" if x["measure"] in ("idle", "load") else ""),
-        ("answered/s", lambda x: f"{x.get('answered_rps', x['rps']):g}"),
-        ("P50", "**{p50_ms:ms}**"),
-        ("P99", "**{p99_ms:ms}**"),
-        ("errors", _errors),
-        *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
-        ("gRPC alone", lambda x: ms(x["grpc_p50_ms"]) if "grpc_p50_ms" in x else ""),
-        ("late P99", "{client_late_p99_ms:ms}"),
-        ("valid", lambda x: "yes" if x["valid"] else "no"),
+        *load_columns(
+            *((name, f"{{stages_p50_ms[{name}]:ms}}") for name in stages),
+            ("gRPC alone", lambda x: ms(x["grpc_p50_ms"]) if "grpc_p50_ms" in x else ""),
+        ),
         ("generate busy", lambda x: f"{x['generate_busy']:.1%}" if "generate_busy" in x else ""),
     )
     parts = ["Times in ms; the stages' are P50.\n", served]
@@ -57,15 +70,10 @@ def _swap_table(rows: Sequence[Row]) -> str:
         ("errors", lambda x: x["alone_errors"] + x["alone_withdrawn"]),
         ("with loads: P50", "**{p50_ms:ms}**"),
         ("P99", "**{p99_ms:ms}**"),
-        ("errors", _errors),
+        ("errors", errors),
         ("P99 with / alone", ratio),
         ("loads", lambda x: len(x["live_load_s"])),
         ("seconds of a load: median, most", seconds),
         ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
         ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
     )
-
-
-def _errors(row: Row) -> int:
-    """Calls that failed, and those without a reply long after the load."""
-    return int(row["errors"] + row.get("withdrawn", 0))
