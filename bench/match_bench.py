@@ -25,7 +25,6 @@ import numpy.typing as npt
 from grace.bench.result_file import Row, facts_of, record
 from grace.catalogues.synth import Preset, preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -201,8 +200,6 @@ def _scattered(sids: int, rng: np.random.Generator) -> tuple[Snapshot, list[User
         facts=SnapshotFacts(1, "", "scattered", 0, 0),
         schema=schema,
         trie=SidTrie((), (1, sids), np.empty(0, np.int32), np.empty(0, np.uint16)),
-        mode=MatcherMode.CD,
-        matchers=None,
         ads=SidToAds(
             ad_offsets=np.append(0, ads_of.cumsum()),
             ad_ids=rng.permutation(ads),

@@ -177,12 +177,12 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class OwnSnapshots:
-    """What `eligibility` compares instead of the paper's catalogue; all four, or none."""
+    """What `eligibility` measures instead of the paper's catalogue; all four, or none."""
 
     snapshots: Annotated[
-        tuple[Path, ...], "eligibility: ROOT or ROOT/VERSION of your own; repeatable."
-    ] = ()
-    checkpoint: Annotated[Path | None, "With --snapshots: the model that they serve."] = None
+        Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."
+    ] = None
+    checkpoint: Annotated[Path | None, "With --snapshots: the model that serves it."] = None
     requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None
     config: Annotated[
         Path | None, "With --snapshots: a server's configuration, for its default profile."

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
+from grace.configs.eligibility import Eligibility
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section
@@ -247,6 +248,12 @@ class ServingConfig:
     generation: Annotated[GenerationConfig, "beam profiles and the largest batch"] = field(
         metadata={"default": "64 beams, fitted to the checkpoint"}
     )
+    eligibility: Annotated[
+        str,
+        "what decoding tests at each node of the trie: `exact`, `cd` (nothing), `union`, `static` "
+        "or `dynamic`, also as `static:64,64,32,8` and `dynamic:0.25,32` "
+        "([targeting.md](targeting.md#what-decoding-tests))",
+    ] = "exact"
     device: Annotated[str, "the device that torch computes on: cpu, or cuda:0"] = "cpu"
     precision: Annotated[
         PrecisionSetting,
@@ -282,6 +289,7 @@ class ServingConfig:
     traces: TracesConfig = field(default_factory=TracesConfig)
 
     def __post_init__(self) -> None:
+        Eligibility.of(self.eligibility)
         _require_within(self, 0, MAX_MEMO_BYTES, "memo_bytes")
         _require_within(self, 0, MAX_SECONDS, "watch_seconds")
         if self.fp8_keep and self.precision != "fp8":

@@ -1,13 +1,16 @@
-"""A snapshot in memory: all indexes of one version, what they were built from, and its limits."""
+"""A snapshot in memory: the facts of one version, what decoding reads of them, and its limits."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
+from typing import Any
 
+import numpy as np
+
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError
 from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import TargetingRules
@@ -76,10 +79,22 @@ class Snapshot:
     facts: SnapshotFacts
     schema: TargetingSchema
     trie: SidTrie
-    mode: MatcherMode
-    matchers: Matchers | None  # None in modes `cd` and `exact`
     ads: SidToAds
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]  # in the schema's order of sets
     entities: tuple[Entities, ...] = ()  # in the schema's order of entities
+    # What decoding reads follows from the rest: `derive` makes it.
+    mode: MatcherMode = MatcherMode.CD
+    matchers: Matchers | None = None  # in modes `union`, `static` and `dynamic`
     exact: ExactLists | None = None  # in mode `exact`
+
+
+def bytes_of(part: Any) -> int:
+    """Return the size of all arrays in a part of a snapshot."""
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    if isinstance(part, tuple):
+        return sum(map(bytes_of, part))
+    if is_dataclass(part):
+        return sum(bytes_of(getattr(part, field.name)) for field in fields(part))
+    return 0

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.coverage import Coverage, coverage
 from grace.index.entities import Entities
 from grace.index.matchers.exact_lists import ExactLists
-from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, StaticKWay
 from grace.index.matchers.node_matchers import NodeMatchers
-from grace.index.snapshot import Snapshot
-from grace.index.storage.layout import arrays_of, counts_of
+from grace.index.snapshot import Snapshot, bytes_of
+from grace.index.storage.arrays import counts_of
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 
@@ -157,8 +157,7 @@ def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
     if isinstance(k_way, StaticKWay):
         return {"widths": k_way.widths}
     if isinstance(k_way, DynamicKWay):
-        fill_target = k_way.fill_target_millionths / FILL_UNIT
-        return {"fill_target": fill_target, "k_max": k_way.k_max}
+        return {"fill_target": k_way.fill_target, "k_max": k_way.k_max}
     return None
 
 
@@ -173,10 +172,7 @@ def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
                 values=len(of_set.include_offsets) - 1,
                 include_entries=len(of_set.include_rules),
                 exclude_entries=len(of_set.exclude_rules),
-                bytes=of_set.include_offsets.nbytes
-                + of_set.include_rules.nbytes
-                + of_set.exclude_offsets.nbytes
-                + of_set.exclude_rules.nbytes,
+                bytes=bytes_of(of_set),
             )
             for target_set, of_set in zip(schema.sets, lists.postings, strict=True)
         ),
@@ -225,16 +221,15 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
 
 
 _READERS = {
-    **dict.fromkeys(("node", "csr", "bitmask", "bloom"), "decoding"),
-    **dict.fromkeys(("leaf", "include", "exclude"), "decoding"),
-    **dict.fromkeys(("ad", "entity"), "sid_to_ads"),
-    **dict.fromkeys(("rule", "set", "value"), "exact_targeting"),
+    **dict.fromkeys(("trie", "matchers", "exact"), "decoding"),
+    **dict.fromkeys(("ads", "entities"), "sid_to_ads"),
+    **dict.fromkeys(("rules", "set_values"), "exact_targeting"),
 }
-"""The part of the index to which an array belongs, by the first word of the array's name."""
+"""What reads each part of a snapshot."""
 
 
 def _bytes(snapshot: Snapshot) -> dict[str, int]:
     sizes = dict.fromkeys(_READERS.values(), 0)
-    for file, array in arrays_of(snapshot).items():
-        sizes[_READERS[file.partition("_")[0]]] += array.nbytes
+    for part, reader in _READERS.items():
+        sizes[reader] += bytes_of(getattr(snapshot, part))
     return sizes

@@ -3,6 +3,7 @@
 Nothing here loads torch, so `grace serve` reports these faults at once.
 """
 
+from grace.configs.eligibility import Eligibility
 from grace.configs.errors import (
     CheckpointError,
     ConfigError,
@@ -32,6 +33,7 @@ def require_loadable(config: ServingConfig) -> None:
     spec = load_spec(file)
     if manifest is not None:
         require_sids(spec, str(file), manifest.sid_space, manifest.vocab_sizes)
+    Eligibility.of(config.eligibility).require_length(spec.sid_length)
     config.generation.require_steps(spec.sid_length)
     config.generation.require_vocabulary(spec.vocab_sizes)
 

@@ -30,11 +30,11 @@ from grace.bench.result_file import Row
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.generator import GeneratorKnobs, generator_of
-from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
+from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
 from grace.configs.machine import available_cores
-from grace.index.builder.arrange import Arranged
-from grace.index.matchers.modes import KWay, MatcherMode, StaticKWay
+from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.summary import IndexSummary, summarize
@@ -45,8 +45,6 @@ PAPER, SHUFFLED = "paper", "shuffled"
 
 _GENERATOR_SEED = 7
 _SHUFFLE_SEED = 13
-_K_WAYS: dict[MatcherMode, KWay] = {MatcherMode.STATIC: StaticKWay((64, 64, 32, 8))}
-"""The paper's numbers of partitions; the builder's defaults for `dynamic` are the paper's, too."""
 
 
 @dataclass(slots=True)
@@ -71,12 +69,12 @@ def measure(work: Workload) -> Iterator[Row]:
     begin, threads = time.perf_counter(), available_cores()
     spec = PaperSpec(work.sids, SEED)
     catalogue = with_many_locations(make_paper_catalogue(spec, threads))
-    arranged = arranged_ads(catalogue, threads)
+    facts = paper_snapshot(catalogue, threads)
     made = time.perf_counter() - begin
     sides: dict[str, _Side] = {}
     for name, modes in _asked(work.options.parts()).items():
-        own = arranged if name == PAPER else _with_shuffled_rules(arranged)
-        exact = snapshot_of(catalogue, own, MatcherMode.EXACT, threads)
+        own = facts if name == PAPER else _with_shuffled_rules(facts)
+        exact = derive(own, EXACT, threads)
         if not sides:
             yield _catalogue_row(spec, summarize(exact), made)
         sides[name] = _Side(
@@ -84,7 +82,7 @@ def measure(work: Workload) -> Iterator[Row]:
         )
         for mode in modes:
             begin = time.perf_counter()
-            snapshot = snapshot_of(catalogue, own, mode, threads, _K_WAYS.get(mode))
+            snapshot = derive(own, Eligibility.of(mode), threads)
             joined = time.perf_counter() - begin
             if name == PAPER:
                 yield from _index_rows(summarize(snapshot), joined)
@@ -137,10 +135,10 @@ def _answer(side: _Side, users: UserRows, scores: torch.Tensor, ops: Ops) -> Non
         )
 
 
-def _with_shuffled_rules(arranged: Arranged) -> Arranged:
+def _with_shuffled_rules(facts: Snapshot) -> Snapshot:
     """Give each ad another ad's rule, so that rules do not follow the SIDs."""
-    shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(arranged.ads.ad_rule)
-    return replace(arranged, ads=replace(arranged.ads, ad_rule=shuffled))
+    shuffled = np.random.default_rng(_SHUFFLE_SEED).permutation(facts.ads.ad_rule)
+    return replace(facts, ads=replace(facts.ads, ad_rule=shuffled))
 
 
 def _rows(

@@ -132,10 +132,10 @@ def _ways(rows: Rows) -> str:
 
 
 def _own_ways(rows: Rows) -> str:
-    """Return the study's columns for your own snapshots."""
+    """Return the study's columns for your own snapshot."""
     first = rows[0]
     size = f"{first['sids_of_catalogue']:,} SIDs, {first['ads_of_catalogue']:,} ads. "
-    table = table_of(rows, _WAY, ("snapshot", "{snapshot}"), *_MEANS)
+    table = table_of(rows, _WAY, *_MEANS)
     return f"{size}Means of {first['users']} requests.\n\n{table}"
 
 

@@ -24,7 +24,6 @@ import torch
 
 from grace.bench.fleet.certificates import Identities
 from grace.bench.fleet.envoy import SHIPPED_CONCURRENCY, Envoy, server_name
-from grace.bench.gpu.subjects.catalogue import FIRST_VERSION
 from grace.bench.gpu.subjects.served import (
     IN_FLIGHT,
     TINY_IN_FLIGHT,
@@ -41,7 +40,7 @@ from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.thread_times import ThreadTimes, ThreadWatch
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 
 RATE, FP8_RATE = 1200.0, 1700.0
 """Requests a second for each server."""
@@ -54,7 +53,7 @@ def measure(work: Workload) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(dir=roomy_folder()) as name:
         folder = Path(name)
         identities = Identities.write(folder, server_name())  # first, as it may fail
-        files = write_files(work, folder, {_MODE: FIRST_VERSION})
+        files = write_files(work, folder)
         for precision in work.options.precisions:
             served = Served(work.options, files, _MODE, precision, identities.server_section)
             for row in _of_precision(served, identities):

@@ -42,7 +42,7 @@ from grace.bench.gpu.subjects.search import (
 )
 from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.kernels import AdmissionSlot, DecodeIndex, admission_slot
 from grace.kernels.products.fp8_products import E4M3, RoundedWeight, to_e4m3
 from grace.model.engine.decode_weights import PRECISIONS, Precision

@@ -36,7 +36,7 @@ from grace.bench.gpu.subjects.search import (
 )
 from grace.bench.gpu.subjects.workload import BATCHES, Engine, Workload
 from grace.bench.result_file import Row
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,

@@ -53,7 +53,7 @@ from grace.bench.rungs.dense_search import (
     dense_search,
     require_full_contexts,
 )
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.inputs import UserContext

@@ -46,8 +46,8 @@ from grace.bench.load.timeline import (
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.client import AdminClient
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import CallError
-from grace.index.matchers.modes import MatcherMode
 
 RATES = (400.0, 800.0, 1000.0, 1200.0, 1300.0)
 FP8_RATES = (400.0, 800.0, 1200.0, 1500.0, 1700.0)
@@ -67,8 +67,8 @@ def measure(work: Workload) -> Iterator[Row]:
         name, _, mode = part.partition(":")
         measures.setdefault(MatcherMode(mode), []).append(name)
     with tempfile.TemporaryDirectory(dir=roomy_folder()) as folder:
-        last = {mode: _VERSIONS[-1 if "swap" in own else 0] for mode, own in measures.items()}
-        files = write_files(work, Path(folder), last)
+        swaps = any("swap" in own for own in measures.values())
+        files = write_files(work, Path(folder), _VERSIONS[-1 if swaps else 0])
         for precision in work.options.precisions:
             for mode, own in measures.items():
                 facts = {"mode": mode.value, "precision": precision}

@@ -2,8 +2,7 @@
 
     `grace synth --preset paper --sids 300000 --out catalogue`      # as files, or as arrays:
     catalogue = make_paper_catalogue(paper_spec(sids=300_000, seed=1), threads=2)
-    arranged = arranged_ads(catalogue, threads=2)
-    snapshot = snapshot_of(catalogue, arranged, MatcherMode.UNION, threads=2)
+    snapshot = derive(paper_snapshot(catalogue, threads=2), EXACT, threads=2)
 
 Each draw of a prefix, campaign or ad is a function of the seed and its own number (draws.py), so
 both ways give the same snapshot. `PaperKnobs` states every number and its reason. Users, and the

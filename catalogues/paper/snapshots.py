@@ -16,12 +16,11 @@ from grace.catalogues.arrays import Int64Array, ahead, in_chunks
 from grace.catalogues.paper.catalogue import PaperCatalogue
 from grace.catalogues.paper.population import location_names
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB
-from grace.index.builder.arrange import Arranged, arrange, renumber_rules
+from grace.configs.eligibility import Eligibility, MatcherMode
+from grace.index.builder.arrange import arrange, renumber_rules
 from grace.index.builder.collect import CollectedAds
-from grace.index.builder.kway import checked_k_way, k_way_matchers
 from grace.index.builder.rule_table import RuleTable
-from grace.index.builder.unions import union_matchers
-from grace.index.matchers.modes import KWay, MatcherMode
+from grace.index.matchers.derive import derive
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import TargetingRules
@@ -57,39 +56,14 @@ def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
     return CollectedAds(ids, tokens, weights, rule_of_key[keys], entities, rules, (names,))
 
 
-def arranged_ads(catalogue: PaperCatalogue, threads: int) -> Arranged:
-    return arrange(collected_ads(catalogue, threads), catalogue.schema, VOCAB_SIZES, threads)
+def paper_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
+    """Return the snapshot's facts; `derive` makes what a mode reads."""
+    collected = collected_ads(catalogue, threads)
+    return arrange(collected, _facts(catalogue), catalogue.schema, VOCAB_SIZES, threads)
 
 
-def snapshot_of(
-    catalogue: PaperCatalogue,
-    arranged: Arranged,
-    mode: MatcherMode,
-    threads: int,
-    k_way: KWay | None = None,
-    version: int = 1,
-) -> Snapshot:
-    """Return the snapshot in a matcher mode; `arranged` is the same for every mode."""
-    k_way, schema = checked_k_way(mode, k_way, SID_LENGTH), catalogue.schema
-    matchers, exact = None, None
-    if mode is MatcherMode.EXACT:
-        exact = arranged.exact_lists(threads)
-    elif k_way is not None:
-        matchers = k_way_matchers(arranged, schema, k_way, threads, lambda done: None)
-    elif mode is MatcherMode.UNION:
-        matchers = union_matchers(arranged, schema, threads, lambda done: None)
-    return Snapshot(
-        SnapshotFacts(version, CREATED_AT, catalogue.spec.sid_space, 0, 0),
-        schema,
-        arranged.trie,
-        mode,
-        matchers,
-        arranged.ads,
-        arranged.rules,
-        arranged.set_values,
-        arranged.entities,
-        exact,
-    )
+def _facts(catalogue: PaperCatalogue) -> SnapshotFacts:
+    return SnapshotFacts(1, CREATED_AT, catalogue.spec.sid_space, 0, 0)
 
 
 def rule_table(
@@ -113,12 +87,12 @@ def decode_snapshot(
 ) -> Snapshot:
     """Return a snapshot for decoding alone, in mode `union` or `exact`: its leaves have no ads."""
     trie = _trie(catalogue, threads)
-    rules, rule_of = _rules(catalogue, threads)
-    arranged = Arranged(trie, _ads(catalogue.tree.ads, rule_of), *rules, ())
-    snapshot = snapshot_of(catalogue, arranged, mode, threads)
-    no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
+    (rules, set_values), rule_of = _rules(catalogue, threads)
     schema = replace(catalogue.schema, entities=())
-    return replace(snapshot, schema=schema, ads=no_ads)
+    ads = _ads(catalogue.tree.ads, rule_of)
+    snapshot = Snapshot(_facts(catalogue), schema, trie, ads, rules, set_values)
+    no_ads = _ads(np.zeros(trie.num_leaves + 1, np.int64), np.zeros(0, np.int32))
+    return replace(derive(snapshot, Eligibility.of(mode), threads), ads=no_ads)
 
 
 def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:

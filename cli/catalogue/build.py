@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, require_known
+from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import CoverageError, InputError
 from grace.configs.extras import install_command
@@ -76,28 +76,6 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Modes:
-    """What decoding tests."""
-
-    matchers: Annotated[
-        str, "What decoding tests at each node: exact, cd (nothing), union, static or dynamic."
-    ] = "exact"
-    k: Annotated[
-        tuple[int, ...] | None,
-        Option("static: partitions of a node at each token, as 64,64,32,8.", commas="64,64,32,8"),
-    ] = None
-    fill_target: Annotated[
-        float | None, Option("dynamic: the mean fill to reach. Default: 0.25.", least=0, most=1)
-    ] = None
-    k_max: Annotated[
-        int | None, Option("dynamic: most partitions, a power of two. Default: 32.", least=1)
-    ] = None
-
-    def chosen(self) -> dict[str, Any]:
-        return {"mode": _mode(self.matchers), "k_way": _k_way(self.k, self.fill_target, self.k_max)}
-
-
-@dataclass(frozen=True, slots=True)
 class Machines:
     """Where the build runs: at once, in shards one by one, or in shards on a cluster."""
 
@@ -147,7 +125,6 @@ class Machines:
 def build(
     root: Annotated[Path, "Snapshot root; versions are folders in it."],
     tables: Tables,
-    modes: Modes,
     chosen: BuildOptions,
     machines: Machines,
     as_json: AsJson = False,
@@ -160,7 +137,7 @@ def build(
     """
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
-    spec = replace(tables.spec(root), **modes.chosen(), **given)
+    spec = replace(tables.spec(root), **given)
     with progress_bars() as progress:
         report = machines.build(spec, progress)
     if as_json:
@@ -238,32 +215,3 @@ def _send_token_if_there() -> None:
 
 def _note(sentence: str) -> None:
     print(sentence, file=sys.stderr)
-
-
-def _mode(name: str) -> Any:
-    from grace.index.matchers.modes import MatcherMode
-
-    require_known(name, tuple(MatcherMode), "--matchers")
-    return MatcherMode(name)
-
-
-def _k_way(widths: tuple[int, ...] | None, fill_target: float | None, k_max: int | None) -> Any:
-    """Return the k-way settings of the options; the build checks that they suit the mode."""
-    from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, StaticKWay
-
-    chosen: dict[str, int] = {}
-    if fill_target is not None:
-        chosen["fill_target_millionths"] = round(fill_target * FILL_UNIT)
-    if k_max is not None:
-        chosen["k_max"] = k_max
-    if widths is not None and chosen:
-        raise typer.BadParameter(
-            "is for static matchers, --fill-target and --k-max for dynamic ones", param_hint="--k"
-        )
-    try:
-        if widths is not None:
-            return StaticKWay(widths)
-        return DynamicKWay(**chosen) if chosen else None
-    except ValueError as error:
-        hint = "--k" if widths is not None else "--k-max"
-        raise typer.BadParameter(str(error), param_hint=hint) from None

@@ -18,19 +18,26 @@ if TYPE_CHECKING:
 def inspect(
     snapshot: Annotated[Path, Argument("ROOT (its current version) or ROOT/VERSION.")],
     version: Annotated[int | None, "Another version of ROOT."] = None,
+    eligibility: Annotated[
+        str, "What decoding shall test: exact, cd, union, static or dynamic."
+    ] = "exact",
     as_json: AsJson = False,
 ) -> None:
     """Print a snapshot's index summary: counts per level, ads per SID, matchers or posting lists.
+
+    `--eligibility` is as for `grace serve`: what decoding tests follows from the snapshot.
 
     The first line lists the versions of ROOT, and which one is current. `grace admin status` shows
     the one that a server has pinned.
 
     Example: `grace inspect snapshots`
     """
+    from grace.configs.eligibility import Eligibility
     from grace.index.storage import load_snapshot, root_of, versions
     from grace.index.summary import summarize
 
-    summary = summarize(load_snapshot(snapshot, version))
+    chosen = Eligibility.of(eligibility)
+    summary = summarize(load_snapshot(snapshot, version, eligibility=chosen))
     there, current = versions(root_of(snapshot)), _current(root_of(snapshot))
     if as_json:
         listed = {"versions": there, "current_version": current}

@@ -21,7 +21,7 @@ def publish(
     Example: `grace publish snapshots 41`
     """
     from grace.index.storage import publish as make_current
-    from grace.index.storage import verify_snapshot
+    from grace.index.verify import verify_snapshot
 
     verify_snapshot(root, version)
     previous = make_current(root, version, on_wait=lambda text: print(text, file=sys.stderr))

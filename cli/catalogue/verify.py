@@ -16,16 +16,14 @@ def verify(
     version: Annotated[
         int | None, Option("Version of ROOT to check. Default: the current one.", least=1)
     ] = None,
-    deep: Annotated[
-        bool, "Derive all matchers and ids from the ads' rules again, and compare."
-    ] = False,
+    deep: Annotated[bool, "Build all arrays from the ads' rules again, and compare."] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check sizes, digests and structure of a snapshot. Exit code 1 names the file and the fault.
+    """Check sizes, digests and arrays of a snapshot. Exit code 1 names the file and the fault.
 
     Example: `grace verify snapshots --deep`
     """
-    from grace.index.storage import verify_snapshot
+    from grace.index.verify import verify_snapshot
 
     try:
         report = verify_snapshot(path, version, deep=deep)
@@ -42,7 +40,7 @@ def verify(
     print(
         f"ok: {report.path}: version {report.version}{current}, {report.files} arrays, "
         f"{report.bytes:,} bytes, {counts.nodes_per_level[-1]:,} SIDs, {counts.ads:,} ads, "
-        f"{counts.rules:,} rules, matchers {report.mode}"
+        f"{counts.rules:,} rules"
     )
     for note in report.notes:
         print(f"note: {note}", file=sys.stderr)

@@ -31,7 +31,7 @@ def bench(
     load. fleet: one server per GPU, with Envoy in front. budget: the decode loop, kernel by kernel.
     others: other systems, side by side. overlap: the share of results that stays the same in lower
     precision; trains a model first. eligibility: what each way to decode returns to users, for
-    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on snapshots of your own.
+    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on your own snapshot.
     The file, and standard output with --json, get each row as soon as it is measured. Without
     --json, the tables follow at the end.
 
@@ -67,21 +67,23 @@ def bench(
 
 
 def _own_rows(options: BenchOptions, own: OwnSnapshots) -> "Iterator[Row]":
-    """Compare the modes of the caller's own snapshots."""
+    """Compare modes on the caller's own snapshot."""
     from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
+    from grace.configs.eligibility import Eligibility
     from grace.configs.serving import load_serving_config
     from grace.kernels import device_named
 
     if options.table != "eligibility":
         raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
-    if options.sids or options.users or options.only:
-        raise InputError("--sids, --users, --only: --snapshots decides them; leave them out")
+    if options.sids or options.users:
+        raise InputError("--sids, --users: --snapshots decides them; leave them out")
     snapshots, checkpoint, requests = own.snapshots, own.checkpoint, own.requests
-    if not snapshots or checkpoint is None or requests is None or own.config is None:
+    if snapshots is None or checkpoint is None or requests is None or own.config is None:
         raise InputError(
             "--snapshots, --checkpoint, --requests and --config belong together: give all four"
         )
-    generation = load_serving_config(own.config, snapshots[0], checkpoint).generation
+    generation = load_serving_config(own.config, snapshots, checkpoint).generation
     profile = generation.profiles[generation.default_profile]
-    catalogue = OwnCatalogue(snapshots, checkpoint, requests, profile)
+    modes = tuple(map(Eligibility.of, options.only or ("exact", "union")))
+    catalogue = OwnCatalogue(snapshots, modes, checkpoint, requests, profile)
     return measure(catalogue, device_named(options.device))

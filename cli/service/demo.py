@@ -91,7 +91,8 @@ def _built(folder: Path, force: bool) -> "Snapshot":
     from grace.catalogues.folder import require_room
     from grace.catalogues.synth import preset_spec, write_folder
     from grace.index.builder import BuildSpec, build
-    from grace.index.storage import load_snapshot, verify_snapshot
+    from grace.index.storage import load_snapshot
+    from grace.index.verify import verify_snapshot
 
     require_room(folder, force=force)
     print(INTRODUCTION)

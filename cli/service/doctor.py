@@ -147,6 +147,7 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 
 def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
     """Load the current version as a server does."""
+    from grace.configs.eligibility import EXACT
     from grace.index.users.user_rows import UserEncoder
     from grace.kernels import DecodeIndex, device_named, load_ops
     from grace.server.engine.eligibility import eligibility_facts
@@ -155,22 +156,19 @@ def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
     try:
         device = device_named(device_name)
         ops = load_ops(device)
-        snapshot = load_version(root, None, device, max_batch, available_cores())
+        snapshot = load_version(root, None, EXACT, device, max_batch, available_cores())
         index = DecodeIndex.of(snapshot, device)
         users = UserEncoder(snapshot.schema, snapshot.set_values)
         facts = eligibility_facts(snapshot, index, users, ops, max_batch)
     except GraceError as error:
         return Finding("snapshot", "fault", str(error))
-    found = f"version {snapshot.facts.version}, mode {snapshot.mode.value}"
-    if snapshot.exact is None:
-        remedy = "build with --matchers exact: then every beam leads to an ad that the user may see"
-        return Finding("snapshot", "note", found, remedy)
     lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6  # MB
     return Finding(
         "snapshot",
         "ok",
-        f"{found}; it loads and fits in the memory that is free now. Before a batch is decoded, "
-        f"the server finds all prefixes of SIDs that lead to an ad its users may see: "
+        f"version {snapshot.facts.version}; it loads and fits in the memory that is free now. "
+        "Before a batch is decoded, the server finds all prefixes of SIDs that lead to an ad its "
+        "users may see: "
         f"{facts.eligibility_ms:,.2f} ms for {max_batch} requests on {device}. This takes "
         f"{lists:,.2f} MB for the rules of SIDs, and at most {masks:,.2f} MB for the results",
     )

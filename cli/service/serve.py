@@ -26,6 +26,10 @@ def serve(
     admin_port: Annotated[int | None, _port_of("admin")] = None,
     metrics_port: Annotated[int | None, _port_of("metrics")] = None,
     device: Annotated[str | None, "Device instead of the YAML's: cpu or cuda:0."] = None,
+    eligibility: Annotated[
+        str | None,
+        "What decoding tests, instead of the YAML's: exact, cd, union, static or dynamic.",
+    ] = None,
     timeline: Annotated[
         Path | None, "Write a trace of the last batches here when the server stops."
     ] = None,
@@ -56,6 +60,9 @@ def serve(
     if device is not None:
         settings = replace(settings, device=device)
         given.append(f"--device {device}")
+    if eligibility is not None:
+        settings = replace(settings, eligibility=eligibility)
+        given.append(f"--eligibility {eligibility}")
     source = "the defaults" if config is None else str(config)
     source = f"{source} with {' '.join(given)}" if given else source
     require_address_space(settings)

@@ -1,6 +1,6 @@
 """Build a snapshot from an ads table: streamed, on all cores, with reproducible bytes.
 
-`build` does all of it: collect the ads, arrange them by SID, join the matchers, write.
+`build` does all of it: collect the ads, arrange them by SID, write.
 `build_in_shards` does so for one range of first tokens at a time, here or on several machines.
 """
 

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +14,6 @@ from grace.index.builder.sorting import (
     order_by_id,
     order_by_sid,
 )
-from grace.index.entities import Entities
-from grace.index.matchers.exact_lists import ExactLists, exact_lists
-from grace.index.matchers.modes import MatcherMode
-from grace.index.matchers.node_matchers import Matchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.targeting.rules import SetRules, TargetingRules
@@ -38,35 +33,13 @@ _trie_fill = declare(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Arranged:
-    trie: SidTrie
-    ads: SidToAds
-    rules: TargetingRules
-    set_values: tuple[InternedValues, ...]
-    entities: tuple[Entities, ...]
-
-    def exact_lists(self, threads: int) -> ExactLists:
-        num_values = tuple(map(len, self.set_values))
-        return exact_lists(self.ads, self.rules, num_values, threads)
-
-    def snapshot(
-        self,
-        facts: SnapshotFacts,
-        schema: TargetingSchema,
-        mode: MatcherMode,
-        matchers: Matchers | None,
-        exact: ExactLists | None = None,
-    ) -> Snapshot:
-        return Snapshot(
-            *(facts, schema, self.trie, mode, matchers, self.ads, self.rules, self.set_values),
-            *(self.entities, exact),
-        )
-
-
 def arrange(
-    collected: CollectedAds, schema: TargetingSchema, vocab_sizes: tuple[int, ...], threads: int
-) -> Arranged:
+    collected: CollectedAds,
+    facts: SnapshotFacts,
+    schema: TargetingSchema,
+    vocab_sizes: tuple[int, ...],
+    threads: int,
+) -> Snapshot:
     by_id = order_by_id(collected.ad_ids, threads)
     order = order_by_sid(collected.tokens, by_id, threads)
     trie, ad_offsets = _trie(collected.tokens[order], vocab_sizes)
@@ -85,7 +58,7 @@ def arrange(
         group_by_entity(name, ids[order], threads)
         for name, ids in zip(schema.entities, collected.entity_ids, strict=True)
     )
-    return Arranged(trie, ads, rules, set_values, entities)
+    return Snapshot(facts, schema, trie, ads, rules, set_values, entities)
 
 
 def _trie(

@@ -8,11 +8,10 @@ from pathlib import Path
 from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.options import BuildOptions
-from grace.index.builder.arrange import Arranged, arrange
+from grace.index.builder.arrange import arrange
 from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
 from grace.index.builder.collect import collect_ads
 from grace.index.builder.item_sids import SidTables
-from grace.index.builder.kway import checked_k_way, k_way_matchers
 from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
 from grace.index.builder.source import (
@@ -20,11 +19,8 @@ from grace.index.builder.source import (
     ExpectedColumns,
     open_ads,
 )
-from grace.index.builder.unions import union_matchers
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
-from grace.index.matchers.modes import MATCHERLESS_MODES, KWay, MatcherMode
-from grace.index.matchers.node_matchers import Matchers
-from grace.index.progress import Advance, Progress
+from grace.index.progress import Progress
 from grace.index.rejects import RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
@@ -55,8 +51,6 @@ class BuildSpec(BuildOptions):
     embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
     id_map: Path | None = None  # numbers ads; None: their ids are integers
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
-    mode: MatcherMode = MatcherMode.EXACT
-    k_way: KWay | None = None  # partitions of mode `static` or `dynamic`; the latter has a default
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
@@ -94,18 +88,11 @@ def build(spec: BuildSpec, progress: Progress, notify: Notify = silent) -> Build
     plan.require_ads(len(collected.ad_ids))
     plan.require_stated(reader.stated)
     with steps.run("arrange", 1) as advance:
-        arranged = arrange(collected, schema, plan.vocab_sizes, spec.threads)
+        facts = plan.final_facts()
+        snapshot = arrange(collected, facts, schema, plan.vocab_sizes, spec.threads)
         del collected
         advance(1)
-    matchers, exact = None, None
-    if spec.mode is MatcherMode.EXACT:
-        with steps.run("list rules", 1) as advance:
-            exact = arranged.exact_lists(spec.threads)
-            advance(1)
-    elif spec.mode is not MatcherMode.CD:
-        with steps.run("join matchers", 1 + len(schema.sets)) as advance:
-            matchers = matchers_of(arranged, schema, spec, advance)
-    return plan.finish(arranged.snapshot(plan.final_facts(), schema, spec.mode, matchers, exact))
+    return plan.finish(snapshot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +164,6 @@ class BuildPlan:
             version=int(path.name),
             path=path.absolute(),
             published=_is_current(path),
-            mode=snapshot.mode,
             sid_space=snapshot.facts.sid_space,
             ads=snapshot.ads.num_ads,
             sids=snapshot.trie.num_leaves,
@@ -240,24 +226,11 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
-    checked_k_way(spec.mode, spec.k_way, len(vocab_sizes))
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
     log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
     maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
     return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
-
-
-def matchers_of(
-    arranged: Arranged, schema: TargetingSchema, spec: BuildSpec, advance: Advance
-) -> Matchers | None:
-    """`advance` is called with how many of the 1 + sets matcher kinds are done."""
-    if spec.mode in MATCHERLESS_MODES:
-        return None
-    k_way = checked_k_way(spec.mode, spec.k_way, arranged.trie.sid_length)
-    if k_way is None:
-        return union_matchers(arranged, schema, spec.threads, advance)
-    return k_way_matchers(arranged, schema, k_way, spec.threads, advance)
 
 
 def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from grace.index.coverage import CoverageChange
-from grace.index.matchers.modes import MatcherMode
 from grace.index.progress import Advance, Progress
 
 Notify = Callable[[str], None]
@@ -26,7 +25,6 @@ class BuildReport:
     version: int
     path: Path
     published: bool
-    mode: MatcherMode
     sid_space: str
     ads: int
     sids: int
@@ -47,7 +45,6 @@ class BuildReport:
         return {
             **asdict(self),
             "path": str(self.path),
-            "mode": self.mode.value,
             "reject_file": None if self.reject_file is None else str(self.reject_file),
             "ignored_columns": list(self.ignored_columns),
             "without": list(self.without),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.native.loader import array_in, array_out, declare
@@ -59,22 +60,30 @@ class ExactLists:
 
 
 def exact_lists(
-    ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...], threads: int
+    ads: SidToAds,
+    rules: TargetingRules,
+    num_values: tuple[int, ...],
+    threads: int,
+    allocate: Allocate = plain_memory,
 ) -> ExactLists:
     """Return the lists that `exact_lists_reference` defines."""
     return ExactLists(
-        *leaf_rules(ads.ad_offsets, ads.ad_rule, threads),
+        *leaf_rules(ads.ad_offsets, ads.ad_rule, threads, allocate),
         tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True)),
         rules.num_rules,
     )
 
 
-def leaf_rules(ad_offsets: Offsets, ad_rule: Ids, threads: int) -> tuple[Ids, Ids]:
+def leaf_rules(
+    ad_offsets: Offsets, ad_rule: Ids, threads: int, allocate: Allocate
+) -> tuple[Ids, Ids]:
     """Return `leaf_offsets` and `leaf_rules` of leaves whose ads are ad_offsets[i] .. [i + 1]."""
-    offsets, rules = np.empty(len(ad_offsets), np.int32), np.empty(len(ad_rule), np.int32)
-    total = np.zeros(1, np.int64)
-    _leaf_rules(len(ad_offsets) - 1, ad_offsets, ad_rule, threads, offsets, rules, total)
-    return offsets, rules[: total[0]].copy()
+    offsets = allocate(4 * len(ad_offsets)).view(np.int32)
+    room, total = allocate(4 * len(ad_rule)).view(np.int32), np.zeros(1, np.int64)
+    _leaf_rules(len(ad_offsets) - 1, ad_offsets, ad_rule, threads, offsets, room, total)
+    rules = allocate(4 * int(total[0])).view(np.int32)
+    rules[:] = room[: len(rules)]
+    return offsets, rules
 
 
 def postings(rules: SetRules, num_values: int, threads: int) -> Postings:

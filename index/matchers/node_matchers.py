@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.matchers.modes import KWay
+from grace.configs.eligibility import KWay
 from grace.index.trie import SidTrie
 
 

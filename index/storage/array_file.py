@@ -6,10 +6,9 @@ allow, so the text of an untrusted file is never evaluated.
 
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,15 @@ import numpy.typing as npt
 import xxhash
 
 from grace.configs.errors import SnapshotError
+from grace.index.allocation import Allocate
 from grace.index.storage.folder import open_file, write_new
 from grace.index.storage.manifest import FileEntry
-
-Allocate = Callable[[int], npt.NDArray[np.uint8]]
-"""Allocates this many bytes: C-contiguous, aligned for any dtype, pinned if the caller wants."""
 
 _MAGIC = b"\x93NUMPY\x01\x00"
 _PREFIX = len(_MAGIC) + 2  # and the header's length, uint16
 _MAX_HEADER = 4096
 _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
-_LEAST_MAPPED = 1 << 20
-_FREED_AT_ONCE = 4 << 20
-_FREE_PAUSE_SECONDS = 0.0005
 BLOCK_BYTES = 1 << 24  # of a mapped array in memory
 
 
@@ -78,32 +72,6 @@ def blocks(
 
 def _row_bytes(array: npt.NDArray[Any]) -> int:
     return int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
-
-
-def plain_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Pages are faulted in by the preadv that fills them; MAP_POPULATE beforehand is slower."""
-    return np.empty(size, np.uint8)
-
-
-def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
-    """Return memory that is freed in pieces, next to work that must not wait."""
-    if size < _LEAST_MAPPED:
-        return plain_memory(size)
-    memory = _GentlyFreed(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(memory, np.uint8)
-
-
-class _GentlyFreed(mmap.mmap):
-    """Returns its pages in pieces, with pauses.
-
-    To unmap gigabytes at once takes a tenth of a second, during which the system lets no other
-    thread of the process fault a page in, or map one.
-    """
-
-    def __del__(self) -> None:
-        for begin in range(0, len(self), _FREED_AT_ONCE):
-            self.madvise(mmap.MADV_DONTNEED, begin, min(_FREED_AT_ONCE, len(self) - begin))
-            sleep(_FREE_PAUSE_SECONDS)
 
 
 def write_array(

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any, NoReturn
 
@@ -11,13 +11,6 @@ import xxhash
 
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.configs.sections import load_section
-from grace.index.matchers.modes import (
-    MATCHERLESS_MODES,
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    StaticKWay,
-)
 from grace.index.snapshot import (
     MAX_ID,
     MAX_SID_LENGTH,
@@ -32,7 +25,7 @@ from grace.index.targeting.schema import TargetingSchema
 
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAX_BYTES = 16 << 20
 _MAX_DIMENSIONS = 8
 _MAX_FILE_BYTES = (1 << 63) - 1
@@ -56,21 +49,6 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class MatcherRows:
-    """Rows of levels 1 .. sid_length, for the bitmasks and by set; empty in mode `cd`."""
-
-    mode: str
-    bitmask_level_rows: tuple[int, ...]
-    bloom_level_rows: dict[str, tuple[int, ...]]
-    static: StaticKWay | None = None  # in mode `static`, and in no other
-    dynamic: DynamicKWay | None = None  # in mode `dynamic`, and in no other
-
-    @property
-    def k_way(self) -> KWay | None:
-        return self.static or self.dynamic
-
-
-@dataclass(frozen=True, slots=True)
 class Counts:
     nodes_per_level: tuple[int, ...]
     ads: int
@@ -78,7 +56,7 @@ class Counts:
     rule_bitmasks: int
     set_rules: dict[str, int]
     set_values: dict[str, int]
-    entities: dict[str, int] = field(default_factory=dict)  # distinct ones
+    entities: dict[str, int]  # distinct ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +68,6 @@ class Manifest:
     sid_space: str
     vocab_sizes: tuple[int, ...]
     schema: TargetingSchema
-    matchers: MatcherRows
     counts: Counts
     rejects: int
     updates_watermark: int
@@ -100,7 +77,6 @@ class Manifest:
     def __post_init__(self) -> None:
         _check_facts(self)
         _check_counts(self)
-        _check_matchers(self)
         _check_files(self.files)
 
     @property
@@ -110,9 +86,6 @@ class Manifest:
 
 def render_manifest(manifest: Manifest) -> bytes:
     fields = asdict(manifest)
-    fields["matchers"] = {k: v for k, v in fields["matchers"].items() if v is not None}
-    if not manifest.schema.entities:  # the bytes that snapshots had before there were entities
-        del fields["schema"]["entities"], fields["counts"]["entities"]
     fields["manifest_xxh3_128"] = _NO_DIGEST
     blank = json.dumps(fields, indent=1, ensure_ascii=False).encode() + b"\n"
     # The digest is the last field, so that no text before it can be taken for it.
@@ -131,7 +104,6 @@ def parse_manifest(content: bytes) -> Manifest:
         _refuse(f"format must be {FORMAT!r}, got {shown(fields.get('format'))}")
     _check_digest(content, fields)
     _check_format_version(fields.get("format_version"))
-    _check_mode(fields.get("matchers"))
     try:
         return load_section(Manifest, fields)
     except ConfigError as error:
@@ -158,15 +130,10 @@ def _check_format_version(format_version: Any) -> None:
             f"written by a newer GRACE (format {shown(format_version)}, this one reads "
             f"{FORMAT_VERSION}): upgrade"
         )
-
-
-def _check_mode(matchers: Any) -> None:
-    mode = matchers.get("mode") if isinstance(matchers, dict) else None
-    known = [each.value for each in MatcherMode]
-    if isinstance(mode, str) and mode not in known:
+    if format_version < FORMAT_VERSION:
         _refuse(
-            f"matchers.mode {shown(mode)} is not one that this GRACE reads "
-            f"({', '.join(known)}): upgrade, or build in one of these"
+            f"written by an older GRACE (format {format_version}, this one reads "
+            f"{FORMAT_VERSION}): build it again"
         )
 
 
@@ -210,42 +177,6 @@ def _check_counts(manifest: Manifest) -> None:
     _check_keys("counts.entities", counts.entities, manifest.schema.entities, "entities")
     for name, distinct in counts.entities.items():
         _check_range(f"counts.entities.{name}", distinct, 0, counts.ads)
-
-
-def _check_matchers(manifest: Manifest) -> None:
-    matchers = manifest.matchers
-    levels = 0 if matchers.mode in MATCHERLESS_MODES else len(manifest.vocab_sizes)
-    _check_keys(
-        "matchers.bloom_level_rows",
-        matchers.bloom_level_rows,
-        manifest.set_names if levels else (),
-    )
-    _check_k_way(manifest)
-    by_name = {f"bloom_level_rows.{name}": r for name, r in matchers.bloom_level_rows.items()}
-    for name, rows in {"bitmask_level_rows": matchers.bitmask_level_rows, **by_name}.items():
-        _check_length(f"matchers.{name}", rows, levels)
-        for i, count in enumerate(rows):
-            _check_range(f"matchers.{name}[{i}]", count, 1, _most_rows(manifest, i + 1))
-        _check_range(f"sum of matchers.{name}", sum(rows), 0, MAX_ID)
-
-
-def _check_k_way(manifest: Manifest) -> None:
-    matchers = manifest.matchers
-    for mode, facts in (("static", matchers.static), ("dynamic", matchers.dynamic)):
-        if (matchers.mode == mode) != (facts is not None):
-            state = "missing in" if facts is None else "not a key of"
-            raise ValueError(f"matchers.{mode}: {state} mode {matchers.mode}")
-    if matchers.static is not None:
-        length = len(manifest.vocab_sizes)
-        _check_length("matchers.static.widths", matchers.static.widths, length)
-
-
-def _most_rows(manifest: Manifest, level: int) -> int:
-    """A row for each node or, in the k-way modes, for each partition."""
-    k_way, width = manifest.matchers.k_way, 1
-    if k_way is not None:
-        width = k_way.widths[level - 1] if isinstance(k_way, StaticKWay) else k_way.k_max
-    return min(manifest.counts.nodes_per_level[level] * width, MAX_ID)
 
 
 def _check_files(files: tuple[FileEntry, ...]) -> None:

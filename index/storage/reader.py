@@ -1,4 +1,4 @@
-"""Read a version: sizes and digests, then structure, and only then a Snapshot."""
+"""Read a version: sizes and digests, then what the arrays hold, and only then a Snapshot."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,30 +10,17 @@ from typing import Any
 
 import numpy.typing as npt
 
+from grace.configs.eligibility import EXACT, Eligibility
 from grace.configs.errors import SnapshotError
 from grace.configs.machine import available_cores
-from grace.index.invariants import check_invariants
+from grace.index.allocation import Allocate, plain_memory
+from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
-from grace.index.storage.array_file import (
-    Allocate,
-    check_size,
-    digest_file,
-    map_array,
-    plain_memory,
-    read_array,
-)
-from grace.index.storage.folder import names_in, open_folder, open_root, read_small, version_name
-from grace.index.storage.layout import require_expected, snapshot_of
-from grace.index.storage.manifest import (
-    MANIFEST,
-    MAX_BYTES,
-    Counts,
-    FileEntry,
-    Manifest,
-    parse_manifest,
-)
-from grace.index.storage.structure import check_structure
-from grace.index.storage.versions import current_version, locate
+from grace.index.storage.array_file import check_size, digest_file, map_array, read_array
+from grace.index.storage.arrays import check_arrays, require_expected, snapshot_of
+from grace.index.storage.folder import open_folder, open_root, read_small, version_name
+from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
+from grace.index.storage.versions import locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +34,17 @@ def load_snapshot(
     path: str | os.PathLike[str],
     version: int | None = None,
     *,
+    eligibility: Eligibility = EXACT,
     threads: int | None = None,
     allocate: Allocate = plain_memory,
 ) -> Snapshot:
-    """Return the current or the named version of ROOT, or that of ROOT/VERSION.
+    """Return the current or the named version of ROOT, or that of ROOT/VERSION, to decode with.
 
     Raises SnapshotError if a check fails, InputError if there is no such version.
     """
+    threads = threads or available_cores()
     with open_snapshot(path, version) as opened:
-        return read_snapshot(opened, threads or available_cores(), allocate)
+        return derive(read_snapshot(opened, threads, allocate), eligibility, threads, allocate)
 
 
 @contextmanager
@@ -80,7 +69,7 @@ def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator
 def read_snapshot(
     opened: OpenVersion, threads: int, allocate: Allocate, readers: int | None = None
 ) -> Snapshot:
-    """Read the files with `readers` threads, by default as many as check them."""
+    """Return the facts. `readers` threads read the files, by default as many as check them."""
     entries = require_expected(opened.manifest)
     for entry in entries.values():
         check_size(entry, opened.folder)
@@ -89,9 +78,8 @@ def read_snapshot(
         arrays = _read_all(list(entries.values()), opened.folder, readers or threads, allocate)
     except MemoryError:
         raise _too_large(entries.values(), "this process may not have that much") from None
-    snapshot = snapshot_of(opened.manifest, arrays)
-    check_structure(snapshot, threads)
-    return snapshot
+    check_arrays(opened.manifest, arrays, threads)
+    return snapshot_of(opened.manifest, arrays)
 
 
 def map_snapshot(
@@ -101,7 +89,7 @@ def map_snapshot(
 ) -> Snapshot:
     """Return a version whose arrays are maps of its files.
 
-    Check the digests of the files that `to_check` chooses, but not the structure.
+    Check the digests of the files that `to_check` chooses, but not what the arrays hold.
     """
     with open_snapshot(path, version) as opened:
         arrays = {}
@@ -139,68 +127,3 @@ def _too_large(entries: Iterable[FileEntry], limit: str) -> SnapshotError:
         MANIFEST,
         f"its arrays need {needed / 1e9:.1f} GB of memory, {limit}; load it on a larger machine",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
-    path: Path
-    version: int
-    is_current: bool
-    created_at: str
-    sid_space: str
-    mode: str
-    files: int
-    bytes: int
-    counts: Counts
-    rejects: int
-    deep: bool
-    notes: tuple[str, ...]  # about files that a reader ignores
-
-
-def verify_snapshot(
-    path: str | os.PathLike[str],
-    version: int | None = None,
-    *,
-    deep: bool = False,
-    threads: int | None = None,
-) -> VerifyReport:
-    """Run every check of a load and, if deep, those of the invariants.
-
-    Raises SnapshotError with the file and the fault.
-    """
-    with open_snapshot(path, version) as opened:
-        snapshot = read_snapshot(opened, threads or available_cores(), plain_memory)
-        notes = _notes(opened)
-        if deep:
-            check_invariants(snapshot)
-    manifest = opened.manifest
-    return VerifyReport(
-        path=opened.path,
-        version=int(manifest.version),
-        is_current=_is_current(opened),
-        created_at=manifest.created_at,
-        sid_space=manifest.sid_space,
-        mode=manifest.matchers.mode,
-        files=len(manifest.files),
-        bytes=sum(entry.bytes for entry in manifest.files),
-        counts=manifest.counts,
-        rejects=manifest.rejects,
-        deep=deep,
-        notes=tuple(notes),
-    )
-
-
-def _notes(opened: OpenVersion) -> list[str]:
-    listed = {entry.file for entry in opened.manifest.files}
-    return [
-        f"{name!r}: not listed in the manifest; no reader looks at it"
-        for name in names_in(opened.folder)
-        if name not in listed and name != MANIFEST
-    ]
-
-
-def _is_current(opened: OpenVersion) -> bool:
-    try:
-        return current_version(opened.path.parent) == int(opened.manifest.version)
-    except SnapshotError:
-        return False

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
+from grace.index.storage.arrays import arrays_of, counts_of, require_expected
 from grace.index.storage.folder import (
     PARTIAL,
     OnWait,
@@ -24,7 +25,6 @@ from grace.index.storage.folder import (
     write_new,
     writers_lock,
 )
-from grace.index.storage.layout import arrays_of, counts_of, matcher_rows_of, require_expected
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
 from grace.index.storage.versions import next_version, versions
 
@@ -125,7 +125,6 @@ def _manifest(snapshot: Snapshot) -> Manifest:
             sid_space=facts.sid_space,
             vocab_sizes=tuple(map(int, snapshot.trie.vocab_sizes)),
             schema=snapshot.schema,
-            matchers=matcher_rows_of(snapshot),
             counts=counts_of(snapshot),
             rejects=facts.rejects,
             updates_watermark=facts.updates_watermark,

@@ -4,9 +4,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from grace.configs.eligibility import CD, Eligibility
 from grace.configs.options import Stated
 from grace.index.builder import build, spec_of
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import DataFolder
@@ -20,18 +20,17 @@ NOTHING_STATED = Stated()
 def catalogue_of(
     folder: DataFolder,
     stated: Stated = NOTHING_STATED,
-    mode: MatcherMode = MatcherMode.CD,
+    eligibility: Eligibility = CD,
 ) -> Snapshot:
-    """Build a snapshot, without ads that a build refuses. Training needs no matchers."""
+    """Build a snapshot, without ads that a build refuses. Training tests no node."""
     folder.require_codebook()
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         spec = replace(
             spec_of(folder, Path(root)),
-            mode=mode,
             sid_space=stated.sid_space,
             vocab_sizes=stated.vocab_sizes,
             without=stated.without,
             max_rejects=_ANY,
         )
         build(spec, lambda *_: None)
-        return load_snapshot(spec.root)
+        return load_snapshot(spec.root, eligibility=eligibility)

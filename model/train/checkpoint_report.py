@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from grace.configs.eligibility import EXACT
 from grace.configs.generation import BeamProfile
 from grace.configs.options import Stated
 from grace.configs.serving import Fp8Product
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserEncoder
@@ -105,7 +105,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     model = load_checkpoint(spec.checkpoint, spec.device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
-    catalogue = catalogue_of(folder, spec.stated, MatcherMode.EXACT)
+    catalogue = catalogue_of(folder, spec.stated, EXACT)
     require_match(model.spec, catalogue, spec.checkpoint)
     read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
     log = read.interactions

@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "grace/abi.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 #include "grace/utf8.h"
 
 namespace grace {
 namespace {
 
-// index/storage/structure.py has the same numbers.
+// index/storage/checks.py has the same numbers.
 enum FaultKind : int64_t {
   kNone = 0,
   kFirstOffset = 1,     // the first offset is not 0
@@ -27,11 +26,8 @@ enum FaultKind : int64_t {
   kOutOfRange = 5,
   kNotAscending = 6,  // not above its predecessor in the group
   kPaddingBit = 7,    // a bit beyond the last attribute is set
-  kStarFlag = 8,      // neither 0 nor 1
-  kStarRow = 9,       // the flag contradicts the Bloom row
-  kNotFinite = 10,
-  kNotUtf8 = 11,
-  kNotInGroup = 12,
+  kNotFinite = 8,
+  kNotUtf8 = 9,
 };
 
 struct Fault {
@@ -113,45 +109,14 @@ GRACE_API int32_t grace_check_groups_i32_u16(const int32_t* offsets, int64_t gro
   return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
-// Rules of leaves.
-GRACE_API int32_t grace_check_groups_i32_i32(const int32_t* offsets, int64_t groups,
-                                             const int32_t* values, int64_t count, int64_t greatest,
-                                             int32_t threads, int64_t* fault) {
-  return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
-}
-
-// Value ids of set rules, and set rules of values.
+// Value ids of set rules, and ads of entities.
 GRACE_API int32_t grace_check_groups_i64_i32(const int64_t* offsets, int64_t groups,
                                              const int32_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {
   return guarded([&] { check_groups(offsets, groups, values, count, greatest, threads, fault); });
 }
 
-// The rules of every leaf, which ascend, hold the rule of each of its ads.
-GRACE_API int32_t grace_check_rules_of_ads(const int64_t* ad_offsets, int64_t leaves,
-                                           const int32_t* ad_rule, int64_t ads,
-                                           const int32_t* rule_offsets, const int32_t* rules,
-                                           int64_t count, int32_t threads, int64_t* fault) {
-  return guarded([&] {
-    first_fault(leaves, threads, fault, [&](Range range) -> Fault {
-      for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
-        const int64_t first = ad_offsets[leaf];
-        const int64_t last = ad_offsets[leaf + 1];
-        const int64_t begin = rule_offsets[leaf];
-        const int64_t end = rule_offsets[leaf + 1];
-        if (first < 0 || last < first || last > ads) return {kOffsetDescends, leaf + 1};
-        if (begin < 0 || end < begin || end > count) return {kOffsetDescends, leaf + 1};
-        for (int64_t ad = first; ad < last; ++ad) {
-          const bool found = std::binary_search(rules + begin, rules + end, ad_rule[ad]);
-          if (!found) return {kNotInGroup, ad};
-        }
-      }
-      return {};
-    });
-  });
-}
-
-// Ad ids of leaves.
+// Ad ids of leaves, and ids of entities.
 GRACE_API int32_t grace_check_groups_i64_i64(const int64_t* offsets, int64_t groups,
                                              const int64_t* values, int64_t count, int64_t greatest,
                                              int32_t threads, int64_t* fault) {
@@ -173,20 +138,6 @@ GRACE_API int32_t grace_check_ids(const int32_t* ids, int64_t count, int64_t str
   });
 }
 
-// The ids are strictly ascending, and none is negative.
-GRACE_API int32_t grace_check_ascending(const int64_t* ids, int64_t count, int32_t threads,
-                                        int64_t* fault) {
-  return guarded([&] {
-    first_fault(count, threads, fault, [&](Range range) -> Fault {
-      for (int64_t i = range.begin; i < range.end; ++i) {
-        if (ids[i] < 0) return {kOutOfRange, i};
-        if (i > 0 && ids[i] <= ids[i - 1]) return {kNotAscending, i};
-      }
-      return {};
-    });
-  });
-}
-
 // The bits from `bits` to the end of each row are zero.
 GRACE_API int32_t grace_check_padding(const uint64_t* table, int64_t rows, int64_t words,
                                       int64_t bits, int32_t threads, int64_t* fault) {
@@ -198,27 +149,6 @@ GRACE_API int32_t grace_check_padding(const uint64_t* table, int64_t rows, int64
     first_fault(rows, threads, fault, [&](Range range) -> Fault {
       for (int64_t row = range.begin; row < range.end; ++row) {
         if ((table[row * words + words - 1] & padding) != 0) return {kPaddingBit, row};
-      }
-      return {};
-    });
-  });
-}
-
-// star[row] is 1 exactly where the Bloom row contains the reserved element.
-GRACE_API int32_t grace_check_stars(const uint64_t* table, const uint8_t* star, int64_t rows,
-                                    int64_t bits, int64_t hashes, uint64_t star_hash,
-                                    int32_t threads, int64_t* fault) {
-  return guarded([&] {
-    require(bits >= 64 && bits <= 65536 && (bits & (bits - 1)) == 0,
-            "bloom_bits must be a power of two from 64 to 65536");
-    require(hashes >= 1 && hashes <= 4, "bloom_hashes must be 1 to 4");
-    const BloomShape shape{static_cast<uint32_t>(bits), static_cast<uint32_t>(hashes)};
-    const int64_t words = bits / 64;
-    first_fault(rows, threads, fault, [&](Range range) -> Fault {
-      for (int64_t row = range.begin; row < range.end; ++row) {
-        if (star[row] > 1) return {kStarFlag, row};
-        const bool contained = bloom_contains(table + row * words, star_hash, shape);
-        if ((star[row] == 1) != contained) return {kStarRow, row};
       }
       return {};
     });

@@ -5,11 +5,11 @@ from time import perf_counter
 
 import torch
 
-from grace.index.snapshot import Snapshot
-from grace.index.storage.layout import arrays_of, counts_of
+from grace.index.snapshot import Snapshot, bytes_of
+from grace.index.storage.arrays import counts_of
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
-from grace.server.engine.memory import is_read_when_exact, mask_bytes
+from grace.server.engine.memory import mask_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,6 @@ def eligibility_facts(
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         seconds = perf_counter() - begin
-    arrays = arrays_of(snapshot).items()
-    lists = (array.nbytes for file, array in arrays if is_read_when_exact(file))
-    return EligibilityFacts(sum(lists), mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)
+    rules = snapshot.rules
+    lists = bytes_of((snapshot.exact, rules.bitmask, rules.bitmask_table, rules.set_rules))
+    return EligibilityFacts(lists, mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
+from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import CheckpointError, SnapshotError
-from grace.index.matchers.modes import MatcherMode
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.model.checkpoints.folder import WEIGHTS
@@ -29,16 +29,10 @@ BATCHES_MADE = 3
 
 _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
+_OFFSET_BYTES = 8  # of posting lists
 _MASK_BYTES = 2  # for each node and 16 requests
 _UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
-_READ_WHEN_EXACT = frozenset(
-    (
-        *("rule_bitmask", "rule_bitmask_table", "rule_sets", "leaf_rule_offsets", "leaf_rules"),
-        *("include_posting_offsets", "include_postings"),
-        *("exclude_posting_offsets", "exclude_postings"),
-    )
-)
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
@@ -62,37 +56,33 @@ class Room:
     bytes: int
 
 
-def memory_needed(manifest: Manifest, device: torch.device, max_batch: int) -> Needed:
-    """Return what a load takes. For k-way matchers, a load drops rows and takes less than that."""
-    entries = sum(manifest.counts.nodes_per_level[1:])
-    is_k_way = manifest.matchers.k_way is not None
-    is_exact = manifest.matchers.mode == MatcherMode.EXACT
-    arrays = tokens = tables = ids = kinds = pairs = 0
-    for entry in manifest.files:
-        arrays += entry.data_bytes
-        name = entry.file.partition(".")[0]
-        if name == "csr_tokens":
-            tokens = entry.data_bytes // 2 * _ID_BYTES  # widened to int32
-        elif name in ("bitmask_index", "bloom_index"):
-            ids += entry.data_bytes
-            kinds += 1
-        elif name in ("node_offsets", "bitmask_table", "bloom_table", "bloom_star"):
-            tables += entry.data_bytes
-        elif is_exact and is_read_when_exact(entry.file):
-            tables += entry.data_bytes
-            pairs += entry.data_bytes if name == "leaf_rules" else 0
-    offsets = kinds * (entries + 1) * _ID_BYTES if is_k_way else 0
-    values = sum(manifest.counts.set_values.values()) * _VALUE_BYTES
-    host = arrays + tokens + values + (2 * ids + offsets if is_k_way else 0)
-    masks = mask_bytes(manifest.counts, max_batch) if is_exact else 0
-    if device.type == "cuda":
-        return Needed(host + MARGIN_BYTES, tokens + tables + ids + offsets + masks, masks)
-    return Needed(host + pairs + masks + MARGIN_BYTES, 0, masks)
+def memory_needed(
+    manifest: Manifest, eligibility: Eligibility, device: torch.device, max_batch: int
+) -> Needed:
+    """Return what a load takes at most or, in the modes with rows, at least.
 
-
-def is_read_when_exact(file: str) -> bool:
-    """Return whether mode `exact` reads this array while decoding, in addition to the trie."""
-    return file.partition(".")[0] in _READ_WHEN_EXACT
+    How many rows a catalogue has shows only when they are made.
+    """
+    counts, sizes = manifest.counts, {entry.file: entry.data_bytes for entry in manifest.files}
+    entries, kinds = sum(counts.nodes_per_level[1:]), 1 + len(manifest.schema.sets)
+    trie = sizes["node_offsets.npy"] + entries * _ID_BYTES  # tokens are widened to int32
+    values = sum(counts.set_values.values()) * _VALUE_BYTES
+    host = sum(sizes.values()) + entries * _ID_BYTES + values + MARGIN_BYTES
+    on_device = device.type == "cuda"
+    if eligibility.mode is not MatcherMode.EXACT:
+        ids = 0 if eligibility.mode is MatcherMode.CD else kinds * entries * _ID_BYTES
+        return Needed(host + ids, trie + ids if on_device else 0, 0)
+    pairs = counts.ads * _ID_BYTES  # at most: a leaf has no more rules than ads
+    lists = (counts.nodes_per_level[-1] + 1) * _ID_BYTES + pairs
+    for name in manifest.set_names:
+        lists += 2 * (counts.set_values[name] + 1) * _OFFSET_BYTES
+        lists += sizes[f"set_include_values.{name}.npy"] + sizes[f"set_exclude_values.{name}.npy"]
+    rules = sum(sizes[f"rule_{part}.npy"] for part in ("bitmask", "bitmask_table", "sets"))
+    masks = mask_bytes(counts, max_batch)
+    # The lists are made with room for the pairs of all ads. On a CPU, stops need a copy of them.
+    if on_device:
+        return Needed(host + lists + pairs, trie + lists + rules + masks, masks)
+    return Needed(host + lists + pairs + masks, 0, masks)
 
 
 def mask_bytes(counts: Counts, max_batch: int) -> int:
@@ -105,9 +95,11 @@ def mask_bytes(counts: Counts, max_batch: int) -> int:
     return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
 
 
-def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> None:
+def require_memory(
+    manifest: Manifest, eligibility: Eligibility, device: torch.device, max_batch: int
+) -> None:
     """Raise SnapshotError if the snapshot does not fit in addition to what is loaded now."""
-    needed = memory_needed(manifest, device, max_batch)
+    needed = memory_needed(manifest, eligibility, device, max_batch)
     fault = _shortage("memory", needed.host, _host_room())
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
@@ -118,7 +110,7 @@ def require_memory(manifest: Manifest, device: torch.device, max_batch: int) -> 
             MANIFEST,
             f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of mode exact, which say what "
             f"each request of a batch (generation.max_batch {max_batch}) may see: {lower}publish a "
-            f"smaller version, build with --matchers union, or {_MORE}",
+            f"smaller version, set eligibility: union, or {_MORE}",
         )
     if fault:
         raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")

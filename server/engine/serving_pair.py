@@ -7,13 +7,15 @@ from time import perf_counter
 
 import torch
 
+from grace.configs.eligibility import Eligibility
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
 from grace.configs.serving import Fp8Product, LimitsConfig, PrecisionSetting, ServingConfig
+from grace.index.allocation import mapped_memory
+from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
-from grace.index.storage.array_file import mapped_memory
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
@@ -99,8 +101,10 @@ def load_pair(
     config: ServingConfig, device: torch.device, version: int | None = None
 ) -> ServingPair:
     """Load a snapshot, the current one without a `version`, and the configuration's checkpoint."""
-    snapshots, most = config.snapshots, config.generation.max_batch
-    snapshot = load_version(snapshots, version, device, most, available_cores())
+    most = config.generation.max_batch
+    eligibility = Eligibility.of(config.eligibility)
+    threads = available_cores()
+    snapshot = load_version(config.snapshots, version, eligibility, device, most, threads)
     model = load_model(config, snapshot, device)
     return serving_pair(snapshot, model, config.threads.post, most)
 
@@ -108,15 +112,18 @@ def load_pair(
 def load_version(
     snapshots: Path,
     version: int | None,
+    eligibility: Eligibility,
     device: torch.device,
     max_batch: int,
     threads: int,
     readers: int | None = None,
 ) -> Snapshot:
-    """Load a snapshot, verified, if there is enough memory for it."""
+    """Load a verified snapshot if there is memory for it, and derive what the mode reads."""
     with open_snapshot(snapshots, version) as opened:
-        require_memory(opened.manifest, device, max_batch)
-        return read_snapshot(opened, threads, mapped_memory, readers)
+        eligibility.require_length(len(opened.manifest.vocab_sizes))
+        require_memory(opened.manifest, eligibility, device, max_batch)
+        facts = read_snapshot(opened, threads, mapped_memory, readers)
+    return derive(facts, eligibility, threads, mapped_memory)
 
 
 def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) -> ServingModel:

@@ -15,6 +15,7 @@ from time import perf_counter
 
 import torch
 
+from grace.configs.eligibility import Eligibility
 from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one_line
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
@@ -115,7 +116,15 @@ class Loader:
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
             root, max_batch = root_of(self.config.snapshots), self.config.generation.max_batch
-            snapshot = load_version(root, wanted.version, self.device, max_batch, threads, READERS)
+            snapshot = load_version(
+                root,
+                wanted.version,
+                Eligibility.of(self.config.eligibility),
+                self.device,
+                max_batch,
+                threads,
+                READERS,
+            )
             self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)

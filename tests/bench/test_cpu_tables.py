@@ -23,11 +23,11 @@ def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]
 @pytest.mark.subprocess
 def test_a_build_has_its_times_and_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build_bench, "LOADS", 1)  # each is a process
-    modes = ("--matchers", "exact", "static")
+    modes = ("--eligibility", "exact", "static")
     exact, static = measured(build_bench, tmp_path, "--sids", "1111", *modes)
     assert (exact["matchers"], exact["options"]) == ("exact", "")
-    assert (static["matchers"], static["options"]) == ("static", "--k 64,64,32,8")
-    assert exact["snapshot_gb"] < static["snapshot_gb"]
+    assert (static["matchers"], static["options"]) == ("static", "")
+    assert exact["snapshot_gb"] == static["snapshot_gb"]
     for row in (exact, static):
         assert (row["sids"], row["sid_space"]) == (1111, "paper-1-1111")
         assert row["sids"] < row["ads"]

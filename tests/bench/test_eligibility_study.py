@@ -32,11 +32,11 @@ from grace.catalogues.paper.generator import (
     GeneratorKnobs,
     generator_of,
 )
-from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
-from grace.index.builder.arrange import Arranged
+from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
@@ -54,13 +54,13 @@ def catalogue() -> PaperCatalogue:
 
 
 @pytest.fixture(scope="module")
-def arranged(catalogue: PaperCatalogue) -> Arranged:
-    return arranged_ads(catalogue, 2)
+def facts(catalogue: PaperCatalogue) -> Snapshot:
+    return paper_snapshot(catalogue, 2)
 
 
 @pytest.fixture(scope="module")
-def exact(catalogue: PaperCatalogue, arranged: Arranged) -> Snapshot:
-    return snapshot_of(catalogue, arranged, MatcherMode.EXACT, threads=2)
+def exact(facts: Snapshot) -> Snapshot:
+    return derive(facts, EXACT, threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +110,12 @@ def test_a_path_s_score_sums_the_log_softmax_over_siblings(
 
 @pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
 def test_searches_keep_the_best_admitted_children_of_every_step(
-    catalogue: PaperCatalogue,
-    arranged: Arranged,
+    facts: Snapshot,
     users: UserRows,
     scores: torch.Tensor,
     mode: MatcherMode,
 ) -> None:
-    snapshot = snapshot_of(catalogue, arranged, mode, threads=2)
+    snapshot = derive(facts, Eligibility.of(mode), threads=2)
     index = DecodeIndex.of(snapshot, CPU)
     found = search(scores, UserTensors.of(users, CPU), index, load_ops(CPU).admit_children)
     for user in range(USERS):

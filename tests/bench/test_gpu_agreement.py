@@ -25,8 +25,8 @@ from grace.bench.gpu.subjects.search import (
     check_result,
 )
 from grace.bench.gpu.subjects.search import overlap as overlap_of
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder

@@ -30,15 +30,16 @@ from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
+from grace.configs.eligibility import MatcherMode
 from grace.configs.serving import LimitsConfig
-from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot, versions
-from grace.index.storage.layout import arrays_of
+from grace.index.storage.arrays import arrays_of
 from grace.kernels import Ops
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, Addition, RoundedWeight
 from grace.model.checkpoints.init import load_model_config
 from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
+from support.arrays import assert_same_arrays
 from support.bench_workloads import tiny
 from support.in_process import invoke_grace
 
@@ -234,22 +235,18 @@ def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) ->
     work = tiny("gtm", cache=tmp_path)
     built = Catalogue(1_111)
     for mode in (MatcherMode.EXACT, MatcherMode.UNION, MatcherMode.STATIC):
-        expected = arrays_of(built.snapshot(mode))
+        expected = built.snapshot(mode)
         for snapshot in (work.catalogue().snapshot(mode), work.catalogue().snapshot(mode)):
-            assert snapshot.mode is mode
-            arrays = arrays_of(snapshot)
-            assert arrays.keys() == expected.keys()
-            assert all(np.array_equal(arrays[name], expected[name]) for name in expected)
+            assert_same_arrays(snapshot, expected)
     assert work.catalogue().attributes(3, 4) == built.attributes(0, 7)[3:]
     assert [path.name for path in tmp_path.iterdir()] == ["abc"]
-    modes = sorted(path.name for path in (tmp_path / "abc").iterdir())
-    assert modes == ["paper-1-1111-exact", "paper-1-1111-union"]
+    assert [path.name for path in (tmp_path / "abc").iterdir()] == ["paper-1-1111"]
 
 
 def test_a_root_has_versions_that_differ_in_their_number_alone(tmp_path: Path) -> None:
     catalogue = Catalogue(1_111)
     for last in (1, 2, 1):
-        root = catalogue.written(tmp_path, MatcherMode.EXACT, last)
+        root = catalogue.written(tmp_path, last)
     one, two = (load_snapshot(root, version) for version in versions(root))
     assert (load_snapshot(root).facts, two.facts.version) == (one.facts, 2)
     first, second = arrays_of(one), arrays_of(two)
@@ -322,8 +319,7 @@ def test_a_server_is_loaded_from_other_processes(tmp_path: Path) -> None:
     assert (swap["alone_errors"], swap["live_load_faults"]) == (0, [])
     assert swap["live_load_s"]
     kept = cache / "abc"
-    numbers = {mode: versions(kept / f"paper-1-1111-{mode}") for mode in ("union", "exact")}
-    assert numbers == {"union": (1,), "exact": (1, 2)}
+    assert versions(kept / "paper-1-1111") == (1, 2)
     assert len(list(kept.glob("checkpoint-*/model.safetensors"))) == 1
 
 

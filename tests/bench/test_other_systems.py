@@ -13,8 +13,8 @@ from torch import Tensor
 
 from grace.bench.gpu.subjects.search import DecoderBatch
 from grace.bench.rungs.static_mask import KeptBeams
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError
-from grace.index.matchers.modes import MatcherMode
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from support.bench_workloads import tiny

@@ -1,4 +1,4 @@
-"""The comparison of modes on your own snapshots counts as raw sets do."""
+"""The comparison of modes on your own snapshot counts as raw sets do."""
 
 import json
 import re
@@ -17,6 +17,7 @@ import torch
 
 from grace.bench.result_file import Row, read_result
 from grace.client import request_of_json
+from grace.configs.eligibility import Eligibility
 from grace.configs.serving import load_serving_config
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
@@ -37,9 +38,8 @@ class Compared(NamedTuple):
     rows: Sequence[Row]
 
 
-def options(repository: Path, folder: Path, *snapshots: str) -> list[str]:
-    given = [text for name in snapshots for text in ("--snapshots", str(folder / name))]
-    given += ["--checkpoint", str(repository / "model" / "demo")]
+def options(repository: Path, snapshots: Path) -> list[str]:
+    given = ["--snapshots", str(snapshots), "--checkpoint", str(repository / "model" / "demo")]
     return [*given, "--config", str(repository / "configs" / "serve.yaml"), "--device", "cpu"]
 
 
@@ -77,9 +77,9 @@ def test_the_counts_of_every_mode_are_those_of_raw_sets(
     requests = [json.loads(line) for line in lines]
     users = [{name: v["values"] for name, v in each["user"].items()} for each in requests]
     ads = raw_ads(demo / "ads.parquet")
-    for row, name in zip(compared.rows, ("exact", "exact", "union"), strict=True):
-        schema = load_snapshot(demo / name).schema
-        searched = plain_search(repository, demo / name, row["mode"] == "cd", requests, users)
+    schema = load_snapshot(demo / "snapshots").schema
+    for row in compared.rows:
+        searched = plain_search(repository, demo / "snapshots", row["mode"], requests, users)
         generated = matched = wasted = sids = 0
         for user, kept in zip(users, searched, strict=True):
             for sid in kept:
@@ -117,18 +117,17 @@ def raw_ads(table: Path) -> Mapping[tuple[int, ...], list[RawAd]]:
 def plain_search(
     repository: Path,
     folder: Path,
-    untargeted: bool,
+    mode: str,
     requests: Sequence[Mapping[str, Any]],
     users: Sequence[Mapping[str, Sequence[str]]],
 ) -> list[list[tuple[int, ...]]]:
     """The SIDs of each request, by the reference of every operation, request by request."""
-    snapshot = load_snapshot(folder)
+    snapshot = load_snapshot(folder, eligibility=Eligibility.of(mode))
     model = load_checkpoint(repository / "model" / "demo")
     config = load_serving_config(
         repository / "configs" / "serve.yaml", folder, repository / "model" / "demo"
     ).generation
     index = DecodeIndex.of(snapshot, CPU)
-    index = index.without_matchers() if untargeted else index
     encoder = UserEncoder(snapshot.schema, snapshot.set_values)
     searched = []
     for request, user in zip(requests, users, strict=True):
@@ -161,20 +160,6 @@ import grace.bench.eligibility.own_catalogue, grace.bench.result_tables
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_snapshots_of_other_ads_are_refused(
-    compared: Compared, repository: Path, tmp_path: Path
-) -> None:
-    demo = compared.folder / "modes"
-    table = pq.read_table(demo / "ads.parquet")
-    pq.write_table(table.slice(1), tmp_path / "ads.parquet")
-    built = ("--ads", tmp_path / "ads.parquet", "--targeting", demo / "targeting.yaml")
-    assert invoke_grace("build", *built, "--root", demo / "fewer").exit_code == 0
-    asked = options(repository, demo, "exact", "fewer")
-    done = invoke_grace("bench", "eligibility", *asked, "--requests", demo / "requests.jsonl")
-    assert done.exit_code == 2
-    assert re.search(r"fewer: its \w+ differ from the first snapshot's: build both", done.stderr)
-
-
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
@@ -186,7 +171,7 @@ def test_snapshots_of_other_ads_are_refused(
 def test_options_that_do_not_belong_together_are_refused(
     repository: Path, tmp_path: Path, given: Sequence[str], fault: str
 ) -> None:
-    done = invoke_grace("bench", *given, *options(repository, tmp_path, "exact"))
+    done = invoke_grace("bench", *given, *options(repository, tmp_path))
     assert (done.exit_code, fault in done.stderr) == (2, True), done.stderr
 
 
@@ -195,7 +180,7 @@ def test_a_request_that_cannot_be_read_is_named(compared: Compared, repository: 
     wrong = demo / "wrong.jsonl"
     many = {"user": {"location": {"values": [f"p{number}" for number in range(999)]}}}
     wrong.write_text("{}\n" + json.dumps(many), encoding="utf-8")
-    asked = options(repository, demo, "exact")
+    asked = options(repository, demo / "snapshots")
     done = invoke_grace("bench", "eligibility", *asked, "--requests", wrong)
     assert done.exit_code == 2
     assert f"{wrong}: request 2: user.location" in done.stderr

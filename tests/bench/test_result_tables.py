@@ -18,9 +18,9 @@ from grace.bench.result_tables import RESULTS, build_tables, printed_tables, sid
 from grace.catalogues.paper import published
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError
 from grace.configs.marked_text import replaced
-from grace.index.matchers.modes import MatcherMode
 
 BUILD, PASSRATE, SIDS = map(
     read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.SIDS)

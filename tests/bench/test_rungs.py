@@ -18,9 +18,9 @@ from grace.bench.rungs.dense_search import (
     require_full_contexts,
 )
 from grace.bench.rungs.static_mask import static_index, static_step
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
 from support.decode_cases import DecodeCase, branching_case, decode_case

@@ -11,14 +11,14 @@ from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogu
 from grace.catalogues.paper.files import write_ads, write_paper_folder
 from grace.catalogues.paper.population import SMALL, make_users, paper_schema
 from grace.catalogues.paper.snapshots import (
-    arranged_ads,
     decode_snapshot,
-    snapshot_of,
+    paper_snapshot,
 )
 from grace.catalogues.paper.spec import PaperKnobs, PaperSpec
+from grace.configs.eligibility import CD, Eligibility, MatcherMode
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.modes import DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.index.matchers.derive import derive
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
@@ -109,30 +109,15 @@ def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
     assert load_schema(file) == schema
 
 
-@pytest.mark.parametrize(
-    ("mode", "k_way"),
-    [
-        (MatcherMode.EXACT, None),
-        (MatcherMode.CD, None),
-        (MatcherMode.UNION, None),
-        (MatcherMode.STATIC, StaticKWay((63, 17, 5, 3))),
-        (MatcherMode.DYNAMIC, DynamicKWay(fill_target_millionths=111_000, k_max=16)),
-        (MatcherMode.DYNAMIC, None),
-    ],
-    ids=["exact", "cd", "union", "static", "dynamic", "dynamic by default"],
-)
-def test_files_and_arrays_make_the_same_snapshot(
-    tmp_path: Path, mode: MatcherMode, k_way: KWay | None
-) -> None:
+def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
     write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group=1_111)
     files = (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root"
-    spec = BuildSpec(*files, mode=mode, k_way=k_way, threads=2)
-    built = load_snapshot(build(spec, silent).path)
-    direct = snapshot_of(catalogue, arranged_ads(catalogue, 2), mode, threads=2, k_way=k_way)
+    spec = BuildSpec(*files, threads=2)
+    built = load_snapshot(build(spec, silent).path, eligibility=CD)
+    direct = paper_snapshot(catalogue, 2)
     assert built.facts.sid_space == direct.facts.sid_space
-    assert built.mode is mode
     assert_same_arrays(direct, built)
 
 
@@ -181,7 +166,7 @@ def test_users_have_one_value_per_attribute_and_64_locations(catalogue: PaperCat
 
 def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one() -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=3), threads=2)
-    whole = snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, 2)
+    whole = derive(paper_snapshot(catalogue, 2), Eligibility(MatcherMode.UNION), 2)
     alone = decode_snapshot(catalogue, threads=2)
     assert alone.trie.level_counts == whole.trie.level_counts
     for name in ("node_offsets", "csr_tokens"):

@@ -6,16 +6,15 @@ import pytest
 from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.draws import Draws, Stream, normal_cdf, normal_quantile
 from grace.catalogues.paper.generator import GeneratorKnobs, generator_of
-from grace.catalogues.paper.snapshots import arranged_ads, snapshot_of
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 
 
 @pytest.fixture(scope="module")
 def snapshot() -> Snapshot:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
-    return snapshot_of(catalogue, arranged_ads(catalogue, 2), MatcherMode.UNION, threads=2)
+    return paper_snapshot(catalogue, 2)
 
 
 def test_the_ads_below_a_node_are_counted_at_every_level(snapshot: Snapshot) -> None:

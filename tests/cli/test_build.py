@@ -50,8 +50,9 @@ def test_the_json_summary_is_all_that_goes_to_standard_output(
 
 def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    assert build(catalogue, root, "--matchers", "union")[0] == 0
-    shown = invoke_grace("inspect", root)
+    assert build(catalogue, root)[0] == 0
+    union = ("inspect", root, "--eligibility", "union")
+    shown = invoke_grace(*union)
     assert shown.exit_code == 0
     for text in (
         "333 SIDs",
@@ -65,7 +66,7 @@ def test_inspect_prints_the_index_summary_and_json(catalogue: Path, tmp_path: Pa
     ):
         assert text in shown.stdout
     assert "empty partitions" not in shown.stdout
-    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
+    summary = json.loads(invoke_grace(*union, "--json").stdout)
     assert summary["sids"] == 333
     assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
     assert [each["name"] for each in summary["entities"]] == ["campaign", "advertiser"]
@@ -84,7 +85,7 @@ def test_a_build_without_an_entity_says_so(catalogue: Path, tmp_path: Path) -> N
 
 def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
-    assert build(catalogue, root, "--matchers", "cd")[0] == 0
+    assert build(catalogue, root)[0] == 0
     assert build(catalogue, root)[0] == 0
     by_number = json.loads(invoke_grace("inspect", root, "--version", "1", "--json").stdout)
     by_folder = json.loads(invoke_grace("inspect", root / f"{1:020d}", "--json").stdout)
@@ -96,45 +97,57 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
     (root / "CURRENT").write_text("2\n", encoding="utf-8")
     shown = invoke_grace("inspect", root, "--version", "1").stdout.splitlines()
     assert shown[0] == "versions here: 1, 2; current: none of them"
-    assert (by_number["mode"], by_number["matchers"]) == ("cd", [])
 
 
 @pytest.mark.parametrize(
-    ("options", "facts"),
+    ("eligibility", "k_way", "words"),
     [
-        (("static", "--k", "4,3,2,1"), {"static": {"widths": [4, 3, 2, 1]}}),
+        ("static:4,3,2,1", {"widths": [4, 3, 2, 1]}, "mode static, partitions per token 4,3,2,1"),
         (
-            ("dynamic", "--fill-target", "0.1", "--k-max", "8"),
-            {"dynamic": {"fill_target_millionths": 100_000, "k_max": 8}},
+            "dynamic:0.1,8",
+            {"fill_target": 0.1, "k_max": 8},
+            "mode dynamic, fill target 0.1, k max 8",
         ),
+        ("cd", None, "mode cd"),
     ],
-    ids=["static", "dynamic"],
 )
-def test_k_way_matchers_are_built_verified_and_inspected(
-    catalogue: Path, tmp_path: Path, options: tuple[str, ...], facts: dict[str, object]
+def test_inspect_derives_the_mode_that_it_is_asked_for(
+    catalogue: Path, tmp_path: Path, eligibility: str, k_way: dict[str, object] | None, words: str
 ) -> None:
     root = tmp_path / "root"
-    code, out, err = build(catalogue, root, "--matchers", *options)
-    assert (code, err) == (0, ""), out
-    manifest = json.loads((root / f"{1:020d}" / "MANIFEST.json").read_bytes())
-    assert {key: manifest["matchers"][key] for key in facts} == facts
-    shown = invoke_grace("verify", root, "--deep")
-    assert shown.exit_code == 0, shown.stderr
-    summary = json.loads(invoke_grace("inspect", root, "--json").stdout)
-    assert summary["mode"] == options[0]
-    words = invoke_grace("inspect", root).stdout
-    if options[0] == "static":
-        assert summary["k_way"] == {"widths": [4, 3, 2, 1]}
-        assert "mode static, partitions per token 4,3,2,1" in words
-        assert "counts the empty partitions" in words
-    else:
-        assert summary["k_way"] == {"fill_target": 0.1, "k_max": 8}
-        assert "mode dynamic, fill target 0.1, k max 8" in words
+    assert build(catalogue, root)[0] == 0
+    asked = ("inspect", root, "--eligibility", eligibility)
+    summary = json.loads(invoke_grace(*asked, "--json").stdout)
+    assert (summary["mode"], summary["k_way"]) == (eligibility.partition(":")[0], k_way)
+    shown = invoke_grace(*asked).stdout
+    assert words in shown
+    assert ("counts the empty partitions" in shown) == eligibility.startswith("static")
 
 
-def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("eligibility", "fault"),
+    [
+        ("magic", "eligibility: 'magic': choose from exact, cd, union, static, dynamic"),
+        ("static:4,2", "eligibility: static:4,2: the SID length is 4; give one number per token"),
+        ("static:4,2,many,1", "write static and partitions per token, as static:64,64,32,8"),
+        ("static:4,2,0,1", "0 partitions: must be 1 to 1024"),
+        ("dynamic:0.1,3", "3 partitions at most: must be a power of two from 1 to 1024"),
+        ("dynamic:1.1,4", "a mean fill of 1.1: must be 0 to 1"),
+        ("exact:1", "has numbers; write exact, which takes no numbers"),
+    ],
+)
+def test_inspect_refuses_an_eligibility_with_the_remedy(
+    catalogue: Path, tmp_path: Path, eligibility: str, fault: str
+) -> None:
     root = tmp_path / "root"
-    code, out, err = build(catalogue, root, "--matchers", "exact")
+    assert build(catalogue, root)[0] == 0
+    done = invoke_grace("inspect", root, "--eligibility", eligibility)
+    assert (done.exit_code, fault in done.stderr) == (2, True), done.stderr
+
+
+def test_mode_exact_is_verified_and_inspected(catalogue: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    code, out, err = build(catalogue, root)
     assert (code, err) == (0, ""), out
     shown = invoke_grace("verify", root, "--deep")
     assert shown.exit_code == 0, shown.stderr
@@ -151,15 +164,6 @@ def test_mode_exact_is_built_verified_and_inspected(catalogue: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--matchers", "magic"), "'magic'; choose from exact, cd, union, static, dynamic"),
-        (("--matchers", "static"), "matchers static: pass --k"),
-        (("--matchers", "static", "--k", "4,2"), "--k 4,2: the SID length is 4"),
-        (("--matchers", "static", "--k", "4,2,many,1"), "expected numbers such as"),
-        (("--matchers", "static", "--k", "4,2,0,1"), "widths[2]: must be 1 to 1024"),
-        (("--matchers", "dynamic", "--k-max", "3"), "k_max: must be a power of two"),
-        (("--matchers", "dynamic", "--k", "4,4,2,1"), "matchers dynamic: --k is for static"),
-        (("--k", "4,4,2,1", "--k-max", "4"), "is for static matchers"),
-        (("--k-max", "4"), "matchers exact: have no partitions"),
         (("--vocab-sizes", "64,many"), "expected numbers such as 512,512,512,512"),
         (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
         (("--version", "0"), "version 0"),

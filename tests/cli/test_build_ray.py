@@ -13,7 +13,6 @@ import pytest
 
 from grace.configs.extras import install_command
 from grace.index.builder.sharding.scratch import SCRATCH
-from grace.index.matchers.modes import MatcherMode
 from support.command import plain_environment, run_grace, run_python
 
 # Ray changes the process that imports it (log records get a field): only ask whether it is there.
@@ -143,28 +142,24 @@ def build(
     catalogue: Path,
     root: Path,
     *more: str,
-    mode: MatcherMode = MatcherMode.UNION,
     env: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     files = ("--ads", catalogue / "one.parquet", "--ads", catalogue / "two.parquet")
     targeting = ("--targeting", catalogue / "data" / "targeting.yaml")
-    options = (*files, *targeting, "--root", root, "--matchers", mode.value, *more)
-    return run_grace("build", *options, env=env)
+    return run_grace("build", *files, *targeting, "--root", root, *more, env=env)
 
 
 def arrays(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(root.glob("0*/*.npy"))}
 
 
-@pytest.mark.parametrize("mode", MatcherMode)
 def test_a_cluster_of_two_machines_builds_the_bytes_of_one(
-    tmp_path: Path, catalogue: Path, cluster: str, mode: MatcherMode
+    tmp_path: Path, catalogue: Path, cluster: str
 ) -> None:
-    k = ("--k", "7,5,3,2") if mode is MatcherMode.STATIC else ()
-    whole = build(catalogue, tmp_path / "whole", *k, mode=mode)
+    whole = build(catalogue, tmp_path / "whole")
     assert whole.returncode == 0, whole.stderr
-    more = ("--ray", cluster, "--shards", "5", *k)
-    done = build(catalogue, tmp_path / "ray", *more, mode=mode)
+    more = ("--ray", cluster, "--shards", "5")
+    done = build(catalogue, tmp_path / "ray", *more)
     assert done.returncode == 0, done.stderr
     assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
     assert (tmp_path / "ray" / "CURRENT").is_file()

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.configs.eligibility import Eligibility
 from grace.index.matching.ads import SidToAds
-from grace.index.snapshot import Snapshot
+from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from support.command import GRACE, plain_environment
@@ -69,11 +70,11 @@ def run(
     return done.returncode, done.stderr
 
 
-def build(ads: Path, root: Path, times: int = 1, matchers: str = "union") -> None:
+def build(ads: Path, root: Path, times: int = 1) -> None:
     """Publish versions as earlier hours did, without the script."""
     for _ in range(times):
         inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
-        done = invoke_grace("build", *inputs, "--root", root, "--matchers", matchers)
+        done = invoke_grace("build", *inputs, "--root", root)
         assert done.exit_code == 0
 
 
@@ -86,7 +87,7 @@ def test_the_hourly_script_publishes_and_keeps_versions_also_after_a_failed_hour
 ) -> None:
     root = tmp_path / "snapshots"
     build(catalogue / "ads.parquet", root, times=3)
-    code, _ = run(hourly, catalogue, root, "--matchers", "magic", KEEP="2")
+    code, _ = run(hourly, catalogue, root, "--magic", KEEP="2")
     assert (code, versions(root)) == (2, [2, 3])
     assert invoke_grace("publish", root, "2").exit_code == 0
     assert run(hourly, catalogue, root, KEEP="1") == (0, "")
@@ -224,8 +225,8 @@ def test_the_data_folder_of_the_document_is_proposed_and_built(
 def test_the_sizing_tables_add_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path, mode: str
 ) -> None:
-    build(catalogue / "ads.parquet", tmp_path, matchers=mode)
-    snapshot = load_snapshot(tmp_path)
+    build(catalogue / "ads.parquet", tmp_path)
+    snapshot = load_snapshot(tmp_path, eligibility=Eligibility.of(mode))
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
@@ -265,12 +266,12 @@ def test_the_sizing_tables_add_up_to_the_bytes_of_a_snapshot(
     }
     shown = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
     assert [per for per, *_ in shown] == [*expected, *own["exact"], *own["union"]]
-    expected |= own[mode]
     ends = 8 * (1 + 2 * len(sets) + len(sets) + len(kinds)) + 4  # the last of each array of offsets
-    if mode == "exact":
-        ends += 4 + 16 * len(sets)
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends
+    ends = 4 + 16 * len(sets) if mode == "exact" else 0
+    derived = bytes_of((snapshot.exact, snapshot.matchers))
+    assert derived == sum(own[mode].values()) + ends
 
 
 def distinct_pairs(ads: SidToAds) -> int:

@@ -10,66 +10,50 @@ import pytest
 
 from grace.configs.errors import InputError
 from grace.index.builder import build
-from grace.index.invariants import check_invariants
-from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import current_version, load_snapshot, publish, write_snapshot
+from grace.index.verify import require_built
 from support.arrays import assert_same_arrays
 from support.builds import ads_table, arrays_in, build_spec, built, silent
 from support.plain_builder import plain_snapshot
-from support.plain_partitions import plain_k_way
 from support.strategies import Case, random_case, random_schema
 
-modes = pytest.mark.parametrize("mode", MatcherMode, ids=lambda mode: mode.value)
+
+def assert_built_as_defined(folder: Path, case: Case, **changes: Any) -> None:
+    snapshot = built(build_spec(folder, case, **changes))
+    assert_same_arrays(snapshot, plain_snapshot(case.schema, case.vocab_sizes, case.ads))
+    require_built(snapshot, threads=1)
 
 
-def assert_built_as_defined(folder: Path, case: Case, mode: MatcherMode, **changes: Any) -> None:
-    k_way = plain_k_way(mode, len(case.vocab_sizes))
-    snapshot = built(build_spec(folder, case, mode=mode, k_way=k_way, **changes))
-    plain = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=k_way)
-    assert_same_arrays(snapshot, plain)
-    check_invariants(snapshot)
-
-
-@modes
-@pytest.mark.parametrize("seed", range(2), ids=lambda seed: f"seed={seed}")
-def test_the_build_equals_the_plain_builder_array_by_array(
-    tmp_path: Path, seed: int, mode: MatcherMode
-) -> None:
-    rng = np.random.default_rng([seed, *mode.encode()])
+@pytest.mark.parametrize("seed", range(6), ids=lambda seed: f"seed={seed}")
+def test_the_build_equals_the_plain_builder_array_by_array(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
     case = random_case(rng, num_ads=int(rng.integers(1, 111)))
     shuffled = [case.ads[i] for i in rng.permutation(len(case.ads))]
     batch_rows = int(rng.integers(1, 63))
-    assert_built_as_defined(
-        tmp_path, case, mode, files=[shuffled], threads=3, batch_rows=batch_rows
-    )
+    assert_built_as_defined(tmp_path, case, files=[shuffled], threads=3, batch_rows=batch_rows)
 
 
-@pytest.mark.parametrize("mode", [MatcherMode.UNION, MatcherMode.DYNAMIC])
 @pytest.mark.parametrize(
     ("sizes", "num_sets"),
     [((), 3), ((1,), 0), ((63,), 1), ((64,), 2), ((65,), 3), ((250,), 1), ((63, 65, 1, 250), 2)],
     ids=str,
 )
 def test_attribute_sizes_around_word_borders_build_the_plain_rows(
-    tmp_path: Path, sizes: tuple[int, ...], num_sets: int, mode: MatcherMode
+    tmp_path: Path, sizes: tuple[int, ...], num_sets: int
 ) -> None:
     rng = np.random.default_rng(sum(sizes) + num_sets)
     case = random_case(rng, num_ads=63, schema=random_schema(rng, sizes, num_sets))
-    assert_built_as_defined(tmp_path, case, mode)
+    assert_built_as_defined(tmp_path, case)
 
 
-@modes
-def test_order_row_groups_and_threads_do_not_change_a_byte(
-    tmp_path: Path, mode: MatcherMode
-) -> None:
+def test_order_row_groups_and_threads_do_not_change_a_byte(tmp_path: Path) -> None:
     rng = np.random.default_rng(11)
     case = random_case(rng, num_ads=222, schema=random_schema(rng, (3, 64, 65), num_sets=2))
-    chosen: dict[str, Any] = {"mode": mode, "k_way": plain_k_way(mode, len(case.vocab_sizes))}
-    first = arrays_in(build(build_spec(tmp_path / "a", case, **chosen), silent).path)
+    first = arrays_in(build(build_spec(tmp_path / "a", case), silent).path)
     for row_group, batch_rows, threads in ((7, 1000, 1), (1000, 13, 2), (63, 111, 5)):
         ads = [case.ads[i] for i in rng.permutation(len(case.ads))]
-        sizes = {"threads": threads, "batch_rows": batch_rows}
-        spec = build_spec(tmp_path / str(threads), case, [ads], row_group, **chosen, **sizes)
+        sizes: dict[str, Any] = {"threads": threads, "batch_rows": batch_rows}
+        spec = build_spec(tmp_path / str(threads), case, [ads], row_group, **sizes)
         assert arrays_in(build(spec, silent).path) == first
 
 
@@ -142,8 +126,6 @@ def test_the_report_counts_what_the_snapshot_holds(tmp_path: Path) -> None:
     snapshot = load_snapshot(spec.root)
     assert (report.ads, report.sids) == (63, snapshot.trie.num_leaves)
     assert report.rules == snapshot.rules.num_rules
-    assert list(report.step_seconds) == [
-        *("read ads", "arrange", "list rules", "measure coverage", "write")
-    ]
+    assert list(report.step_seconds) == [*("read ads", "arrange", "measure coverage", "write")]
     ends = {step: done == total for step, done, total in seen}
     assert ends == dict.fromkeys(report.step_seconds, True)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.invariants import check_invariants
-from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.verify import verify_snapshot
 from support.builds import silent, write_schema
 from support.strategies import examples
 
@@ -72,4 +71,4 @@ def check_damaged(
         assert "ads.parquet" in str(error) or "nothing to build" in str(error)
         assert len(str(error).splitlines()) == 1
     else:
-        check_invariants(load_snapshot(folder / "snapshots"))
+        verify_snapshot(folder / "snapshots", deep=True)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.eligible_nodes import eligible_nodes
 from grace.index.matchers.exact_lists import (
@@ -18,7 +19,6 @@ from grace.index.matchers.exact_lists import (
     postings_reference,
 )
 from grace.index.matchers.live_rules import changed_pairs
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import SetRules, TargetingRules

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema

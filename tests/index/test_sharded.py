@@ -1,7 +1,7 @@
 """A build in shards writes the bytes of a build as a whole, and refuses what that refuses."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,9 +14,8 @@ from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.shard import first_token_ranges
-from grace.index.invariants import check_invariants
-from grace.index.matchers.modes import MatcherMode, StaticKWay
-from grace.index.storage import load_snapshot, versions
+from grace.index.storage import versions
+from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
 from support.oracle import RawAd
 from support.strategies import Case, random_ads, random_case, random_schema
@@ -50,20 +49,17 @@ def nothing_left(root: Path) -> bool:
     return not list(root.glob(f"{SCRATCH}*")) and not list(root.glob(".writing*"))
 
 
-@pytest.mark.parametrize(("seed", "mode"), list(enumerate(MatcherMode)))
-def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int, mode: MatcherMode) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = random_case(rng, num_ads=int(rng.integers(63, 222)))
     ads = [case.ads[i] for i in rng.permutation(len(case.ads))]
     cut = len(ads) // 3
-    spec = replace(spec_of(tmp_path, case, (ads[:cut], ads[cut:])), mode=mode)
-    if mode is MatcherMode.STATIC:
-        widths = rng.integers(1, 9, len(case.vocab_sizes)).tolist()
-        spec = replace(spec, k_way=StaticKWay(tuple(widths)))
+    spec = spec_of(tmp_path, case, (ads[:cut], ads[cut:]))
     sharding = Sharding(int(rng.integers(1, 9)), run_rows=int(rng.integers(1, 111)))
     report = build_in_shards(in_shards(spec), sharding, silent)
     assert_same_version(report, build(spec, silent))
-    check_invariants(load_snapshot(report.path))
+    verify_snapshot(report.path, deep=True)
     assert nothing_left(report.path.parent)
 
 
@@ -74,12 +70,11 @@ def wide_case(seed: int, num_ads: int) -> Case:
     return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
 
 
-@pytest.mark.parametrize("mode", [MatcherMode.EXACT, MatcherMode.UNION])
 def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: MatcherMode
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = with_many_entities(wide_case(seed=3, num_ads=333))
-    spec = replace(spec_of(tmp_path, case, (case.ads,)), mode=mode)
+    spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
     monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
     monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)
@@ -195,21 +190,6 @@ def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> 
         build_in_shards(spec, Sharding(3), silent)
     assert versions(spec.root) == ()
     assert nothing_left(spec.root)
-
-
-def test_partitions_that_do_not_suit_are_refused_before_the_first_task(tmp_path: Path) -> None:
-    def no_task(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Any:
-        raise AssertionError(f"{function} was to run {len(tasks)} tasks")
-
-    case = wide_case(seed=1, num_ads=9)
-    spec = in_shards(spec_of(tmp_path, case, (case.ads,)))
-    with pytest.raises(InputError, match=r"--k 8,4: the SID length is 3"):
-        build_in_shards(
-            replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((8, 4))),
-            Sharding(2, run=no_task),
-            silent,
-        )
-    assert not spec.root.exists()
 
 
 def test_shards_need_a_positive_number(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from grace.configs.errors import InputError, SnapshotError
 from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
 from grace.index.builder.sharding.shard import build_shard
-from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.storage import versions
 from support.builds import build_spec, silent
 from support.strategies import Case, random_ads, random_schema
@@ -78,21 +77,6 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(spec: BuildS
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
         build_in_shards(spec, Sharding(3, run=damaging), silent)
     assert versions(spec.root) == ()
-
-
-def test_static_ids_that_do_not_fit_end_either_build_before_its_next_step(
-    spec: BuildSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each of the shards would fit."""
-    monkeypatch.setattr("grace.index.snapshot.MAX_ID", 4_999)
-    steps: list[str] = []
-    spec = replace(spec, mode=MatcherMode.STATIC, k_way=StaticKWay((9, 9, 9)))
-    for run in (build, lambda *asked: build_in_shards(asked[0], Sharding(9), asked[1])):
-        with pytest.raises(InputError, match="ids of static matchers, a snapshot holds at most"):
-            run(spec, lambda step, _done, _total: steps.append(step))
-    assert steps.count("build shards") > 2, "the first shard fits"
-    assert "merge shards" not in steps
-    assert "write" not in steps
 
 
 @pytest.mark.parametrize("threads", [0, 1025])

@@ -5,7 +5,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from grace.index.matchers.modes import DynamicKWay, MatcherMode
+from grace.configs.eligibility import DynamicKWay, MatcherMode
 from grace.index.summary import summarize
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.kernels import REFERENCE, Ops, load_ops, with_eligible
 from grace.kernels.eligibility.masks import has_bit
 from support.decode_cases import CPU, branching_case, decode_case

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels.decode.admit_children import (
     AdmitChildren,

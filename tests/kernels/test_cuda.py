@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.kernels import (
     REFERENCE,
     DecodeIndex,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
-from grace.index.matchers.modes import MatcherMode
 from grace.kernels import DecodeIndex
 from grace.kernels.decode.tensors import MOST_SETS_ON_GPU
 from grace.native.build import ROOT

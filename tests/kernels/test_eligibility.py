@@ -9,9 +9,9 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.live_rules import changed_pairs
-from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
 from grace.kernels.eligibility.attributes import attribute_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK

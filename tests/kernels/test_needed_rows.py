@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
-from grace.index.matchers.modes import MatcherMode
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.index.trie import ROOT
 from grace.kernels import NO_BLOCK, REFERENCE, Candidates, UserTensors, load_ops
 from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference

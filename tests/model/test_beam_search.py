@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.trie import NO_NODE

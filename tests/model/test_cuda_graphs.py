@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, AdmissionSlot, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import FeatureTensors, map_tensors

@@ -12,12 +12,11 @@ import numpy as np
 import pytest
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.definition.spec import DecoderSpec
-from support.builds import built
 from support.models import random_decoder
 from support.raw_catalogue import Kind, RawCatalogue, Scale
 from support.watched_search import CPU, Searcher, Tally
@@ -99,7 +98,7 @@ def assert_promises_kept(tally: Tally, mode: MatcherMode, catalogue: RawCatalogu
 def test_every_step_of_thousands_of_sids_keeps_the_promises(
     small: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
-    snapshot = built(small.build_spec(folder(small), mode))
+    snapshot = small.snapshot(folder(small), mode)
     tally = compare_all_users(searcher(small, snapshot), size=21)
     assert_promises_kept(tally, mode, small)
 
@@ -110,7 +109,7 @@ def test_every_step_of_a_million_sids_keeps_the_promises(
     large: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
     begin = perf_counter()
-    snapshot = built(large.build_spec(folder(large), mode))
+    snapshot = large.snapshot(folder(large), mode)
     built_at = perf_counter()
     tally = compare_all_users(searcher(large, snapshot, WIDE))
     seconds = f"built in {built_at - begin:.0f} s, searched in {perf_counter() - built_at:.0f} s"
@@ -127,7 +126,7 @@ def test_one_wrong_bit_of_a_mask_is_found(
 ) -> None:
     """The comparison finds what it looks for; tests/mutations has faults of the code itself."""
     catalogue = RawCatalogue.make(KINDS["both-scattered"], SMALL, 3)
-    snapshot = built(catalogue.build_spec(folder(catalogue), MatcherMode.EXACT))
+    snapshot = catalogue.snapshot(folder(catalogue), MatcherMode.EXACT)
     native = load_ops(CPU)
 
     def one_wrong_bit(users: UserTensors, index: DecodeIndex) -> Tensor:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
-from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
 from grace.model.definition.inputs import map_tensors

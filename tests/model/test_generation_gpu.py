@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated

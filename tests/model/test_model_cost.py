@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.index.matchers.modes import MatcherMode
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors

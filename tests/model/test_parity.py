@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.configs.options import T5Layout
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE

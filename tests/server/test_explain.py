@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.serving import LimitsConfig, UpdatesConfig
-from grace.index.matchers.modes import MatcherMode
 from grace.index.updates.live_ads import LiveView
 from grace.kernels import load_ops
 from grace.model.engine.feature_stage import FastStage

@@ -1,10 +1,8 @@
 """Snapshots of each format version, kept for ever: every later GRACE loads them and means the same.
 
-`golden/v1` is a root with version 7 (matchers `union`, one set, current), 8 (matchers `cd`, no
-sets), 9 (matchers `static`), 10 (matchers `dynamic`, both with the set), 11 (as 7, with two
-entities, to one of which no ad belongs) and 12 (matchers `exact`, with the set). What they hold is
-said here in plain Python. Never write them again: a change of the format is a new format version
-with another golden root.
+`golden/v2` is a root with version 7 (one set, current), 8 (no sets) and 9 (as 7, with two entities,
+to one of which no ad belongs). What they hold is said here in plain Python. Never write them again:
+a change of the format is a new format version with another golden root.
 """
 
 from dataclasses import replace
@@ -12,21 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from grace.index.matchers.modes import DynamicKWay, MatcherMode, StaticKWay
+from grace.configs.eligibility import CD
 from grace.index.snapshot import SnapshotFacts
-from grace.index.storage import (
-    current_version,
-    load_snapshot,
-    verify_snapshot,
-    versions,
-    write_snapshot,
-)
+from grace.index.storage import current_version, load_snapshot, versions, write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.verify import verify_snapshot
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
 
-GOLDEN = Path(__file__).parent / "golden" / "v1"
-VERSIONS = (7, 8, 9, 10, 11, 12)
+GOLDEN = Path(__file__).parent / "golden" / "v2"
+VERSIONS = (7, 8, 9)
 
 SCHEMA = TargetingSchema(
     attributes=(
@@ -36,8 +29,6 @@ SCHEMA = TargetingSchema(
     sets=(TargetSet("location", bloom_bits=64, bloom_hashes=2, max_request_values=64),),
     hash_seed=7,
 )
-STATIC = StaticKWay((3, 2, 2))
-DYNAMIC = DynamicKWay(fill_target_millionths=90_000, k_max=4)
 FACTS = SnapshotFacts(7, "2026-01-31T12:00:00Z", "golden-1", rejects=3, updates_watermark=63)
 
 ADS: dict[tuple[int, ...], dict[int, tuple[float, dict[str, Rule]]]] = {
@@ -79,17 +70,17 @@ def test_the_golden_root_is_whole() -> None:
 
 
 def test_its_facts_and_schema_are_read() -> None:
-    snapshot = load_snapshot(GOLDEN)
+    snapshot = load_snapshot(GOLDEN, eligibility=CD)
     assert snapshot.facts == FACTS
     assert snapshot.schema == SCHEMA
-    assert snapshot.mode is MatcherMode.UNION
     assert snapshot.trie.vocab_sizes == (3, 3, 5)
     assert snapshot.trie.level_counts == (1, 2, 3, 4)
     assert snapshot.set_values[0].strings == ("no/oslo", "pt/évora")
+    assert (snapshot.exact, snapshot.matchers) == (None, None)
 
 
 def test_its_entities_are_read() -> None:
-    campaigns, advertisers = load_snapshot(GOLDEN, 11).entities
+    campaigns, advertisers = load_snapshot(GOLDEN, 9).entities
     assert (campaigns.name, campaigns.ids.tolist()) == ("campaign", [12, 2**40])
     assert campaigns.of_ad.tolist() == [-1, 0, 1, -1, 0, 0]
     assert campaigns.ads.tolist() == [1, 4, 5, 2]
@@ -97,8 +88,8 @@ def test_its_entities_are_read() -> None:
     assert load_snapshot(GOLDEN, 7).entities == ()
 
 
-def test_its_exact_lists_are_read() -> None:
-    lists = load_snapshot(GOLDEN, 12).exact
+def test_its_exact_lists_follow() -> None:
+    lists = load_snapshot(GOLDEN, 7).exact
     assert lists is not None
     assert (lists.leaf_offsets.tolist(), lists.leaf_rules.tolist()) == (
         [0, 1, 2, 3, 5],
@@ -110,7 +101,6 @@ def test_its_exact_lists_are_read() -> None:
         [1, 1],
     )
     assert (location.exclude_offsets.tolist(), location.exclude_rules.tolist()) == ([0, 1, 1], [2])
-    assert load_snapshot(GOLDEN, 8).exact is None
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -126,19 +116,11 @@ def test_the_same_catalogue_is_still_written_as_the_same_bytes(
 
 
 def write_golden(root: Path, version: int) -> Path:
-    mode, k_way = {
-        7: (MatcherMode.UNION, None),
-        8: (MatcherMode.CD, None),
-        9: (MatcherMode.STATIC, STATIC),
-        10: (MatcherMode.DYNAMIC, DYNAMIC),
-        11: (MatcherMode.UNION, None),
-        12: (MatcherMode.EXACT, None),
-    }[version]
     schema, ads = SCHEMA, raw_ads()
     if version == 8:
         schema = replace(SCHEMA, sets=())
-    if version == 11:
+    if version == 9:
         schema = replace(SCHEMA, entities=("campaign", "advertiser"))
         ads = [replace(ad, entities=ENTITIES.get(ad.ad_id, {})) for ad in ads]
-    snapshot = plain_snapshot(schema, (3, 3, 5), ads, mode, k_way=k_way)
+    snapshot = plain_snapshot(schema, (3, 3, 5), ads)
     return write_snapshot(replace(snapshot, facts=replace(FACTS, version=version)), root)

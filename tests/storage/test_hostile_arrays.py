@@ -9,24 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.eligibility import Eligibility
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.eligible_nodes import eligible_nodes
-from grace.index.matchers.exact_lists import ExactLists
-from grace.index.matchers.modes import MatcherMode
+from grace.index.matchers.admission import admitted_entries
+from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
-from grace.index.storage import load_snapshot, verify_snapshot
-from grace.index.storage.layout import arrays_of, expected_arrays, snapshot_of
+from grace.index.storage import load_snapshot, write_snapshot
+from grace.index.storage.arrays import TABLE, arrays_of, check_arrays, snapshot_of
 from grace.index.storage.manifest import parse_manifest
-from grace.index.storage.structure import check_structure
 from grace.index.users.user_rows import UserEncoder
+from grace.index.verify import require_built, verify_snapshot
 from support.forgery import (
+    SCHEMA,
     forge_array,
     forge_bytes,
     forge_manifest,
     read_array_file,
     small_snapshot,
+    some,
 )
-from support.strategies import examples
+from support.oracle import RawAd
+from support.plain_builder import plain_snapshot
+from support.plain_checks import wrong_files
+from support.strategies import examples, random_case
 from support.wrong_snapshots import Array, corrupt
 
 FILES = sorted(arrays_of(small_snapshot()))
@@ -46,121 +51,83 @@ def set_bit(row: int, word: int, bit: int) -> Callable[[Array], None]:
     return change
 
 
-def clear_row(array: Array) -> None:
-    array[0] = 0
+def copy_row(one: int, other: int) -> Callable[[Array], None]:
+    def change(array: Array) -> None:
+        array[other] = array[one]
+
+    return change
 
 
-EXACT, UNION = MatcherMode.EXACT, MatcherMode.UNION
-STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
+def swap(one: int, other: int) -> Callable[[Array], None]:
+    def change(array: Array) -> None:
+        array[[one, other]] = array[[other, one]]
+
+    return change
+
+
+def flip(row: int, bit: int) -> Callable[[Array], None]:
+    def change(array: Array) -> None:
+        array[row, 0] ^= np.uint64(1 << bit)
+
+    return change
+
+
 # The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
-# In the k-way modes: static ids 3, 4 and 2 per entry; 13 dynamic bitmask ids.
-UNION_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("node_offsets", put(0, 1), "offset 0 is 1, expected 0"),
     ("node_offsets", put(2, -1), "offset 2 is -1, below the one before it, 2"),
     ("node_offsets", put(2, 99), "offset 3 is 6, below the one before it, 99"),
-    ("node_offsets", put(1, 0), "node 0 has no child: offsets 0 and 1 are both 0"),
-    ("node_offsets", put(-1, 13), "the last offset is 13, but there are 12 child entries"),
+    ("node_offsets", put(1, 0), "node 0 is empty: offsets 0 and 1 are both 0"),
+    ("node_offsets", put(-1, 13), "the last offset is 13, but csr_tokens has 12 entries"),
     ("node_offsets", put(1, 3), "offset 1 is 3, expected 2: there the children of level 0 end"),
-    ("csr_tokens", put(0, 4), "entry 0 is token 4, but level 1 has 4 tokens"),
-    ("csr_tokens", put(-1, 65535), "entry 11 is token 65535, but level 3 has 9 tokens"),
-    ("csr_tokens", put(1, 0), "entry 1 has token 0, not above the one before it, 0"),
-    ("ad_offsets", put(1, 0), "leaf 0 has no ad: offsets 0 and 1 are both 0"),
-    ("ad_offsets", put(-1, 2**62), f"the last offset is {2**62}, but there are 8 ad entries"),
-    ("ad_ids", put(0, -7), "ad 0 has id -7, expected none below 0"),
-    ("ad_ids", put(1, 7), "ad 1 has id 7, not above the one before it, 7 of the same SID"),
+    ("csr_tokens", put(0, 4), "entry 0 is token 4, but there are 4"),
+    ("csr_tokens", put(-1, 65535), "entry 11 is token 65535, but there are 9"),
+    ("csr_tokens", put(1, 0), "entry 1 is token 0, not above the one before it, 0"),
+    ("ad_offsets", put(1, 0), "leaf 0 is empty: offsets 0 and 1 are both 0"),
+    ("ad_offsets", put(-1, 2**62), f"the last offset is {2**62}, but ad_ids has 8 entries"),
+    ("ad_ids", put(0, -7), "entry 0 is id -7, expected none below 0"),
+    ("ad_ids", put(1, 7), "entry 1 is id 7, not above the one before it, 7"),
     ("ad_ids", put(2, 111), "entry 6 leads to ad id 111, not above the one before it, 111"),
-    ("ad_rule", put(3, 99), "ad 3 has rule 99, but there are 7 rules"),
-    ("ad_rule", put(3, -1), "ad 3 has rule -1, but there are 7 rules"),
-    ("ad_weight", put(2, np.nan), "ad 2 has weight nan, expected a finite number"),
-    ("ad_weight", put(2, -np.inf), "ad 2 has weight -inf, expected a finite number"),
-    ("ad_lookup", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
-    ("ad_lookup", put(7, -1), "entry 7 names ad -1, but there are 8 ads"),
+    ("ad_rule", put(3, 99), "entry 3 is rule 99, but there are 7"),
+    ("ad_rule", put(3, -1), "entry 3 is rule -1, but there are 7"),
+    ("ad_weight", put(2, np.nan), "entry 2 is nan, expected a finite number"),
+    ("ad_weight", put(2, -np.inf), "entry 2 is -inf, expected a finite number"),
+    ("ad_lookup", put(0, 8), "entry 0 is ad 8, but there are 8"),
+    ("ad_lookup", put(7, -1), "entry 7 is ad -1, but there are 8"),
     ("ad_lookup", put(1, 3), "entry 1 leads to ad id 5, not above the one before it, 5"),
-    ("rule_bitmask", put(0, 4), "rule 0 has bitmask 4, but there are 4 bitmasks"),
+    ("rule_bitmask", put(0, 4), "entry 0 is bitmask 4, but there are 4"),
     ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
-    ("rule_sets", put((2, 1), 3), "rule 2 has audience rule 3, but there are 3 audience rules"),
-    ("rule_sets", put((6, 0), -9), "rule 6 has location rule -9, but there are 4 location rules"),
-    ("bitmask_index", put(3, 0), "entry 3 has row 0, but level 2 has rows 1 to 3"),
-    ("bitmask_index", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to 0"),
-    ("bitmask_table", set_bit(5, 0, 63), "row 5 has a bit set beyond the 8 bits"),
-    ("bloom_index.location", put(11, 99), "entry 11 has row 99, but level 3 has rows 4 to 5"),
-    ("bloom_star.location", put(0, 2), "row 0 has flag 2, expected 0 or 1"),
-    ("bloom_star.location", put(4, 1), "row 4 has flag 1, but its Bloom row says 0"),
-    ("set_include_offsets.location", put(-1, 9), "the last offset is 9, but there are 3 value"),
-    ("set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3 values"),
-    ("set_include_values.location", put(0, 1), "entry 1 has value 1, not above"),
-    ("set_exclude_values.audience", put(0, -1), "entry 0 is value -1, but there are 3 values"),
+    ("rule_sets", put((2, 1), 3), "entry 5 is set rule 3, but there are 3"),
+    ("rule_sets", put((6, 0), -9), "entry 12 is set rule -9, but there are 4"),
+    ("set_include_offsets.location", put(-1, 9), "last offset is 9, but set_include_values has 3"),
+    ("set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3"),
+    ("set_include_values.location", put(0, 1), "entry 1 is value 1, not above"),
+    ("set_exclude_values.audience", put(0, -1), "entry 0 is value -1, but there are 3"),
     ("set_exclude_offsets.audience", put(1, 9), "offset 2 is 1, below the one before it, 9"),
     ("value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
     ("value_utf8.audience", put(3, 0x80), r"value 0 is b'caf\x80\xa9', expected UTF-8"),
     ("value_utf8.audience", put(0, 0x7A), r"value 1 is b'cyclists', not above the one before it"),
-    ("entity_ids.campaign", put(0, -1), "entity 0 has id -1, expected none below 0"),
-    ("entity_ids.campaign", put(1, 9), "entity 1 has id 9, not above the one before it, 9"),
-    ("entity_of_ad.campaign", put(3, 3), "ad 3 has entity 3, but there are 3 entities"),
-    ("entity_of_ad.campaign", put(3, -2), "ad 3 has entity -2, but there are 3 entities"),
+    ("entity_ids.campaign", put(0, -1), "entry 0 is id -1, expected none below 0"),
+    ("entity_ids.campaign", put(1, 9), "entry 1 is id 9, not above the one before it, 9"),
+    ("entity_of_ad.campaign", put(3, 3), "entry 3 is entity 3, but there are 3"),
+    ("entity_of_ad.campaign", put(3, -2), "entry 3 is entity -2, but there are 3"),
     ("entity_offsets.campaign", put(0, -1), "offset 0 is -1, expected 0"),
-    ("entity_offsets.campaign", put(1, 0), "entity 0 has no ad: offsets 0 and 1 are both 0"),
+    ("entity_offsets.campaign", put(1, 0), "entity 0 is empty: offsets 0 and 1 are both 0"),
     ("entity_offsets.campaign", put(1, 99), "offset 2 is 5, below the one before it, 99"),
-    ("entity_offsets.campaign", put(-1, 7), "the last offset is 7, but there are 6 ad entries"),
-    ("entity_ads.campaign", put(0, 8), "entry 0 names ad 8, but there are 8 ads"),
-    ("entity_ads.advertiser", put(0, -1), "entry 0 names ad -1, but there are 8 ads"),
-    ("entity_ads.campaign", put(1, 0), "entry 1 has ad 0, not above the one before it, 0"),
-]
-EXACT_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
-    ("leaf_rule_offsets", put(0, 1), "offset 0 is 1, expected 0"),
-    ("leaf_rule_offsets", put(1, 0), "leaf 0 has no rule: offsets 0 and 1 are both 0"),
-    ("leaf_rule_offsets", put(2, 99), "offset 3 is 4, below the one before it, 99"),
-    ("leaf_rule_offsets", put(-1, 8), "the last offset is 8, but there are 7 rule entries"),
-    ("leaf_rules", put(0, -1), "entry 0 is rule -1, but there are 7 rules"),
-    ("leaf_rules", put(6, 7), "entry 6 is rule 7, but there are 7 rules"),
-    ("leaf_rules", put(1, 0), "entry 1 has rule 0, not above the one before it, 0"),
-    ("leaf_rules", put(6, 1), "leaf 5 lacks rule 6 of its ad "),
-    ("include_posting_offsets.location", put(0, -1), "offset 0 is -1, expected 0"),
-    ("include_posting_offsets.location", put(1, 2**40), "below the one before it, 1099511627776"),
-    ("include_posting_offsets.audience", put(-1, 9), "the last offset is 9, but there are 3 set"),
-    ("include_postings.location", put(0, 4), "entry 0 is set rule 4, but there are 4 set rules"),
-    ("include_postings.location", put(2, 0), "entry 2 has set rule 0, not above the one before"),
-    ("exclude_posting_offsets.audience", put(-1, 0), "is 0, below the one before it, 1"),
-    ("exclude_postings.audience", put(0, -1), "entry 0 is set rule -1, but there are 3 set rules"),
-]
-STATIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
-    ("bitmask_index", put(5, 3), "entry 5 has row 3, but level 1 has rows 0 to 2"),
-    ("bitmask_index", put(6, 0), "entry 6 has row 0, but level 2 has rows 3 to 6"),
-    ("bitmask_index", put(33, 99), "entry 33 has row 99, but level 3 has rows 7 to 10"),
-    ("bloom_index.location", put(0, -1), "entry 0 has row -1, but level 1 has rows 0 to"),
-    ("bloom_star.location", put(2, 1), "row 2 has flag 1, but its Bloom row says 0"),
-]
-DYNAMIC_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
-    ("bitmask_index", put(3, 1), "entry 3 has row 1, but level 2 has rows 2 to 4"),
-    ("bitmask_index", put(12, 2**31 - 1), "has row 2147483647, but level 3 has rows"),
-    ("bitmask_offsets", put(0, 1), "offset 0 is 1, expected 0"),
-    ("bitmask_offsets", put(1, 0), "entry 0 has no partition: offsets 0 and 1 are both"),
-    ("bitmask_offsets", put(4, 99), "offset 5 is 6, below the one before it, 99"),
-    ("bitmask_offsets", put(4, -1), "offset 4 is -1, below the one before it, 4"),
-    ("bitmask_offsets", put(-1, 14), "last offset is 14, but there are 13 partition"),
-    ("bloom_offsets.audience", put(3, 2), "entry 2 has no partition: offsets 2 and 3"),
-]
-FAULTS = [
-    *((EXACT, *fault) for fault in EXACT_FAULTS),
-    *((UNION, *fault) for fault in UNION_FAULTS),
-    *((STATIC, *fault) for fault in STATIC_FAULTS),
-    *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),
+    ("entity_offsets.campaign", put(-1, 7), "the last offset is 7, but entity_ads has 6 entries"),
+    ("entity_ads.campaign", put(0, 8), "entry 0 is ad 8, but there are 8"),
+    ("entity_ads.advertiser", put(0, -1), "entry 0 is ad -1, but there are 8"),
+    ("entity_ads.campaign", put(1, 0), "entry 1 is ad 0, not above the one before it, 0"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("mode", "name", "change", "fault"),
-    FAULTS,
-    ids=[f"{mode.value}-{name}-{fault}" for mode, name, _, fault in FAULTS],
+    ("name", "change", "fault"), FAULTS, ids=[f"{name}-{fault}" for name, _, fault in FAULTS]
 )
 def test_a_wrong_number_is_named_with_its_file_and_place(
-    mode: MatcherMode,
-    name: str,
-    change: Callable[[Array], None],
-    fault: str,
-    version_of: Callable[[MatcherMode], Path],
+    name: str, change: Callable[[Array], None], fault: str, version: Path
 ) -> None:
-    version, file = version_of(mode), f"{name}.npy"
+    file = f"{name}.npy"
     array = read_array_file(version, file)
     change(array)
     forge_array(version, file, array)
@@ -172,27 +139,77 @@ def test_a_wrong_number_is_named_with_its_file_and_place(
         assert fault in caught.value.fault
 
 
-def test_more_partitions_than_the_manifest_allows_are_refused(
-    version_of: Callable[[MatcherMode], Path],
-) -> None:
-    version = version_of(DYNAMIC)
-    forge_manifest(version, lambda fields: fields["matchers"]["dynamic"].update(k_max=1))
-    with pytest.raises(SnapshotError, match="entry 0 has 2 partitions, expected 1 at most"):
-        load_snapshot(version)
+def test_every_row_of_the_table_has_a_wrong_number_here() -> None:
+    kinds = {name.partition(".")[0] for name, _, _ in FAULTS}
+    alike = {"set_include_offsets": "set_exclude_offsets"}
+    stems = {row.name.partition(".")[0] for row in TABLE}
+    assert {alike.get(each, each) for each in stems} == {alike.get(each, each) for each in kinds}
 
 
-@pytest.mark.parametrize("mode", [STATIC, DYNAMIC], ids=lambda mode: mode.value)
-@pytest.mark.parametrize("file", ["bitmask_index.npy", "bloom_index.location.npy"])
-def test_ids_too_many_or_too_few_are_refused(
-    mode: MatcherMode, file: str, version_of: Callable[[MatcherMode], Path]
+# What a load accepts, and no build writes. Bitmasks: NO, PT, all; location rules: {a, b}, -{c},
+# none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
+BUILT = (
+    RawAd(
+        1,
+        (0, 0),
+        rules={"country": (some("NO"), None), "location": (some("a", "b"), None)},
+        entities={"campaign": 63},
+    ),
+    RawAd(
+        2,
+        (0, 1),
+        rules={"country": (some("PT"), None), "location": (None, some("c"))},
+        entities={"campaign": 7},
+    ),
+    RawAd(3, (0, 1), rules={"audience": (some("x"), some("y"))}),
+    RawAd(4, (1, 0), rules={"country": (some("NO"), None)}, entities={"campaign": 63}),
+    RawAd(5, (1, 1)),
+)
+DEEP_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
+    ("ad_rule", put(0, 1), "ad_rule.npy: entry 0 is 1, but built again 0"),
+    ("ad_rule", put(1, 3), "ad_rule.npy: entry 1 is 3, but built again 1"),
+    ("ad_rule", put(4, 0), "rule_bitmask.npy: has shape [5], but built again [4]"),
+    ("rule_bitmask", put(4, 0), "ad_rule.npy: entry 4 is 4, but built again 3"),
+    ("rule_bitmask", swap(0, 1), "rule_bitmask.npy: entry 0 is 1, but built again 0"),
+    ("rule_bitmask_table", copy_row(0, 1), "rule_bitmask.npy: entry 1 is 1, but built again 0"),
+    ("rule_bitmask_table", flip(0, 0), "no build keeps rule 0: country: the include list is empty"),
+    ("rule_bitmask_table", flip(2, 0), "rule_bitmask_table.npy: entry 2 is 254, but built again"),
+    ("rule_sets", put((0, 0), 1), "rule_sets.npy: entry 0 is 1, but built again 0"),
+    ("set_include_offsets.location", put(1, 0), "ad_rule.npy: entry 3 is 3, but built again 0"),
+    ("set_exclude_values.audience", put(0, 0), "no build keeps rule 2: audience_exclude: the"),
+    ("set_exclude_values.location", put(0, 0), "value_offsets.location.npy: has shape [4], but"),
+    ("value_utf8.location", put(0, ord("*")), "value_utf8.location.npy: value 0 is the reserved"),
+    ("entity_of_ad.campaign", put(0, 0), "entity_offsets.campaign.npy: entry 1 is 1, but built"),
+    ("entity_of_ad.campaign", put(2, 0), "entity_offsets.campaign.npy: entry 1 is 1, but built"),
+    ("entity_ads.campaign", put(1, 1), "entity_ads.campaign.npy: entry 1 is 1, but built again 0"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "fault"),
+    DEEP_FAULTS,
+    ids=[f"{name}-{fault}" for name, _, fault in DEEP_FAULTS],
+)
+def test_what_no_build_writes_is_named_with_deep_alone(
+    name: str, change: Callable[[Array], None], fault: str, tmp_path: Path
 ) -> None:
-    version = version_of(mode)
-    array = read_array_file(version, file)
-    for changed in (array[:-1], np.append(array, array[-1:]), array[:0]):
-        forge_array(version, file, changed)
-        expected = "shape must be" if mode is STATIC else "the last offset is"
-        with pytest.raises(SnapshotError, match=expected):
-            load_snapshot(version)
+    version = write_snapshot(plain_snapshot(SCHEMA, (2, 3), BUILT), tmp_path)
+    verify_snapshot(version, deep=True)
+    array = read_array_file(version, f"{name}.npy")
+    change(array)
+    forge_array(version, f"{name}.npy", array)
+    verify_snapshot(version)
+    with pytest.raises(SnapshotError) as caught:
+        verify_snapshot(version, deep=True)
+    assert fault in str(caught.value)
+
+
+def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(np.random.default_rng(5), 111)
+    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
+    for block in (1, 2, 7):
+        monkeypatch.setattr("grace.index.verify.BLOCK_RULES", block)
+        require_built(snapshot, threads=2)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -298,40 +315,32 @@ def use(snapshot: Snapshot) -> None:
         for place in range(len(entities)):
             first, last = entities.offsets[place : place + 2]
             assert len(ads.ad_ids[entities.ads[first:last]]) > 0
-    if snapshot.exact is not None:
-        use_lists(snapshot, snapshot.exact)
-        return
-    assert snapshot.matchers is not None
-    for rows in (snapshot.matchers.bitmask, *(bloom.rows for bloom in snapshot.matchers.blooms)):
-        rows.table[rows.index]
-        for entry in range(trie.num_entries):
-            begin, end = rows.id_offsets(trie, entry, entry + 1)
-            assert 0 <= begin < end <= len(rows.index)
+    for text in ("exact", "union", "dynamic", "static:3,4,2"):
+        derived = derive(snapshot, Eligibility.of(text), 1)
+        users = UserEncoder(snapshot.schema, snapshot.set_values).encode(USERS)
+        for request in range(len(USERS)):
+            assert len(admitted_entries(derived, users, request)) == trie.num_entries
 
 
-def use_lists(snapshot: Snapshot, lists: ExactLists) -> None:
-    users = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
-    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(users)
-    for request in range(2):
-        assert len(eligible_nodes(snapshot, lists, rows, request)) == snapshot.trie.num_nodes
+USERS = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
 
 
-@pytest.mark.parametrize("mode", [EXACT, UNION, STATIC, DYNAMIC], ids=lambda mode: mode.value)
 @given(data=st.data())
-@examples(20)
-def test_corrupt_arrays_are_refused_or_safe_to_use(
-    intact_of: dict[MatcherMode, Path], mode: MatcherMode, data: st.DataObject
+@examples(150)
+def test_the_checks_accept_exactly_what_the_plain_definition_accepts(
+    intact: Path, data: st.DataObject
 ) -> None:
-    """The steps of a load after the digests."""
-    manifest = parse_manifest((intact_of[mode] / "MANIFEST.json").read_bytes())
-    arrays = {file: read_array_file(intact_of[mode], file) for file in expected_arrays(manifest)}
-    files = sorted(arrays)
-    for file in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)):
+    """What they accept is safe to use. The steps are those of a load after the digests."""
+    manifest = parse_manifest((intact / "MANIFEST.json").read_bytes())
+    arrays = {file: read_array_file(intact, file) for file in FILES}
+    assert wrong_files(manifest, arrays) == set()
+    for file in data.draw(st.lists(st.sampled_from(FILES), min_size=1, max_size=2, unique=True)):
         arrays[file] = corrupt(arrays[file], data)
-    snapshot = snapshot_of(manifest, arrays)
+    wrong = wrong_files(manifest, arrays)
     try:
-        check_structure(snapshot, threads=1)
+        check_arrays(manifest, arrays, threads=1)
     except SnapshotError as error:
-        assert error.file in files
+        assert error.file in wrong
     else:
-        use(snapshot)
+        assert wrong == set()
+        use(snapshot_of(manifest, arrays))

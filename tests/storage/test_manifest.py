@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import MOST_OF_A_FAULT, SnapshotError
-from grace.index.matchers.modes import MatcherMode
 from grace.index.storage import load_snapshot
 from grace.index.storage.manifest import parse_manifest, render_manifest
 from support.forgery import (
@@ -32,11 +31,8 @@ def assert_manifest_refused(version: Path, fault: str) -> None:
     assert "\n" not in caught.value.fault
 
 
-@pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
-def test_what_is_rendered_is_what_is_parsed(
-    mode: MatcherMode, intact_of: dict[MatcherMode, Path]
-) -> None:
-    content = (intact_of[mode] / "MANIFEST.json").read_bytes()
+def test_what_is_rendered_is_what_is_parsed(intact: Path) -> None:
+    content = (intact / "MANIFEST.json").read_bytes()
     assert render_manifest(parse_manifest(content)) == content
     assert content.endswith(b"}\n")
 
@@ -58,13 +54,12 @@ def drop(name: str) -> Change:
     return lambda fields: fields.pop(name)
 
 
-EXACT, UNION = MatcherMode.EXACT, MatcherMode.UNION
-STATIC, DYNAMIC = MatcherMode.STATIC, MatcherMode.DYNAMIC
 GONE = object()
-UNION_FAULTS: list[tuple[str, object, str]] = [
+FAULTS: list[tuple[str, object, str]] = [
     ("format", "zip", "format must be 'grace-snapshot', got 'zip'"),
     ("format", GONE, "format must be 'grace-snapshot', got None"),
-    ("format_version", 2, "written by a newer GRACE (format 2, this one reads 1): upgrade"),
+    ("format_version", 3, "written by a newer GRACE (format 3, this one reads 2): upgrade"),
+    ("format_version", 1, "written by an older GRACE (format 1, this one reads 2): build it again"),
     ("format_version", 10**400, "written by a newer GRACE (format 1000"),
     ("format_version", 0, "format_version: expected a positive integer, got 0"),
     ("format_version", True, "format_version: expected a positive integer, got True"),
@@ -93,15 +88,7 @@ UNION_FAULTS: list[tuple[str, object, str]] = [
     ("vocab_sizes.1", 1, "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
     ("schema.sets.0.bloom_bits", 63, "sets.location.bloom_bits: must be a power of two"),
     ("schema.hash_seed", -1, "hash_seed: must be 0 to 2^64 - 1, got -1"),
-    ("matchers.mode", "tree", "matchers.mode 'tree' is not one that this GRACE reads"),
-    ("matchers.mode", "cd", "matchers.bloom_level_rows: expected the sets [], got"),
-    ("matchers.mode", "static", "matchers.static: missing in mode static"),
-    ("matchers.mode", "dynamic", "matchers.dynamic: missing in mode dynamic"),
-    ("matchers.static", {"widths": [1, 1, 1]}, "matchers.static: not a key of mode union"),
-    ("matchers.bitmask_level_rows", [1], "bitmask_level_rows: expected 3 numbers, got 1"),
-    ("matchers.bitmask_level_rows.0", 3, "bitmask_level_rows[0]: must be 1 to 2, got 3"),
-    ("matchers.bloom_level_rows", {}, "matchers.bloom_level_rows: expected the sets"),
-    ("matchers.bloom_level_rows.location.2", 0, "location[2]: must be 1 to 6, got 0"),
+    ("matchers", {}, "unknown key 'matchers'; known: "),
     ("counts.nodes_per_level", [1], "counts.nodes_per_level: expected 4 numbers, got 1"),
     ("counts.nodes_per_level.0", 2, "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
     ("counts.nodes_per_level.1", 5, "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
@@ -139,57 +126,15 @@ UNION_FAULTS: list[tuple[str, object, str]] = [
     ("files.0.xxh3_128", "X" * 32, "files[0].xxh3_128: expected 32 hexadecimal digits"),
     ("files.0.mode", 1, "files[0]: unknown key 'mode'"),
     ("comment", "hi", "unknown key 'comment'; known: "),
-    *(
-        (name, GONE, f"missing key '{name}'")
-        for name in ("schema", "matchers", "counts", "rejects")
-    ),
+    *((name, GONE, f"missing key '{name}'") for name in ("schema", "counts", "rejects")),
     *((name, GONE, f"missing key '{name}'") for name in ("files", "sid_space", "version")),
 ]
-STATIC_FAULTS: list[tuple[str, object, str]] = [
-    ("matchers.static.widths", [3, 4], "widths: expected 3 numbers, got"),
-    ("matchers.static.widths.1", 0, "widths[1]: must be 1 to 1024, got 0"),
-    ("matchers.static.widths.1", 1025, "widths[1]: must be 1 to 1024"),
-    ("matchers.static.k", 3, "matchers.static: unknown key 'k'"),
-    ("matchers.static", {}, "matchers.static: missing key 'widths'"),
-    ("matchers.mode", "union", "static: not a key of mode union"),
-    ("matchers.bitmask_level_rows.0", 7, "must be 1 to 6, got 7"),
-    ("matchers.bitmask_level_rows", [1], "expected 3 numbers, got 1"),
-]
-EXACT_FAULTS: list[tuple[str, object, str]] = [
-    ("matchers.bitmask_level_rows", [1, 1, 1], "expected 0 numbers, got 3"),
-    ("matchers.bloom_level_rows", {"location": []}, "expected the sets [], got ['location']"),
-    ("matchers.static", {"widths": [1, 1, 1]}, "matchers.static: not a key of mode exact"),
-]
-DYNAMIC_FAULTS: list[tuple[str, object, str]] = [
-    ("matchers.dynamic.k_max", 6, "k_max: must be a power of two"),
-    ("matchers.dynamic.k_max", 0, "k_max: must be a power of two"),
-    (
-        "matchers.dynamic.fill_target_millionths",
-        -1,
-        "fill_target_millionths: must be 0 to 1000000, got -1",
-    ),
-    ("matchers.mode", "static", "matchers.static: missing in mode"),
-    ("matchers.bitmask_level_rows.0", 17, "must be 1 to 16, got 17"),
-]
-FAULTS = [
-    *((EXACT, *fault) for fault in EXACT_FAULTS),
-    *((UNION, *fault) for fault in UNION_FAULTS),
-    *((STATIC, *fault) for fault in STATIC_FAULTS),
-    *((DYNAMIC, *fault) for fault in DYNAMIC_FAULTS),
-]
 
 
-@pytest.mark.parametrize(
-    ("mode", "path", "value", "fault"), FAULTS, ids=[f"{mode.value}-{f}" for mode, *_, f in FAULTS]
-)
+@pytest.mark.parametrize(("path", "value", "fault"), FAULTS, ids=[fault for *_, fault in FAULTS])
 def test_a_wrong_field_is_named_with_its_value(
-    mode: MatcherMode,
-    path: str,
-    value: object,
-    fault: str,
-    version_of: Callable[[MatcherMode], Path],
+    path: str, value: object, fault: str, version: Path
 ) -> None:
-    version = version_of(mode)
     forge_manifest(version, drop(path) if value is GONE else put(path, value))
     assert_manifest_refused(version, fault)
 
@@ -198,7 +143,6 @@ LONG = "long" * 25_000
 LONG_TEXTS: list[Change] = [
     put("format", LONG),
     put("created_at", LONG),
-    put("matchers.mode", LONG),
     put(LONG, 1),
     put(f"schema.{LONG}", 1),
     put(f"counts.set_rules.{LONG}", "x"),
@@ -229,22 +173,6 @@ def test_a_fault_is_one_line_whatever_a_name_holds(version: Path) -> None:
         load_snapshot(version)
     assert str(caught.value).isprintable()
     assert "a\\n\\x1b[31mok" in caught.value.fault
-
-
-def test_more_rows_than_ids_can_number_are_refused(
-    version_of: Callable[[MatcherMode], Path],
-) -> None:
-    version = version_of(STATIC)
-
-    def change(fields: Fields) -> None:
-        fields["vocab_sizes"] = [65536] * 3
-        fields["counts"]["nodes_per_level"] = [1, 65536, 10**7, 10**7]
-        fields["counts"]["ads"] = 10**7
-        fields["matchers"]["static"]["widths"] = [1, 200, 200]
-        fields["matchers"]["bitmask_level_rows"] = [1, 2 * 10**9, 2 * 10**9]
-
-    forge_manifest(version, change)
-    assert_manifest_refused(version, "sum of matchers.bitmask_level_rows: must be 0 to 2147483647")
 
 
 def test_a_file_that_is_not_listed_is_named(version: Path) -> None:
@@ -308,8 +236,8 @@ def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
 
 
 def test_a_newer_format_is_reported_whatever_else_it_changes(version: Path) -> None:
-    write_fields(version, {"format": "grace-snapshot", "format_version": 3, "shards": []})
-    assert_manifest_refused(version, "written by a newer GRACE (format 3, this one reads 1)")
+    write_fields(version, {"format": "grace-snapshot", "format_version": 4, "shards": []})
+    assert_manifest_refused(version, "written by a newer GRACE (format 4, this one reads 2)")
 
 
 json_values = st.recursive(
@@ -336,11 +264,11 @@ def places(value: Any, path: str = "") -> list[str]:
 @given(data=st.data())
 @examples(70)
 def test_any_value_at_any_place_is_refused_in_words_or_true(
-    intact_of: dict[MatcherMode, Path],
+    intact: Path,
     data: st.DataObject,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    fields = read_fields(intact_of[UNION])
+    fields = read_fields(intact)
     put(data.draw(st.sampled_from(places(fields))), data.draw(json_values))(fields)
     folder = tmp_path_factory.getbasetemp()
     write_fields(folder, fields)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from support import hard_inputs

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE, SidTrie

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import ServingConfig
 from grace.index.matchers.admission import admitted_entries
-from grace.index.matchers.modes import MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
@@ -97,12 +97,12 @@ class Scene:
         rng = np.random.default_rng(seed)
         ads = [_less_selective(rng, ad) for ad in random_ads(rng, SCHEMA, VOCAB_SIZES, 333)]
         case = Case(SCHEMA, VOCAB_SIZES, tuple(ads), tuple(random_users(rng, SCHEMA, users)))
-        k_way = StaticKWay((4, 3, 2)) if mode is MatcherMode.STATIC else None
-        spec = build_spec(folder, case, mode=mode, k_way=k_way)
+        spec = build_spec(folder, case)
         built(spec)
         checkpoint = folder / "checkpoint"
         write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
         settings: dict[str, Any] = {"precision": "fp32", "memo_bytes": 1 << 22}
+        settings["eligibility"] = "static:4,3,2" if mode is MatcherMode.STATIC else mode.value
         pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)
         stopped = {
             "ad": {ad.ad_id for ad in ads[::17]},

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.storage import write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -65,9 +65,9 @@ ENTITIES: dict[int, dict[str, int]] = {
 ADS = tuple(RawAd(*ad, ENTITIES[ad[0]]) for ad in RULES)
 
 
-def small_snapshot(version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> Snapshot:
+def small_snapshot(version: int = 1) -> Snapshot:
     """Every array has several entries, every level several nodes."""
-    return plain_snapshot(SCHEMA, VOCAB_SIZES, ADS, mode, version)
+    return plain_snapshot(SCHEMA, VOCAB_SIZES, ADS, MatcherMode.CD, version)
 
 
 def tiny_snapshot(version: int = 1) -> Snapshot:
@@ -77,8 +77,8 @@ def tiny_snapshot(version: int = 1) -> Snapshot:
     return plain_snapshot(schema, (2, 2), ads, MatcherMode.CD, version)
 
 
-def make_version(root: Path, version: int = 1, mode: MatcherMode = MatcherMode.UNION) -> Path:
-    return write_snapshot(small_snapshot(version, mode), root)
+def make_version(root: Path, version: int = 1) -> Path:
+    return write_snapshot(small_snapshot(version), root)
 
 
 def read_fields(version: Path) -> Fields:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.model.checkpoints.init import random_model

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from grace.index.matchers.modes import DynamicKWay, KWay, StaticKWay
+from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.kernels import Candidates
 from grace.kernels.decode.select_beams import Choice

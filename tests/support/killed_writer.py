@@ -18,10 +18,10 @@ from grace.index.storage import (
     current_version,
     next_version,
     publish,
-    verify_snapshot,
     versions,
     write_snapshot,
 )
+from grace.index.verify import verify_snapshot
 from support.forgery import tiny_snapshot
 from support.killed import deaths_of
 

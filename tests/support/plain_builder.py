@@ -9,16 +9,15 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.entities import Entities
-from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.exact_lists import exact_lists_reference
-from grace.index.matchers.modes import (
-    MATCHERLESS_MODES,
+from grace.configs.eligibility import (
     DynamicKWay,
     KWay,
     MatcherMode,
     StaticKWay,
 )
+from grace.index.entities import Entities
+from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
+from grace.index.matchers.exact_lists import exact_lists_reference
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -64,7 +63,7 @@ def plain_snapshot(
         trie=_trie(levels, tuple(vocab_sizes)),
         mode=mode,
         matchers=None
-        if mode in MATCHERLESS_MODES
+        if mode in (MatcherMode.EXACT, MatcherMode.CD)
         else _matchers(schema, levels, ordered, k_way or plain_k_way(mode, len(vocab_sizes))),
         ads=sid_to_ads,
         rules=rules,

@@ -4,7 +4,7 @@ from fractions import Fraction
 from functools import reduce
 from operator import or_
 
-from grace.index.matchers.modes import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
+from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
 from grace.index.entities import group_ads
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema, is_name
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS

@@ -14,11 +14,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from grace.index.builder import BuildSpec
-from grace.index.matchers.modes import MatcherMode, StaticKWay
+from grace.configs.eligibility import Eligibility, MatcherMode
+from grace.index.builder import BuildSpec, build
+from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserAttributes
-from support.builds import write_schema
+from support.builds import silent, write_schema
 from support.oracle import NO_RULE, RawAd, Rule, eligible
 from support.plain_builder import PLAIN_SID_SPACE
 from support.strategies import random_ads, random_schema, random_users, set_values
@@ -114,22 +116,23 @@ class RawCatalogue:
         gone = rng.choice(prefixes, len(prefixes) // 20, replace=False)
         return np.isin(depth_2, gone) | (rng.random(len(self.sid)) < 0.05)
 
-    def build_spec(self, folder: Path, mode: MatcherMode) -> BuildSpec:
-        """Write the table once, in no order; return a build of it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        ads = folder / "ads.parquet"
-        if not ads.exists():
+    def snapshot(self, folder: Path, mode: MatcherMode) -> Snapshot:
+        """Write the table in no order and build it, once; return the snapshot in a mode."""
+        root = folder / "snapshots"
+        if not root.exists():
+            ads = folder / "ads.parquet"
             pq.write_table(self._table(), ads)
-        return BuildSpec(
-            ads=(ads,),
-            targeting=write_schema(folder / "targeting.yaml", self.schema),
-            root=folder / mode.value,
-            mode=mode,
-            k_way=StaticKWay((61, 31, 1)) if mode is MatcherMode.STATIC else None,
-            sid_space=PLAIN_SID_SPACE,
-            vocab_sizes=self.vocab_sizes,
-            threads=2,
-        )
+            spec = BuildSpec(
+                ads=(ads,),
+                targeting=write_schema(folder / "targeting.yaml", self.schema),
+                root=root,
+                sid_space=PLAIN_SID_SPACE,
+                vocab_sizes=self.vocab_sizes,
+                threads=2,
+            )
+            build(spec, silent)
+        text = "static:61,31,1" if mode is MatcherMode.STATIC else mode.value
+        return load_snapshot(root, eligibility=Eligibility.of(text))
 
     def _table(self) -> pa.Table:
         order = np.random.default_rng(1).permutation(len(self.sid))

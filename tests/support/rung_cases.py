@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from grace.bench.rungs.attention import DenseCache
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from grace.index.matchers.modes import KWay
+from grace.configs.eligibility import KWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes
 from support.oracle import RawAd, Rule

@@ -1,8 +1,7 @@
-"""The paper's catalogue in any size: its snapshots by matcher mode, its users, and their requests.
+"""The paper's catalogue in any size: its snapshot in any mode, its users, and their requests.
 
 Its arrays are made when a snapshot needs them, and once for every mode. Commands that share a
-folder (`--cache`) build the snapshots in modes `union` and `exact` once: 30 million SIDs take a
-minute.
+folder (`--cache`) build the snapshot once: 30 million SIDs take a minute.
 """
 
 from collections.abc import Iterable
@@ -13,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
+from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.population import make_users
-from grace.catalogues.paper.snapshots import arranged_ads, decode_snapshot, snapshot_of
+from grace.catalogues.paper.snapshots import decode_snapshot, paper_snapshot
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperKnobs, PaperSpec
+from grace.configs.eligibility import CD, Eligibility, MatcherMode
 from grace.configs.machine import available_cores
-from grace.index.builder.arrange import Arranged
-from grace.index.matchers.modes import MatcherMode, StaticKWay
+from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, versions, write_snapshot
 from grace.index.users.user_rows import UserAttributes, UserEncoder
@@ -35,9 +34,6 @@ from grace.model.definition.spec import (
 from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
 SEED = 1
-SERVED_MODES = (MatcherMode.UNION, MatcherMode.EXACT)
-"""The modes that are written to files, and kept in the cache."""
-
 IDS_PER_BAG = 20
 MAX_ADS = 500
 FIRST_VERSION = 1
@@ -53,28 +49,30 @@ class Catalogue:
         self._cache = cache
 
     def snapshot(self, mode: MatcherMode) -> Snapshot:
-        if self._cache is None or mode not in SERVED_MODES:
-            return self._built(mode)
-        return load_snapshot(self.written(self._cache, mode))
+        """Return the snapshot in a mode; `static` and `dynamic` have the paper's partitions."""
+        eligibility = Eligibility.of(mode)
+        if self._cache is not None:
+            return load_snapshot(self.written(self._cache), eligibility=eligibility)
+        return derive(self._made, eligibility, available_cores())
 
     def snapshot_to_decode(self) -> Snapshot:
         """Mode `union`, without ads unless it is cached: half the work for the largest sizes."""
-        if self._cache is not None and self._root(self._cache, MatcherMode.UNION).exists():
+        if self._cache is not None and self._root(self._cache).exists():
             return self.snapshot(MatcherMode.UNION)
         threads = available_cores()
         return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
-    def written(self, folder: Path, mode: MatcherMode, last: int = FIRST_VERSION) -> Path:
-        """Return the root of a mode, in the cache if there is one, or else in `folder`.
+    def written(self, folder: Path, last: int = FIRST_VERSION) -> Path:
+        """Return the snapshots' root, in the cache if there is one, or else in `folder`.
 
         It has the versions 1 to `last`, which differ only in their number. The first is current.
         """
-        root = self._root(self._cache or folder, mode)
+        root = self._root(self._cache or folder)
         root.mkdir(parents=True, exist_ok=True)
         missing = sorted({*range(FIRST_VERSION, last + 1)} - {*versions(root)})
         if missing:
             is_new = missing[0] == FIRST_VERSION
-            snapshot = self._built(mode) if is_new else load_snapshot(root)
+            snapshot = self._made if is_new else load_snapshot(root, eligibility=CD)
             for version in missing:
                 facts = replace(snapshot.facts, version=version)
                 write_snapshot(replace(snapshot, facts=facts), root)
@@ -95,18 +93,13 @@ class Catalogue:
             for begin in range(0, batches * batch, batch)
         ]
 
-    def _root(self, folder: Path, mode: MatcherMode) -> Path:
-        return folder / f"{self.spec.sid_space}-{mode}"
-
-    def _built(self, mode: MatcherMode) -> Snapshot:
-        paper, arranged = self._made
-        k_way = StaticKWay((64, 64, 32, 8)) if mode is MatcherMode.STATIC else None  # the paper's
-        return snapshot_of(paper, arranged, mode, available_cores(), k_way)
+    def _root(self, folder: Path) -> Path:
+        return folder / self.spec.sid_space
 
     @cached_property
-    def _made(self) -> tuple[PaperCatalogue, Arranged]:
-        paper = make_paper_catalogue(self.spec, available_cores())
-        return paper, arranged_ads(paper, available_cores())
+    def _made(self) -> Snapshot:
+        threads = available_cores()
+        return paper_snapshot(make_paper_catalogue(self.spec, threads), threads)
 
 
 def catalogue_spec(sids: int) -> PaperSpec:

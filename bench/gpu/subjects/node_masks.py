@@ -19,8 +19,8 @@ from grace.bench.result_file import Row
 from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.population import MAX_LOCATIONS
 from grace.catalogues.paper.snapshots import decode_snapshot
+from grace.configs.eligibility import MatcherMode
 from grace.configs.machine import available_cores
-from grace.index.matchers.modes import MatcherMode
 from grace.kernels import REFERENCE, DecodeIndex, QueryTensors, UserTensors
 from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
 

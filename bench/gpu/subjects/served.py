@@ -13,7 +13,7 @@ import torch
 import yaml
 from google.protobuf.json_format import MessageToJson
 
-from grace.bench.gpu.subjects.catalogue import full_requests
+from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_in_a_process
@@ -23,7 +23,7 @@ from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.client import Tls
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
@@ -51,10 +51,8 @@ _FILES_BYTES = 16 << 30
 
 
 class ServedFiles(NamedTuple):
-    """`snapshots` are the roots by mode."""
-
     folder: Path
-    snapshots: Mapping[MatcherMode, Path]
+    snapshots: Path
     checkpoint: Path
     profiles: Path
     requests: Path
@@ -78,10 +76,10 @@ MANY = LoadProcesses(front_ends=4, clients=6, connections=2)
 TINY = LoadProcesses(front_ends=1, clients=1, connections=2)
 
 
-def write_files(work: Workload, folder: Path, versions: Mapping[MatcherMode, int]) -> ServedFiles:
-    """Write what servers need; `versions` are the last ones of each mode's snapshots."""
+def write_files(work: Workload, folder: Path, last: int = FIRST_VERSION) -> ServedFiles:
+    """Write what servers need; `last` is the last version of the snapshot."""
     catalogue = work.catalogue()
-    snapshots = {mode: catalogue.written(folder, mode, last) for mode, last in versions.items()}
+    snapshots = catalogue.written(folder, last)
     spec = replace(work.spec, sid_space=catalogue.spec.sid_space)
     checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
@@ -145,12 +143,13 @@ class Served(NamedTuple):
         state.mkdir()
         config = write_server_config(
             folder / f"{name}.yaml",
-            self.files.snapshots[self.mode],
+            self.files.snapshots,
             self.files.checkpoint,
             self.files.profiles,
             warm_up=str(self.files.warm_up),
             device=self.options.device,
             precision=self.precision,
+            eligibility=self.mode.value,
             threads={"post": _POST_THREADS},
             batching={"target_queue_ms": _NO_SHEDDING_MS},
             listen={"front_ends": processes.front_ends, "tls": self.tls},

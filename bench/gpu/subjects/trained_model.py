@@ -19,9 +19,9 @@ from torch.nn.utils import clip_grad_norm_
 
 from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.users import make_users
+from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import DeviceError
 from grace.configs.training import TrainingConfig
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserAttributes
@@ -76,7 +76,7 @@ def prepare(plan: TrainingPlan) -> TrainingData:
         folder = Path(name)
         write_folder(plan.catalogue, folder)
         data = read_data_folder(folder)
-        snapshot = catalogue_of(data, mode=MatcherMode.UNION)
+        snapshot = catalogue_of(data, eligibility=Eligibility(MatcherMode.UNION))
         log = read_log(data, snapshot).interactions
     users = tuple(user.attributes for user in make_users(make_catalogue(plan.catalogue)))
     return TrainingData(snapshot, log, users, HistoryBatches(log, history_input(plan.model)))

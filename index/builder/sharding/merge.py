@@ -1,8 +1,7 @@
 """Merge the shards' snapshots into the one that a build of all ads would have written.
 
 Arrays are read from mapped files and written in blocks. Memory holds, besides a block, the new ids
-of one level's rows or of the rules, the spans that `number_spans` compares, and the ids of one kind
-of entity.
+of the rules, the spans that `number_spans` compares, and the ids of one kind of entity.
 """
 
 from collections.abc import Sequence
@@ -12,20 +11,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.build import BuildSpec
-from grace.index.builder.sharding.copies import SpanTable, number_spans
 from grace.index.builder.sharding.join_entities import join_entities
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.matchers.bloom import star_rows
-from grace.index.matchers.exact_lists import ExactLists, leaf_rules, postings
-from grace.index.matchers.modes import MatcherMode
-from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.progress import Advance
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import blocks, read_rows
-from grace.index.targeting.rules import TargetingRules
 from grace.index.trie import SidTrie
 
 LOOKUP_ADS = 1 << 23
@@ -35,20 +27,15 @@ SAMPLE_STEP = 1 << 12
 
 
 def merge_shards(
-    shards: Sequence[Snapshot],
-    spec: BuildSpec,
-    facts: SnapshotFacts,
-    scratch: Path,
-    advance: Advance,
+    shards: Sequence[Snapshot], facts: SnapshotFacts, scratch: Path, advance: Advance
 ) -> Snapshot:
     """Merge shards given in the order of their first tokens, into maps of files in `scratch`.
 
-    `advance` is called with how many of the steps are done: 2, and one per matcher kind or, in mode
-    `exact`, one for its lists.
+    `advance` is called with how many of the two steps are done.
     """
     first = shards[0]
     if any(_kind(shard) != _kind(first) for shard in shards):
-        raise ValueError("shards of one build share schema, vocabulary and matcher mode")
+        raise ValueError("shards of one build share schema and vocabulary")
     with OutputFolder(scratch / "merged") as out:
         trie = _join_tries([shard.trie for shard in shards], out)
         strings = [[values.strings for values in shard.set_values] for shard in shards]
@@ -58,42 +45,11 @@ def merge_shards(
         ads = _join_ads([shard.ads for shard in shards], joined.new_of, out)
         entities = join_entities([shard.entities for shard in shards], out)
         advance(2)
-        matchers, exact = _join_matchers(shards, out, advance), None
-        if spec.mode is MatcherMode.EXACT:
-            num_values = tuple(map(len, joined.set_values))
-            exact = _exact_lists(ads, joined.rules, num_values, spec.threads, out)
-            advance(3)
-    return Snapshot(
-        *(facts, first.schema, trie, spec.mode, matchers, ads, joined.rules, joined.set_values),
-        *(entities, exact),
-    )
-
-
-def _exact_lists(
-    ads: SidToAds,
-    rules: TargetingRules,
-    num_values: tuple[int, ...],
-    threads: int,
-    out: OutputFolder,
-) -> ExactLists:
-    """Return the lists of the merged ads, whose leaves are read in blocks."""
-    offsets, listed = out.array("leaf_rule_offsets", "<i4"), out.array("leaf_rules", "<i4")
-    offsets.append([0])
-    first_ad = 0
-    for ends in blocks(ads.ad_offsets, 1):
-        ad_offsets = np.append(first_ad, ends)
-        of_ads = read_rows(ads.ad_rule, first_ad, int(ends[-1]))
-        block_offsets, block_rules = leaf_rules(ad_offsets - first_ad, of_ads, threads)
-        offsets.append(block_offsets[1:] + np.int32(listed.rows))
-        listed.append(block_rules)
-        first_ad = int(ends[-1])
-    lists = tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True))
-    return ExactLists(offsets.finish(), listed.finish(), lists, rules.num_rules)
+    return Snapshot(facts, first.schema, trie, ads, joined.rules, joined.set_values, entities)
 
 
 def _kind(shard: Snapshot) -> tuple[object, ...]:
-    k_way = None if shard.matchers is None else shard.matchers.k_way
-    return shard.schema, shard.trie.vocab_sizes, shard.mode, k_way
+    return shard.schema, shard.trie.vocab_sizes
 
 
 def _join_tries(tries: Sequence[SidTrie], out: OutputFolder) -> SidTrie:
@@ -173,63 +129,3 @@ def _ids_in_order(ads: SidToAds, out: OutputFolder, shard: int) -> npt.NDArray[n
     for block in blocks(ads.ad_lookup):
         in_order.append(ids[block])
     return in_order.finish()
-
-
-def _join_matchers(
-    shards: Sequence[Snapshot], out: OutputFolder, advance: Advance
-) -> Matchers | None:
-    schema, found = shards[0].schema, [shard.matchers for shard in shards]
-    matchers = [of_shard for of_shard in found if of_shard is not None]
-    if not matchers:
-        return None
-    tries = [shard.trie for shard in shards]
-    bitmask = _join_node_matchers(tries, [m.bitmask for m in matchers], "bitmask", out)
-    advance(3)
-    blooms = []
-    for s, target_set in enumerate(schema.sets):
-        rows = _join_node_matchers(tries, [m.blooms[s].rows for m in matchers], f"bloom{s}", out)
-        star = out.array(f"bloom_star{s}", "|u1")
-        for block in blocks(rows.table):
-            star.append(star_rows(block, target_set, schema.hash_seed))
-        blooms.append(BloomMatchers(rows, star.finish()))
-        advance(4 + s)
-    return Matchers(bitmask, tuple(blooms), matchers[0].k_way)
-
-
-def _join_node_matchers(
-    tries: Sequence[SidTrie], shards: Sequence[NodeMatchers], name: str, out: OutputFolder
-) -> NodeMatchers:
-    """Join one kind of matcher, level by level: rows are numbered by first use within a level."""
-    table = out.array(f"{name}_table", "<u8", shards[0].table.shape[1:])
-    index, offsets = out.array(f"{name}_index", "<i4"), out.array(f"{name}_offsets", "<i4")
-    offsets.append([0])
-    level_rows: list[int] = []
-    for level in range(1, len(shards[0].level_rows) + 1):
-        rows = [
-            (sum(shard.level_rows[: level - 1]), sum(shard.level_rows[:level])) for shard in shards
-        ]
-        numbered = number_spans(
-            [SpanTable.of_rows(shard.table, *at) for shard, at in zip(shards, rows, strict=True)]
-        )
-        base = table.rows
-        for trie, shard, at, new_of, is_first in zip(
-            tries, shards, rows, numbered.new_of, numbered.is_first, strict=True
-        ):
-            table.append_first(blocks(shard.table, *at), is_first)
-            begin, end = shard.ids_of_level(trie, level)
-            require_ids(index.rows + end - begin, "matcher ids")
-            if shard.offsets is not None:
-                first_entry, end_entry = trie.entries_of_level(level)
-                for ends in blocks(shard.offsets, first_entry + 1, end_entry + 1):
-                    offsets.append(ends + np.int32(index.rows - begin))
-            for ids in blocks(shard.index, begin, end):
-                index.append(new_of[ids - np.int32(at[0])] + np.int32(base))
-        level_rows.append(numbered.count)
-        require_ids(table.rows, "matcher rows")
-    return NodeMatchers(
-        index.finish(),
-        table.finish(),
-        tuple(level_rows),
-        shards[0].level_widths,
-        None if shards[0].offsets is None else offsets.finish(),
-    )

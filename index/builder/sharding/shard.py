@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange
-from grace.index.builder.build import matchers_of
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sharding.output_folder import OutputFolder
 from grace.index.builder.sharding.runs import Run, TaskInputs, load_ads
-from grace.index.matchers.modes import MatcherMode
 from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.writer import write_unsynced
 
@@ -40,7 +38,6 @@ class BuiltShard:
     """root: a snapshot root with one version; None where no ad was left."""
 
     root: Path | None
-    level_counts: tuple[int, ...]  # nodes, from the root's level on; none without a snapshot
     peak_memory_bytes: int
 
 
@@ -57,18 +54,15 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
 
 
 def build_shard(task: ShardTask) -> BuiltShard:
-    inputs, spec = task.inputs, task.inputs.spec
+    inputs = task.inputs
     root = Path(mkdtemp(prefix=f"shard-{task.first_token:05d}-", dir=inputs.scratch))
     collected = _collected(task, root)
     if len(collected.ad_ids) == 0:
-        return BuiltShard(None, (), peak_memory())
-    arranged = arrange(collected, inputs.schema, inputs.vocab_sizes, spec.threads)
-    del collected
-    # The lists of mode `exact` follow from the merged rules: a shard does without.
-    mode = MatcherMode.CD if spec.mode is MatcherMode.EXACT else spec.mode
-    matchers = matchers_of(arranged, inputs.schema, spec, lambda done: None)
-    write_unsynced(arranged.snapshot(task.facts, inputs.schema, mode, matchers), root)
-    return BuiltShard(root, arranged.trie.level_counts, peak_memory())
+        return BuiltShard(None, peak_memory())
+    vocab_sizes = inputs.vocab_sizes
+    snapshot = arrange(collected, task.facts, inputs.schema, vocab_sizes, inputs.spec.threads)
+    write_unsynced(snapshot, root)
+    return BuiltShard(root, peak_memory())
 
 
 def _collected(task: ShardTask, root: Path) -> CollectedAds:

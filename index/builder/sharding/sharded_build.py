@@ -18,7 +18,6 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.builder.build import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.collect import repeated_reject
-from grace.index.builder.kway import require_static_ids
 from grace.index.builder.report import BuildReport, Notify, silent
 from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.runs import (
@@ -31,7 +30,6 @@ from grace.index.builder.sharding.runs import (
 )
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.shard import ShardTask, build_shard, first_token_ranges
-from grace.index.matchers.modes import MatcherMode
 from grace.index.progress import Progress
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.reader import map_snapshot
@@ -196,7 +194,6 @@ class _ShardedBuild:
         facts = replace(facts, version=1)
         tasks = [ShardTask(self.inputs, facts, tuple(runs), *tokens, repeated) for tokens in ranges]
         roots: list[Path] = []
-        nodes = np.zeros(1 + len(plan.vocab_sizes), np.int64)
         with (
             plan.steps.run("build shards", len(tasks)) as advance,
             closing(self._results(build_shard, tasks)) as results,
@@ -204,18 +201,14 @@ class _ShardedBuild:
             for done, built in enumerate(results, 1):
                 if built.root is not None:
                     roots.append(built.root)
-                    nodes += built.level_counts
-                    require_static_ids(nodes.tolist(), plan.spec.k_way)
                 advance(done)
         return roots
 
     def _merge(self, roots: Sequence[Path], facts: SnapshotFacts) -> Snapshot:
         plan = self.plan
-        matcher_kinds = 1 + len(plan.schema.sets)
-        after = {MatcherMode.CD: 0, MatcherMode.EXACT: 1}.get(plan.spec.mode, matcher_kinds)
         with (
-            plan.steps.run("merge shards", 2 + after) as advance,
+            plan.steps.run("merge shards", 2) as advance,
             scratch_faults("merging the shards", self.inputs.scratch),
         ):
             shards = [map_snapshot(root, version=1) for root in roots]
-            return merge_shards(shards, plan.spec, facts, self.inputs.scratch, advance)
+            return merge_shards(shards, facts, self.inputs.scratch, advance)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from grace.configs.serving import load_serving_config
-from grace.index.storage.array_file import plain_memory
+from grace.index.allocation import plain_memory
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.index.matchers.modes import MatcherMode
+from grace.configs.eligibility import EXACT, Eligibility
+from grace.index.matchers.node_matchers import Matchers
+from grace.index.snapshot import bytes_of
 from grace.index.storage import load_snapshot
 from grace.index.storage.reader import open_snapshot
 from grace.index.users.user_rows import UserEncoder
@@ -22,31 +24,37 @@ GIB = 1 << 30
 
 
 def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
-    for version, mode in enumerate(MatcherMode, start=1):
-        make_version(tmp_path, version, mode)
-        snapshot = load_snapshot(tmp_path, version, threads=1)
-        with open_snapshot(tmp_path, version) as opened:
-            manifest = opened.manifest
+    make_version(tmp_path)
+    with open_snapshot(tmp_path, 1) as opened:
+        manifest = opened.manifest
+    for text in ("cd", "exact", "union"):
+        eligibility = Eligibility.of(text)
+        snapshot = load_snapshot(tmp_path, 1, eligibility=eligibility, threads=1)
         index = DecodeIndex.of(snapshot, CPU)
-        tensors = [
-            *(index.node_offsets, index.csr_tokens, index.bitmask_index, index.bitmask_table),
-            index.bitmask_offsets,
-            *(x for b in index.blooms for x in (b.index, b.table, b.star, b.offsets)),
-        ]
-        on_device = sum(each.nbytes for each in tensors if each is not None)
-        needed = memory_needed(manifest, GPU, max_batch=16)
-        exact = mode in (MatcherMode.CD, MatcherMode.UNION)
-        assert needed.device == on_device if exact else needed.device >= on_device
-        assert memory_needed(manifest, CPU, max_batch=16).device == 0
+        rules, lists, matchers = snapshot.rules, snapshot.exact, snapshot.matchers
+        derived = bytes_of((lists, matchers))
+        rows = 0 if matchers is None else bytes_of(matchers) - _bytes_of_ids(matchers)
+        of_rules = (rules.bitmask, rules.bitmask_table, rules.set_rules)
+        of_trie = index.node_offsets.nbytes + index.csr_tokens.nbytes
+        used = of_trie + derived + (0 if lists is None else bytes_of(of_rules))
+        needed = memory_needed(manifest, eligibility, GPU, max_batch=16)
+        pairs = 0 if lists is None else 4 * snapshot.ads.num_ads - lists.leaf_rules.nbytes
+        assert needed.device == used - rows + pairs + needed.masks
+        assert memory_needed(manifest, eligibility, CPU, max_batch=16).device == 0
         arrays = sum(entry.data_bytes for entry in manifest.files)
-        assert needed.host >= arrays + index.csr_tokens.nbytes + MARGIN_BYTES
+        host = needed.host - MARGIN_BYTES
+        assert host >= arrays + index.csr_tokens.nbytes + derived - rows
+
+
+def _bytes_of_ids(matchers: Matchers) -> int:
+    return sum(rows.index.nbytes for rows in (matchers.bitmask, *(b.rows for b in matchers.blooms)))
 
 
 @pytest.mark.parametrize("max_batch", [1, 16, 17])
 def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
     max_batch: int, tmp_path: Path
 ) -> None:
-    make_version(tmp_path, 1, MatcherMode.EXACT)
+    make_version(tmp_path)
     with open_snapshot(tmp_path, 1) as opened:
         manifest = opened.manifest
     snapshot = load_snapshot(tmp_path, 1, threads=1)
@@ -61,7 +69,7 @@ def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
 
     # A batch in each of features, generate and post; a checkpoint that warms up; an explanation.
     at_once = 3 * masks(max_batch) + masks(max_batch) + masks(1)
-    assert memory_needed(manifest, CPU, max_batch).masks >= at_once
+    assert memory_needed(manifest, EXACT, CPU, max_batch).masks >= at_once
 
 
 def write(folder: Path, **files: str) -> None:

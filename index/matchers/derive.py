@@ -1,0 +1,29 @@
+"""Make what decoding reads of a snapshot's facts, in the mode that the caller chooses."""
+
+from dataclasses import replace
+
+from grace.configs.eligibility import Eligibility, MatcherMode
+from grace.index.allocation import Allocate, plain_memory
+from grace.index.matchers.exact_lists import exact_lists
+from grace.index.matchers.kway import k_way_matchers
+from grace.index.matchers.unions import union_matchers
+from grace.index.snapshot import Snapshot
+
+
+def derive(
+    snapshot: Snapshot, eligibility: Eligibility, threads: int, allocate: Allocate = plain_memory
+) -> Snapshot:
+    """Return the snapshot in this mode. Its facts stay the same arrays.
+
+    No result depends on `threads`. Raises ConfigError for partitions of another SID length.
+    """
+    eligibility.require_length(snapshot.trie.sid_length)
+    matchers, exact = None, None
+    if eligibility.mode is MatcherMode.EXACT:
+        num_values = tuple(map(len, snapshot.set_values))
+        exact = exact_lists(snapshot.ads, snapshot.rules, num_values, threads, allocate)
+    elif eligibility.k_way is not None:
+        matchers = k_way_matchers(snapshot, eligibility.k_way, threads)
+    elif eligibility.mode is MatcherMode.UNION:
+        matchers = union_matchers(snapshot, threads)
+    return replace(snapshot, mode=eligibility.mode, matchers=matchers, exact=exact)

@@ -1,0 +1,313 @@
+"""The arrays of a snapshot: one table of their files, dtypes, shapes, places, words and checks.
+
+What is written, what a reader expects and checks, and the table in docs/snapshot.md follow from it.
+A new array is a row, and a field of the dataclass that its place names.
+
+SET stands for each set of the schema, ENTITY for each entity. A shape is made of the sizes that
+`sizes_of` returns; `any` means that only the array itself knows its length.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from grace.configs.errors import SnapshotError
+from grace.index.entities import NO_ENTITY, Entities
+from grace.index.matching.ads import SidToAds
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage.checks import (
+    Array,
+    Check,
+    Finite,
+    Groups,
+    Ids,
+    Levels,
+    Lookup,
+    Offsets,
+    Padding,
+    Texts,
+    Tokens,
+    View,
+)
+from grace.index.storage.manifest import Counts, FileEntry, Manifest
+from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str  # of the file, without .npy
+    dtype: str
+    shape: tuple[str, ...]
+    place: str  # in a Snapshot
+    holds: str  # for the document
+    checks: tuple[Check, ...] = ()
+
+
+# A row's checks may rely on the rows before it.
+TABLE = (
+    Row(
+        "node_offsets", "<i4", ("internal + 1",), "trie.node_offsets",
+        "child entries of node i: offsets i to i + 1; every node has one",
+        (Offsets("csr_tokens", "node"), Levels()),
+    ),
+    Row(
+        "csr_tokens", "<u2", ("entries",), "trie.csr_tokens",
+        "the token of each child entry, ascending within a node",
+        (Tokens(),),
+    ),
+    Row(
+        "ad_offsets", "<i8", ("leaves + 1",), "ads.ad_offsets",
+        "ordinals of leaf i: offsets i to i + 1; every leaf has one",
+        (Offsets("ad_ids", "leaf"),),
+    ),
+    Row(
+        "ad_ids", "<i8", ("ads",), "ads.ad_ids",
+        "not negative, ascending within a leaf, unique",
+        (Groups("id", "ad_offsets"),),
+    ),
+    Row("ad_rule", "<i4", ("ads",), "ads.ad_rule", "rule of each ad", (Ids("rule", "rules"),)),
+    Row("ad_weight", "<f4", ("ads",), "ads.ad_weight", "finite", (Finite(),)),
+    Row(
+        "ad_lookup", "<i4", ("ads",), "ads.ad_lookup",
+        "ordinals in ascending order of ad id",
+        (Lookup(),),
+    ),
+    Row(
+        "rule_bitmask", "<i4", ("rules",), "rules.bitmask",
+        "row of the next table",
+        (Ids("bitmask", "rule_bitmasks"),),
+    ),
+    Row(
+        "rule_bitmask_table", "<u8", ("rule_bitmasks", "W"), "rules.bitmask_table",
+        "attribute values that a rule allows; unused bits are 0",
+        (Padding(),),
+    ),
+    Row(
+        "rule_sets", "<i4", ("rules", "sets"), "rules.set_rules",
+        "set-rule id per set",
+        (Ids("set rule", "set_rules"),),
+    ),
+    Row(
+        "set_include_offsets.SET", "<i8", ("set_rules + 1",), "rules.sets.SET.include_offsets",
+        "entries of the next array of set rule i: offsets i to i + 1; an empty range is no list",
+        (Offsets("set_include_values", "set rule", may_be_empty=True),),
+    ),
+    Row(
+        "set_include_values.SET", "<i4", ("any",), "rules.sets.SET.include_values",
+        "ids of the values that a set rule includes, ascending within it",
+        (Groups("value", "set_include_offsets", "set_values"),),
+    ),
+    Row(
+        "set_exclude_offsets.SET", "<i8", ("set_rules + 1",), "rules.sets.SET.exclude_offsets",
+        "the same for the values that it excludes",
+        (Offsets("set_exclude_values", "set rule", may_be_empty=True),),
+    ),
+    Row(
+        "set_exclude_values.SET", "<i4", ("any",), "rules.sets.SET.exclude_values",
+        "ids of the values that a set rule excludes, ascending within it",
+        (Groups("value", "set_exclude_offsets", "set_values"),),
+    ),
+    Row(
+        "value_offsets.SET", "<i8", ("set_values + 1",), "set_values.SET.offsets",
+        "bytes of interned value i: offsets i to i + 1",
+        (Offsets("value_utf8", "value", may_be_empty=True),),
+    ),
+    Row(
+        "value_utf8.SET", "|u1", ("any",), "set_values.SET.utf8",
+        "UTF-8, values ascending byte by byte",
+        (Texts("value_offsets"),),
+    ),
+    Row(
+        "entity_ids.ENTITY", "<i8", ("entities",), "entities.ENTITY.ids",
+        "ids of the entities of this kind, not negative, ascending. An entity's *place* is its "
+        "index here",
+        (Groups("id"),),
+    ),
+    Row(
+        "entity_of_ad.ENTITY", "<i4", ("ads",), "entities.ENTITY.of_ad",
+        "the place of each ad's entity; -1: the ad has none",
+        (Ids("entity", "entities", NO_ENTITY),),
+    ),
+    Row(
+        "entity_offsets.ENTITY", "<i8", ("entities + 1",), "entities.ENTITY.offsets",
+        "entries of the next array of place i: offsets i to i + 1; every entity has one",
+        (Offsets("entity_ads", "entity"),),
+    ),
+    Row(
+        "entity_ads.ENTITY", "<i4", ("any",), "entities.ENTITY.ads",
+        "ordinals of each entity's ads, ascending within an entity",
+        (Groups("ad", "entity_offsets", "ads"),),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """A row's array of the snapshot itself, or of one of its sets or entities.
+
+    name    of the set or entity, or an empty text
+    number  of the set or entity in the schema
+    """
+
+    row: Row
+    name: str = ""
+    number: int = 0
+
+    @property
+    def file(self) -> str:
+        stem, dot, _ = self.row.name.partition(".")
+        return f"{stem}{dot}{self.name}.npy"
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        steps = self.row.place.split(".")
+        return tuple(str(self.number) if step in ("SET", "ENTITY") else step for step in steps)
+
+    def sizes(self, counts: Counts, schema: TargetingSchema) -> dict[str, int]:
+        """Return the sizes that this array's shape and checks name."""
+        nodes, leaves = sum(counts.nodes_per_level), counts.nodes_per_level[-1]
+        of_sets = [counts.set_rules[each.name] for each in schema.sets]
+        return {
+            "internal": nodes - leaves,
+            "entries": nodes - 1,
+            "leaves": leaves,
+            "ads": counts.ads,
+            "rules": counts.rules,
+            "rule_bitmasks": counts.rule_bitmasks,
+            "W": schema.words,
+            "bits": schema.bitmask_bits,
+            "sets": len(schema.sets),
+            **{f"set_rules {column}": rules for column, rules in enumerate(of_sets)},
+            "set_rules": counts.set_rules.get(self.name, 0),
+            "set_values": counts.set_values.get(self.name, 0),
+            "entities": counts.entities.get(self.name, 0),
+        }
+
+    def shape(self, counts: Counts, schema: TargetingSchema) -> tuple[int | None, ...]:
+        sizes = self.sizes(counts, schema)
+        return tuple(
+            None if size == "any" else sizes[size.removesuffix(" + 1")] + size.endswith(" + 1")
+            for size in self.row.shape
+        )
+
+
+def arrays_of_schema(schema: TargetingSchema) -> Iterator[ArrayOf]:
+    """Yield the arrays of a snapshot in the order in which they are written and checked."""
+    names = {
+        "SET": [target_set.name for target_set in schema.sets],
+        "ENTITY": list(schema.entities),
+    }
+    yield from (ArrayOf(row) for row in TABLE if "." not in row.name)
+    for kind, of_kind in names.items():
+        for number, name in enumerate(of_kind):
+            yield from (ArrayOf(r, name, number) for r in TABLE if r.name.endswith(f".{kind}"))
+
+
+def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
+    """Return the manifest's entries, which must be those of the table."""
+    listed = {entry.file: entry for entry in manifest.files}
+    expected = {array.file: array for array in arrays_of_schema(manifest.schema)}
+    for file in listed:
+        if file not in expected:
+            raise SnapshotError(
+                file,
+                "an array that this GRACE does not know, from a newer GRACE or from elsewhere: "
+                "upgrade, or build the snapshot again",
+            )
+    for file, array in expected.items():
+        if file not in listed:
+            raise SnapshotError(file, "not listed in the manifest")
+        dtype, found = listed[file].dtype, listed[file].shape
+        if dtype != array.row.dtype:
+            fault = f"dtype must be {array.row.dtype}, the manifest says {dtype}"
+            raise SnapshotError(file, fault)
+        shape = array.shape(manifest.counts, manifest.schema)
+        if len(shape) != len(found) or any(
+            size not in (None, of_file) for size, of_file in zip(shape, found, strict=True)
+        ):
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            fault = f"shape must be [{wanted}] by the counts, the manifest says {list(found)}"
+            raise SnapshotError(file, fault)
+    return {file: listed[file] for file in expected}
+
+
+def check_arrays(manifest: Manifest, files: Mapping[str, Array], threads: int) -> None:
+    """Raise SnapshotError with the file and its first fault. Dtypes and shapes must be right."""
+    starts = tuple(np.cumsum([0, *manifest.counts.nodes_per_level]).tolist())
+    for array in arrays_of_schema(manifest.schema):
+        sizes = array.sizes(manifest.counts, manifest.schema)
+        view = View(_seen_by(array.name, files), sizes, manifest.vocab_sizes, starts, threads)
+        for check in array.row.checks:
+            if fault := check.fault(files[array.file], view):
+                raise SnapshotError(array.file, fault)
+
+
+def _seen_by(name: str, files: Mapping[str, Array]) -> dict[str, Array]:
+    endings = {f".{name}.npy", ".npy"}
+    parts = {file: file.partition(".") for file in files}
+    return {stem: files[file] for file, (stem, _, end) in parts.items() if f".{end}" in endings}
+
+
+def arrays_of(snapshot: Snapshot) -> dict[str, Array]:
+    """File name -> array, in the order in which they are written."""
+    found = {}
+    for array in arrays_of_schema(snapshot.schema):
+        part: Any = snapshot
+        for step in array.place:
+            part = part[int(step)] if step.isdigit() else getattr(part, step)
+        found[array.file] = part
+    return found
+
+
+def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
+    """Return the snapshot of arrays that have the expected dtypes and shapes."""
+    placed = {array.place: files[array.file] for array in arrays_of_schema(manifest.schema)}
+
+    def part(kind: type[Part], *place: str, **others: Any) -> Part:
+        arrays = {at[-1]: array for at, array in placed.items() if at[:-1] == place}
+        return kind(**others, **arrays)
+
+    counts, schema = manifest.counts, manifest.schema
+    sets = [str(number) for number in range(len(schema.sets))]
+    levels = counts.nodes_per_level
+    return Snapshot(
+        facts=SnapshotFacts(
+            int(manifest.version),
+            manifest.created_at,
+            manifest.sid_space,
+            manifest.rejects,
+            manifest.updates_watermark,
+        ),
+        schema=schema,
+        trie=part(SidTrie, "trie", vocab_sizes=manifest.vocab_sizes, level_counts=levels),
+        ads=part(SidToAds, "ads"),
+        rules=part(
+            TargetingRules, "rules", sets=tuple(part(SetRules, "rules", "sets", s) for s in sets)
+        ),
+        set_values=tuple(part(InternedValues, "set_values", s) for s in sets),
+        entities=tuple(
+            part(Entities, "entities", str(number), name=name)
+            for number, name in enumerate(schema.entities)
+        ),
+    )
+
+
+def counts_of(snapshot: Snapshot) -> Counts:
+    names = [target_set.name for target_set in snapshot.schema.sets]
+    rules, values = snapshot.rules, snapshot.set_values
+    return Counts(
+        nodes_per_level=tuple(map(int, snapshot.trie.level_counts)),
+        ads=snapshot.ads.num_ads,
+        rules=rules.num_rules,
+        rule_bitmasks=len(rules.bitmask_table),
+        set_rules={n: s.num_rules for n, s in zip(names, rules.sets, strict=True)},
+        set_values={n: len(interned) for n, interned in zip(names, values, strict=True)},
+        entities={entities.name: len(entities) for entities in snapshot.entities},
+    )

@@ -1,0 +1,184 @@
+"""Verify a snapshot: run every check of a load and, if deep, build its arrays again and compare.
+
+A load checks that arrays are safe to use. The deep check finds what only a faulty builder, or a
+hand, does: a rule that is stored twice or never used, ids that are not by first use, a rule that no
+build would keep, entities that do not list their ads.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import SnapshotError
+from grace.configs.machine import available_cores
+from grace.index.allocation import plain_memory
+from grace.index.builder.arrange import arrange
+from grace.index.builder.collect import CollectedAds
+from grace.index.builder.columns import ListColumn
+from grace.index.builder.rule_table import FAULTS, RuleTable
+from grace.index.builder.sorting import gather_spans
+from grace.index.entities import NO_ENTITY, Entities
+from grace.index.snapshot import Snapshot
+from grace.index.storage import current_version
+from grace.index.storage.arrays import arrays_of
+from grace.index.storage.folder import names_in
+from grace.index.storage.manifest import MANIFEST, Counts
+from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.targeting.schema import RESERVED_VALUE, Attribute
+
+BLOCK_RULES = 1 << 17  # rules that are encoded at a time
+
+Rows = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    path: Path
+    version: int
+    is_current: bool
+    created_at: str
+    sid_space: str
+    files: int
+    bytes: int
+    counts: Counts
+    rejects: int
+    deep: bool
+    notes: tuple[str, ...]  # about files that a reader ignores
+
+
+def verify_snapshot(
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    *,
+    deep: bool = False,
+    threads: int | None = None,
+) -> VerifyReport:
+    """Raise SnapshotError with the file and the fault, if there is one."""
+    threads = threads or available_cores()
+    with open_snapshot(path, version) as opened:
+        snapshot = read_snapshot(opened, threads, plain_memory)
+        notes = _notes(opened)
+        if deep:
+            require_built(snapshot, threads)
+    manifest = opened.manifest
+    return VerifyReport(
+        path=opened.path,
+        version=int(manifest.version),
+        is_current=_is_current(opened),
+        created_at=manifest.created_at,
+        sid_space=manifest.sid_space,
+        files=len(manifest.files),
+        bytes=sum(entry.bytes for entry in manifest.files),
+        counts=manifest.counts,
+        rejects=manifest.rejects,
+        deep=deep,
+        notes=tuple(notes),
+    )
+
+
+def require_built(snapshot: Snapshot, threads: int) -> None:
+    """Raise SnapshotError unless a build of the same ads and rules makes the same arrays."""
+    for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
+        if RESERVED_VALUE in values.ids:
+            fault = f"value {values.ids[RESERVED_VALUE]} is the reserved {RESERVED_VALUE!r}"
+            raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
+    facts, schema, vocab_sizes = snapshot.facts, snapshot.schema, snapshot.trie.vocab_sizes
+    built = arrange(_collected(snapshot, threads), facts, schema, vocab_sizes, threads)
+    expected = arrays_of(built)
+    for file, held in arrays_of(snapshot).items():
+        wanted = expected[file]
+        if held.shape != wanted.shape:
+            fault = f"has shape {list(held.shape)}, but built again {list(wanted.shape)}"
+            raise SnapshotError(file, fault)
+        wrong = np.flatnonzero(held != wanted)
+        if len(wrong):
+            at, flat, again = int(wrong[0]), held.reshape(-1), wanted.reshape(-1)
+            raise SnapshotError(file, f"entry {at} is {flat[at]}, but built again {again[at]}")
+
+
+def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
+    """Return the ads as if they had just been read, with each rule encoded again."""
+    ads, trie, schema = snapshot.ads, snapshot.trie, snapshot.schema
+    rule_of = np.zeros(snapshot.rules.num_rules, np.int32)
+    with closing(RuleTable(schema, threads)) as table:
+        for begin in range(0, len(rule_of), BLOCK_RULES):
+            rules = np.arange(begin, min(begin + BLOCK_RULES, len(rule_of)))
+            faults = table.add(list(_columns(snapshot, rules)), rule_of[rules[0] : rules[-1] + 1])
+            for row in np.flatnonzero(faults[:, 0])[:1].tolist():
+                fault, column = faults[row].tolist()
+                raise SnapshotError(
+                    "rule_bitmask.npy",
+                    f"no build keeps rule {begin + row}: {schema.rule_columns[column]}: "
+                    f"{FAULTS[fault]}",
+                )
+        encoded = table.take()
+    leaves = np.repeat(np.arange(trie.num_leaves), np.diff(ads.ad_offsets))
+    return CollectedAds(
+        ads.ad_ids,
+        trie.sids(leaves),
+        ads.ad_weight,
+        rule_of[ads.ad_rule],
+        tuple(map(_ids_of_ads, snapshot.entities)),
+        encoded,
+        tuple(values.strings for values in snapshot.set_values),
+    )
+
+
+def _columns(snapshot: Snapshot, rules: npt.NDArray[np.int64]) -> Iterator[ListColumn]:
+    """Yield include and exclude of each attribute, then of each set, of some rules."""
+    held, schema = snapshot.rules, snapshot.schema
+    rows = held.bitmask_table[held.bitmask[rules]]
+    for attribute, first_bit in zip(schema.attributes, schema.first_bits, strict=True):
+        yield from _attribute_columns(rows, attribute, first_bit)
+    for s, of_set in enumerate(held.sets):
+        numbers = held.set_rules[rules, s]
+        for offsets, values in (
+            (of_set.include_offsets, of_set.include_values),
+            (of_set.exclude_offsets, of_set.exclude_values),
+        ):
+            begins, sizes = offsets[numbers], np.diff(offsets)[numbers]
+            yield _column(*gather_spans(values, begins, sizes), sizes > 0)
+
+
+def _attribute_columns(rows: Rows, attribute: Attribute, first_bit: int) -> Iterator[ListColumn]:
+    """A row with the bit of `other` excludes the values without a bit; another includes values."""
+    bits = np.arange(first_bit, first_bit + attribute.bits)
+    held = (rows[:, bits // 64] >> (bits % 64).astype(np.uint64)) & np.uint64(1) != 0
+    values, other = held[:, :-1], held[:, -1:]
+    for listed, valid in ((values & ~other, ~other[:, 0]), (~values & other, other[:, 0])):
+        counts = np.cumsum(listed.sum(axis=1))
+        yield _column(np.append(0, counts), np.nonzero(listed)[1], valid)
+
+
+def _column(
+    offsets: npt.NDArray[np.int64], codes: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_]
+) -> ListColumn:
+    return ListColumn(offsets.astype(np.int64), valid.astype(np.uint8), codes.astype(np.int32))
+
+
+def _ids_of_ads(entities: Entities) -> npt.NDArray[np.int64]:
+    has = entities.of_ad != NO_ENTITY
+    ids = np.full(len(has), NO_ENTITY, np.int64)
+    ids[has] = entities.ids[entities.of_ad[has]]
+    return ids
+
+
+def _notes(opened: OpenVersion) -> list[str]:
+    listed = {entry.file for entry in opened.manifest.files}
+    return [
+        f"{name!r}: not listed in the manifest; no reader looks at it"
+        for name in names_in(opened.folder)
+        if name not in listed and name != MANIFEST
+    ]
+
+
+def _is_current(opened: OpenVersion) -> bool:
+    try:
+        return current_version(opened.path.parent) == int(opened.manifest.version)
+    except SnapshotError:
+        return False
