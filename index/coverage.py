@@ -15,7 +15,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import read_rows
 from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.rules import SetRules
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 Flags = npt.NDArray[np.bool_]
 
@@ -31,11 +31,13 @@ class Coverage:
     with_rule       by attribute, then by set: the share of the ads that have a rule on it
     for_everybody   the share of the ads that have no rule at all
     distinct_rules  of all ads; rules that allow the same users count once
+    columns         of the ads table, in which some ad has a rule: `country`, `country_exclude`
     """
 
     with_rule: dict[str, float]
     for_everybody: float
     distinct_rules: int
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,20 @@ class CoverageChange:
     @property
     def may_be_published(self) -> bool:
         """Return whether no name fell too much. An unreadable version may hide a fall."""
-        return self.most_drop >= 1 or (self.fault is None and not self.falls)
+        fell = self.fault is not None or self.falls or self.lost_columns
+        return self.most_drop >= 1 or not fell
+
+    @property
+    def lost_columns(self) -> tuple[str, ...]:
+        """The columns of names that kept some rules, but not those of this column."""
+        before = () if self.before is None or self.most_drop >= 1 else self.before.columns
+        fallen = {fall.name for fall in self.falls}
+        return tuple(
+            column
+            for column in before
+            if column not in self.after.columns
+            and column.removesuffix(EXCLUDE_SUFFIX) not in fallen
+        )
 
     @property
     def falls(self) -> tuple[CoverageFall, ...]:
@@ -82,6 +97,7 @@ class CoverageChange:
             "version_before": self.version_before,
             "before": None if self.before is None else asdict(self.before),
             "falls": [asdict(fall) for fall in self.falls],
+            "lost_columns": self.lost_columns,
             "fault": self.fault,
         }
 
@@ -104,6 +120,7 @@ def coverage(snapshot: Snapshot) -> Coverage:
         {name: int(ads_of_rule[has].sum()) / ads for name, has in has_rule.items()},
         int(ads_of_rule[none].sum()) / ads,
         rules.num_rules,
+        snapshot.facts.rule_columns,
     )
 
 

@@ -72,6 +72,7 @@ class SnapshotFacts:
     sid_space: str
     rejects: int
     updates_watermark: int  # ad updates up to this sequence number are in the ads
+    rule_columns: tuple[str, ...] = ()  # of the ads table, in which some ad has a rule
 
 
 @dataclass(frozen=True, slots=True)

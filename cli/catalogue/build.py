@@ -144,7 +144,8 @@ def build(
         print(json.dumps(report.to_json(), indent=2))
     else:
         _print_report(report, machines.shards)
-    if report.coverage.falls or (chosen.publish and not report.coverage.may_be_published):
+    lost = report.coverage.falls or report.coverage.lost_columns
+    if lost or (chosen.publish and not report.coverage.may_be_published):
         raise CoverageError(_unpublished(report))
 
 
@@ -189,15 +190,19 @@ def _unpublished(report: "BuildReport") -> str:
             f"`grace publish {report.path.parent} {report.version}`, or build with "
             "--max-coverage-drop 1"
         )
-    falls = "; ".join(
+    falls = [
         f"{fall.name}: {fall.before:.1%} of the ads had a rule in version "
         f"{change.version_before}, now "
         + ("the schema has no such name" if fall.after is None else f"{fall.after:.1%} have one")
         for fall in change.falls
-    )
+    ]
+    falls += [
+        f"column {column} has no rule any more, and had some in version {change.version_before}"
+        for column in change.lost_columns
+    ]
     return (
-        f"{falls}; version {report.version} is written, but not published: if this is right, "
-        f"`grace publish {report.path.parent} {report.version}`, or build with a higher "
+        f"{'; '.join(falls)}; version {report.version} is written, but not published: if this is "
+        f"right, `grace publish {report.path.parent} {report.version}`, or build with a higher "
         f"--max-coverage-drop than {change.most_drop:g}"
     )
 

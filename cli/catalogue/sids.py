@@ -103,8 +103,8 @@ def sids(
     _print(made.report, str(out))
     if made.report.items > _FEW_ITEMS and made.report.sids > _NEARLY_ALL * made.report.items:
         print(
-            "Nearly every item has a SID to itself, so its last token only numbers it: fewer "
-            "--codes or --levels give a model that trains faster"
+            "Nearly every item has a SID to itself, so its last token only numbers it. You may "
+            "keep these SIDs; fewer --codes or --levels would give a smaller model"
         )
 
 

@@ -56,8 +56,8 @@ class AdsReading:
 class BatchReader:
     """Iterating yields AdsBatch in file order.
 
-    `set_codes` has each set's values so far, `stated` the names on which some row so far has a
-    rule, or an entity.
+    `set_codes` has each set's values so far, `stated` the columns in which some row so far has
+    a rule, or an entity.
     """
 
     def __init__(self, source: AdsSource, reading: AdsReading) -> None:
@@ -141,14 +141,13 @@ class BatchReader:
         entity_ids: Sequence[npt.NDArray[np.int64]],
     ) -> None:
         for column, rule in zip(self._code_of, rules, strict=True):
-            name = column.removesuffix(EXCLUDE_SUFFIX)
-            if rule is None or name in self.stated:
+            if rule is None or column in self.stated:
                 continue
             stated = rule.valid == 1
-            if column != name:  # an empty exclude list is no rule
+            if column.endswith(EXCLUDE_SUFFIX):  # an empty exclude list is no rule
                 stated &= np.diff(rule.offsets) > 0
             if stated.any():
-                self.stated.add(name)
+                self.stated.add(column)
         for name, ids in zip(self._reading.schema.entities, entity_ids, strict=True):
             if name not in self.stated and (ids != NO_ENTITY).any():
                 self.stated.add(name)

@@ -28,7 +28,7 @@ from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
 from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
-from grace.index.targeting.schema import TargetingSchema, load_schema
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -88,7 +88,7 @@ def build(spec: BuildSpec, progress: Progress, notify: Notify = silent) -> Build
     plan.require_ads(len(collected.ad_ids))
     plan.require_stated(reader.stated)
     with steps.run("arrange", 1) as advance:
-        facts = plan.final_facts()
+        facts = plan.final_facts(reader.stated)
         snapshot = arrange(collected, facts, schema, plan.vocab_sizes, spec.threads)
         del collected
         advance(1)
@@ -125,6 +125,7 @@ class BuildPlan:
 
     def require_stated(self, stated: Set[str]) -> None:
         """Refuse a column without any rule, and a rule on a name that `without` lists."""
+        stated = {column.removesuffix(EXCLUDE_SUFFIX) for column in stated}
         for name in (*self.schema.names, *self.schema.entities):
             files = " and ".join(file.address for file in self.source.files[:2])
             if name in self.spec.without and name in stated:
@@ -147,9 +148,13 @@ class BuildPlan:
                 f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
             )
 
-    def final_facts(self) -> SnapshotFacts:
-        created_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return replace(self.facts, created_at=created_at, rejects=len(self.log))
+    def final_facts(self, stated: Set[str]) -> SnapshotFacts:
+        return replace(
+            self.facts,
+            created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            rejects=len(self.log),
+            rule_columns=tuple(sorted(stated - set(self.schema.entities))),
+        )
 
     def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
         """Write the snapshot, publish it and report. `peak` is of other processes of the build."""

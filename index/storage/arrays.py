@@ -284,6 +284,7 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
             manifest.sid_space,
             manifest.rejects,
             manifest.updates_watermark,
+            manifest.rule_columns,
         ),
         schema=schema,
         trie=part(SidTrie, "trie", vocab_sizes=manifest.vocab_sizes, level_counts=levels),

@@ -21,7 +21,7 @@ from grace.index.snapshot import (
 )
 from grace.index.storage.folder import version_of_name
 from grace.index.storage.strict_json import parse_object, shown
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
@@ -71,6 +71,7 @@ class Manifest:
     counts: Counts
     rejects: int
     updates_watermark: int
+    rule_columns: tuple[str, ...]
     files: tuple[FileEntry, ...]
     manifest_xxh3_128: str = _NO_DIGEST
 
@@ -147,6 +148,9 @@ def _check_facts(manifest: Manifest) -> None:
             raise ValueError(f"{name}: expected {expected}, got {shown(getattr(manifest, name))}")
     _check_range("rejects", manifest.rejects, 0, MAX_VERSION)
     _check_range("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
+    for column in manifest.rule_columns:
+        if column.removesuffix(EXCLUDE_SUFFIX) not in manifest.schema.names:
+            raise ValueError(f"rule_columns: the schema has no {shown(column)}")
     if not manifest.vocab_sizes:
         raise ValueError("vocab_sizes: at least one is needed")
     if len(manifest.vocab_sizes) > MAX_SID_LENGTH:

@@ -128,6 +128,7 @@ def _manifest(snapshot: Snapshot) -> Manifest:
             counts=counts_of(snapshot),
             rejects=facts.rejects,
             updates_watermark=facts.updates_watermark,
+            rule_columns=facts.rule_columns,
             files=(),
         )
     except ValueError as error:

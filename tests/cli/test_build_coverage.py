@@ -88,7 +88,8 @@ def test_json_has_the_change_and_the_names_that_fell(catalogue: Path, tmp_path: 
     assert coverage["before"]["with_rule"]["country"] == before
     assert coverage["for_everybody"] > coverage["before"]["for_everybody"]
     found = json.loads(invoke_grace("inspect", root, "--version", "2", "--json").stdout)
-    expected = {key: coverage[key] for key in ("with_rule", "for_everybody", "distinct_rules")}
+    keys = ("with_rule", "for_everybody", "distinct_rules", "columns")
+    expected = {key: coverage[key] for key in keys}
     assert found["coverage"] == expected
     assert f"{after:.1%}" in invoke_grace("inspect", root, "--version", "2").stdout
 

@@ -100,6 +100,21 @@ def test_a_name_that_loses_more_than_a_fifth_of_its_share_is_not_published(
     assert load_snapshot(report.path).ads.num_ads == 100, "the version is there to be published"
 
 
+def test_a_column_that_loses_all_its_rules_is_named_although_its_name_kept_others(
+    tmp_path: Path, builds: Build
+) -> None:
+    """A renamed exclude column would show its ads to the users that it excludes."""
+    case = ads_with(50, 10)
+    excludes: Mapping[str, Rule] = {"country": (None, frozenset({"NO"}))}
+    some = tuple(replace(ad, rules=excludes) if ad.ad_id >= 90 else ad for ad in case.ads)
+    before = builds(spec_of(tmp_path, replace(case, ads=some)))
+    assert before.coverage.after.columns == ("audience_exclude", "country", "country_exclude")
+    report = builds(spec_of(tmp_path, case))
+    assert (report.coverage.falls, report.coverage.lost_columns) == ((), ("country_exclude",))
+    assert (report.published, report.coverage.may_be_published) == (False, False)
+    assert builds(spec_of(tmp_path, case, max_coverage_drop=1.0)).published
+
+
 def test_versions_are_compared_with_the_current_one_not_the_latest(tmp_path: Path) -> None:
     build(spec_of(tmp_path, ads_with(50, 10)), silent)
     for _ in range(2):

@@ -112,6 +112,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("schema.entities.0", "ad", "entities: 'ad' stands for single ads"),
     ("rejects", -1, "rejects: must be 0 to"),
     ("updates_watermark", 2**64, "updates_watermark: must be 0 to"),
+    ("rule_columns", ["brand_exclude"], "rule_columns: the schema has no 'brand_exclude'"),
     ("files.0.file", "../ad_ids.npy", "files[0].file: '../ad_ids.npy' is not the name"),
     ("files.0.file", "/etc/passwd", "files[0].file: '/etc/passwd' is not the name"),
     ("files.0.file", "ad_ids.npy\n", "files[0].file: 'ad_ids.npy\\n' is not the name"),

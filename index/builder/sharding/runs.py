@@ -85,7 +85,7 @@ class CollectedFile:
     rows: int
     runs: tuple[Run, ...]
     rejects: tuple[tuple[Reject, ...], ...]  # batch by batch
-    stated: frozenset[str]  # names on which some row has a rule, or an entity
+    stated: frozenset[str]  # columns in which some row has a rule, or an entity
     peak_memory_bytes: int
 
 

@@ -99,7 +99,7 @@ class _ShardedBuild:
     sharding: Sharding
     inputs: TaskInputs
     peak: int = 0  # bytes, of the processes that ran tasks
-    stated: frozenset[str] = frozenset()  # names on which some row has a rule, or an entity
+    stated: frozenset[str] = frozenset()  # columns in which some row has a rule, or an entity
 
     def run(self) -> BuildReport:
         plan = self.plan
@@ -108,7 +108,7 @@ class _ShardedBuild:
         token_ads: npt.NDArray[np.int64] = np.stack([run.token_ads() for run in runs]).sum(axis=0)
         plan.require_ads(int(token_ads.sum()) - repeated_ads)
         plan.require_stated(self.stated)
-        facts = plan.final_facts()
+        facts = plan.final_facts(self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         roots = self._build_shards(runs, ranges, repeated, facts)
         for run in runs:
