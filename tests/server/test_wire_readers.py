@@ -295,6 +295,7 @@ CASES = {
     "features twice": field(5, field(1, entry(b"hour", b"")))
     + field(5, field(1, entry(b"hour", field(1, b"\0\0\x80\x3f")))),
     "floats of three bytes": within((5, 1), entry(b"hour", field(1, b"\0\0\0"))),
+    "an infinite number": within((5, 1), entry(b"hour", field(1, b"\0\0\x80\x7f"))),
     "a float that is an integer": within((5, 1), entry(b"hour", b"\x08\x01")),
     "tokens beyond 32 bits": within(
         (5, 4), entry(b"clicks", b"\x08" + varint(2**32 + 1) + b"\x08\x01\x08\x01")
