@@ -131,7 +131,7 @@ def base_column(base: str, plain: Mapping[str, str]) -> str | None:
     plain = {column: rule_name(name) for column, name in plain.items()}
     same = [column for column, name in plain.items() if name == base]
     alike = [column for column, name in plain.items() if singular(name) == one]
-    coded = [column for column, name in plain.items() if stem(name) == one]
+    coded = [column for column, name in plain.items() if stem(singular(name)) == one]
     return next(iter([*same, *alike, *coded]), None)
 
 

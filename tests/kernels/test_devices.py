@@ -113,7 +113,6 @@ def test_a_device_that_grace_does_not_compute_on_is_refused(
         ("sids --embeddings items.npy --out out", "cpu"),
         ("bench eligibility", "cpu"),
         ("bench gtm", "cpu with --tiny"),
-        ("bench fleet", "cpu with --tiny"),
     ],
 )
 def test_a_command_refuses_a_gpu_that_is_not_there_in_one_line(
