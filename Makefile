@@ -132,7 +132,7 @@ test-gpu:  ## build the GPU kernels and run the tests that need a GPU, with GPU_
 	PYTHONPATH="$(CURDIR)/src$${PYTHONPATH:+:$$PYTHONPATH}" \
 	  $(GPU_PYTHON) -m pytest $(GPU_PYTEST) $(GPU_TESTS) $(PYTEST_ARGS)
 
-test-package: $(TOOLS)  ## build wheel and sdist; install them without torch, and next to other projects
+test-package: native $(TOOLS)  ## build wheel and sdist; install them without torch, and next to other projects
 	$(BIN)/python -m pytest -m package --timeout 1800 tests/package $(PYTEST_ARGS)
 
 $(UV)/.installed: | $(INSTALLED)
