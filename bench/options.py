@@ -177,7 +177,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class OwnSnapshots:
-    """What `eligibility` measures instead of the paper's catalogue; all four, or none."""
+    """The input of `eligibility` in place of the paper's catalogue: all four, or none."""
 
     snapshots: Annotated[
         Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."

@@ -1,8 +1,8 @@
 """The ways to test nodes of the trie while decoding, as `--eligibility` and a setting name them.
 
-`exact`, `cd` and `union` need no more. `static:64,64,32,8` names the partitions of a node at each
-token, and `dynamic:0.25,32` the mean fill to reach and the most partitions. These two numbers are
-the defaults of `dynamic`; the four are those of `static`, for SIDs of four tokens.
+`exact`, `cd` and `union` take no numbers. `static:64,64,32,8` gives the number of partitions of a
+node at each token, and `dynamic:0.25,32` the mean fill to reach and the most partitions. These
+numbers are the defaults; those of `static` are for SIDs of four tokens.
 """
 
 import re
@@ -12,14 +12,14 @@ from enum import StrEnum
 from grace.configs.errors import ConfigError
 
 FILL_UNIT = 1_000_000
-"""Fill targets are whole millionths: so that every reader compares the same fraction."""
+"""Fill targets are whole millionths, so that every reader compares the same fraction."""
 
 MAX_PARTITIONS = 1024  # of one node
 
 
 class MatcherMode(StrEnum):
     EXACT = "exact"  # a node is admitted if and only if an ad below it is eligible and not stopped
-    CD = "cd"  # none: every valid token is admitted
+    CD = "cd"  # no test: every valid token is admitted
     UNION = "union"  # a node's row is the OR of all rows below it
     STATIC = "static"  # k-way, as many partitions as the node's level says
     DYNAMIC = "dynamic"  # k-way, as many partitions as the node needs to be selective

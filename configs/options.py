@@ -20,7 +20,7 @@ class Option:
     words   its meaning, for --help
     value   the name of its value; without it, the type's, such as TEXT
     commas  an example of its numbers, which are one text with commas
-    name    the option, if it is not called as its field
+    name    the option's name, if it differs from the field's
     """
 
     words: str
@@ -32,7 +32,7 @@ class Option:
 
 
 class Argument(Option):
-    """The same for a value that a command takes without a name."""
+    """An option whose value a command takes without a name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class Stated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildOptions(Stated):
-    """What the operator of a build chooses."""
+    """The choices of a build's operator."""
 
     version: Annotated[int | None, "Number of the new version. Default: one above the latest."] = (
         None
@@ -72,7 +72,8 @@ class BuildOptions(Stated):
         float,
         Option(
             "Do not publish if the share of ads with a rule on an attribute or set falls by more "
-            "than this part of what it was in the current version; 1 allows every fall.",
+            "than this part of what it was in the current version, or if a column loses all its "
+            "rules; 1 allows both.",
             least=0,
             most=1,
         ),
@@ -140,6 +141,6 @@ class T5Layout:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The token of value 0 at each position, right after those of the one before it."""
+        """The token of value 0 at each position; by default, positions follow one another."""
         first = 1 if self.first_token is None else self.first_token
         return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=first))

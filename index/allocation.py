@@ -31,7 +31,7 @@ def mapped_memory(size: int) -> npt.NDArray[np.uint8]:
 class _GentlyFreed(mmap.mmap):
     """Returns its pages in pieces, with pauses.
 
-    To unmap gigabytes at once takes a tenth of a second, during which the system lets no other
+    Unmapping gigabytes at once takes a tenth of a second, during which the system lets no other
     thread of the process fault a page in, or map one.
     """
 

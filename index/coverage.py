@@ -71,7 +71,7 @@ class CoverageChange:
 
     @property
     def lost_columns(self) -> tuple[str, ...]:
-        """The columns of names that kept some rules, but not those of this column."""
+        """The columns that lost all their rules, of names that fell by no more than allowed."""
         before = () if self.before is None or self.most_drop >= 1 else self.before.columns
         fallen = {fall.name for fall in self.falls}
         return tuple(

@@ -1,4 +1,4 @@
-"""A snapshot in memory: the facts of one version, what decoding reads of them, and its limits."""
+"""A snapshot in memory: the facts of one version, what a mode derives from them, and its limits."""
 
 import re
 from dataclasses import dataclass, fields, is_dataclass

@@ -225,7 +225,7 @@ _READERS = {
     **dict.fromkeys(("ads", "entities"), "sid_to_ads"),
     **dict.fromkeys(("rules", "set_values"), "exact_targeting"),
 }
-"""What reads each part of a snapshot."""
+"""The reader of each part of a snapshot."""
 
 
 def _bytes(snapshot: Snapshot) -> dict[str, int]:

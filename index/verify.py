@@ -1,8 +1,8 @@
 """Verify a snapshot: run every check of a load and, if deep, build its arrays again and compare.
 
-A load checks that arrays are safe to use. The deep check finds what only a faulty builder, or a
-hand, does: a rule that is stored twice or never used, ids that are not by first use, a rule that no
-build would keep, entities that do not list their ads.
+A load checks that arrays are safe to use. The deep check finds what only a faulty builder, or
+an edit by hand, causes: a rule that is stored twice or never used, ids that are not by first use, a
+rule that no build would keep, entities that do not list their ads.
 """
 
 import os

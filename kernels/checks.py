@@ -27,7 +27,7 @@ def require_tensor(
 def require_optional(
     name: str, tensor: Tensor | None, dtype: torch.dtype | None = None, **axes: int
 ) -> None:
-    """Check as `require_tensor` does what may be None."""
+    """Check a tensor that may be None, as `require_tensor` does."""
     if tensor is not None:
         require_tensor(name, tensor, dtype, **axes)
 

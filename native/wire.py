@@ -18,7 +18,7 @@ from grace.native.loader import array_out, declare, load_library, load_library_w
 _Integers = npt.NDArray[np.int64]
 
 BatchReport = tuple[tuple[RequestError | None, ...], tuple[tuple[str, ...], ...]]
-"""Of each request: what is wrong with it; its names that are not declared, sorted."""
+"""The fault of each request, and its names that are not declared, sorted."""
 
 _FAULT_NUMBERS = 9
 _UNKNOWN_NUMBERS = 5
@@ -31,7 +31,7 @@ _NOT_FINITE = {0: "nan", 1: "inf", -1: "-inf"}
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The rows of the table, each in words.
+    """The rows of the table as texts.
 
     settings  the names of limits; the first one is no limit
     fields    (path, unit, setting)

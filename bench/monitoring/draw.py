@@ -21,7 +21,7 @@ _SCALES: Mapping[str, Sequence[tuple[float, str]]] = {
     "bytes": ((1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (0, " B")),
     "s": ((86_400, " d"), (3600, " h"), (60, " min"), (1, " s"), (0, " ms")),
 }
-"""From how much a value of this unit has which name."""
+"""By unit: the values from which each name is used, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)

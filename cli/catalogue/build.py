@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What is built: a data folder, or the tables that options name."""
+    """The input of a build: a data folder, or the tables that options name."""
 
     data: Annotated[
         Path | None,
@@ -77,7 +77,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """Where the build runs: at once, in shards one by one, or in shards on a cluster."""
+    """The way of a build: at once, in shards one by one, or in shards on a cluster."""
 
     threads: Annotated[
         int | None, Option("Number of threads. Default: all cores; with --ray 1 per task.", least=1)
@@ -200,10 +200,11 @@ def _unpublished(report: "BuildReport") -> str:
         f"column {column} has no rule any more, and had some in version {change.version_before}"
         for column in change.lost_columns
     ]
+    least = f"a higher --max-coverage-drop than {change.most_drop:g}"
+    remedy = "--max-coverage-drop 1" if change.lost_columns else least
     return (
         f"{'; '.join(falls)}; version {report.version} is written, but not published: if this is "
-        f"right, `grace publish {report.path.parent} {report.version}`, or build with a higher "
-        f"--max-coverage-drop than {change.most_drop:g}"
+        f"right, `grace publish {report.path.parent} {report.version}`, or build with {remedy}"
     )
 
 

@@ -19,7 +19,7 @@ def inspect(
     snapshot: Annotated[Path, Argument("ROOT (its current version) or ROOT/VERSION.")],
     version: Annotated[int | None, "Another version of ROOT."] = None,
     eligibility: Annotated[
-        str, "What decoding shall test: exact, cd, union, static or dynamic."
+        str, "What decoding tests: exact, cd, union, static or dynamic."
     ] = "exact",
     as_json: AsJson = False,
 ) -> None:

@@ -17,7 +17,7 @@ _BATCH_ROWS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class MapRecord:
-    """By these, a build knows an id map that was written again or has new ids."""
+    """The facts by which a build accepts new ids in an id map, and refuses another map."""
 
     largest: int  # number; -1 without any
     digest: str  # of the ids up to it
@@ -73,7 +73,7 @@ def _fault(level: str, path: Path | None, now: IdMap | None, old: MapRecord | No
         remedy = "name it in tables.yaml again" + " or give --id-map" * (level == "ad")
         return None if old is None else f"{level}: its id map is missing: {remedy}"
     if old is None:
-        return f"{path}: would number ids of {level}, which were the numbers: leave it out"
+        return f"{path}: would number ids of {level}, which were numbers themselves: leave it out"
     if not path.exists():
         return f"{path}: no such file: restore this id map"
     if now.digest(old.largest) != old.digest:

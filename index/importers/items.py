@@ -127,7 +127,7 @@ def accept_items(
     if not places:
         return AcceptedItems(pa.nulls(0, pa.int64()), np.empty((0, 0), np.uint16), (), 0)
     all_ids, accepted = pa.concat_arrays(ids), np.concatenate(good)
-    # A good copy goes with a faulty one.
+    # A good copy is refused, too, even if all other copies are faulty.
     codes = all_ids.dictionary_encode().indices.fill_null(0).to_numpy()
     repeated = accepted & (np.bincount(codes[all_ids.is_valid()], minlength=1)[codes] > 1)
     named = zip(

@@ -1,4 +1,4 @@
-"""Make what decoding reads of a snapshot's facts, in the mode that the caller chooses."""
+"""Derive what decoding reads from a snapshot's facts, in the mode that the caller chooses."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """The arrays of a snapshot: one table of their files, dtypes, shapes, places, words and checks.
 
-What is written, what a reader expects and checks, and the table in docs/snapshot.md follow from it.
+Writing, reading, checking and the table in docs/snapshot.md follow from it.
 A new array is a row, and a field of the dataclass that its place names.
 
 SET stands for each set of the schema, ENTITY for each entity. A shape is made of the sizes that

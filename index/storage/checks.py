@@ -62,7 +62,7 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """They ascend from 0 to the number of `members`, and no group is empty unless it may be."""
+    """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be."""
 
     members: str
     group: str
@@ -99,7 +99,7 @@ class Levels:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """They ascend within a node, and are below the vocabulary size of their level."""
+    """Tokens ascend within a node, and are below the vocabulary size of their level."""
 
     def fault(self, own: Array, view: View) -> str | None:
         offsets, starts = view.arrays["node_offsets"], view.level_starts
@@ -113,7 +113,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Within each group they ascend, and are 0 .. `limit` - 1."""
+    """Ids ascend within each group, and are 0 .. `limit` - 1."""
 
     thing: str
     offsets: str | None = None  # that cut the groups; None: all are one group
@@ -128,7 +128,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """They are `first` .. `limit` - 1. Each column of a table has its own limit."""
+    """Ids are `first` .. `limit` - 1. Each column of a table has its own limit."""
 
     thing: str
     limit: str
@@ -167,7 +167,7 @@ class Finite:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """They name all ads, in ascending order of id."""
+    """Ordinals name all ads, in ascending order of ad id."""
 
     def fault(self, own: Array, view: View) -> str | None:
         ids = view.arrays["ad_ids"]
@@ -182,7 +182,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """The texts that `offsets` cut are UTF-8, and ascend byte by byte."""
+    """The texts between `offsets` are UTF-8, and ascend byte by byte."""
 
     offsets: str
 

@@ -93,7 +93,7 @@ class _Lookup:
             stamps = [(each.st_ino, each.st_mtime_ns, each.st_size) for each in self._stats()]
             if stamps != self._stamps:
                 self._find, self._stamps = self._read(), stamps
-        except (InputError, OSError):  # such as of a file that is just being written
+        except (InputError, OSError):  # such as that of a file which is being written
             if found is None:
                 raise
         finally:

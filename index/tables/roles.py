@@ -62,7 +62,7 @@ def both_names(ours: str, theirs: str) -> str:
 
 
 def missing(file: TableFile, column: str, more: str = "") -> InputError:
-    """Return the refusal of a table that lacks this column of its own."""
+    """Return the refusal of a table without this column, by the table's name of it."""
     return InputError(
         f"{file.address}: column {column!r}{more} is missing; it has: "
         f"{', '.join(file.schema.names)}"

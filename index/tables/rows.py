@@ -25,7 +25,7 @@ NO_ID = -1
 UNKNOWN = -2
 """The number of an id that its id map does not have."""
 
-LARGEST = 1e15  # the square of a larger number has no exact place in float32
+LARGEST = 1e15  # so that a sum of squares stays finite in float32
 
 _LINE_BREAK = "[\r\n]"
 _BLANKS_AROUND = "^[ \t]|[ \t]$"

@@ -12,7 +12,7 @@ from grace.kernels.row_stable import masked_softmax, matmul
 
 @dataclass(frozen=True, slots=True)
 class BeamQueries:
-    """What beams ask the user contexts of their requests.
+    """The queries of beams to the user contexts of their requests.
 
     queries    [B * M, H * d]      row b * M + m is beam m of request b
     keys       [B, H, T, d], values likewise

@@ -22,7 +22,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenQueries:
-    """What tokens ask the tokens of their requests.
+    """The queries of tokens to the tokens of their requests.
 
     queries   [B, Q, H * d]       each head's d columns together
     keys      [B, K, H * d]       values likewise

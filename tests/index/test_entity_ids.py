@@ -203,7 +203,7 @@ def write_map(
         (forked_map, "/brands.parquet: another id map than the build before had, or an older copy"),
         (other_map, "/other.parquet: no such file: restore"),
         (undeclared_map, "seller: its id map is missing: name it in tables.yaml again, build"),
-        (new_map, "/campaigns.parquet: would number ids of campaign, which were the numbers"),
+        (new_map, "/campaigns.parquet: would number ids of campaign, which were numbers"),
         (damaged('{"ad": 5}'), "/id_maps.json: cannot be read: "),
         (damaged('{"ad": {}}'), "/id_maps.json: cannot be read: "),
         (damaged('{"ad": {"largest": Infinity, "digest": ""}}'), "/id_maps.json: cannot be read: "),

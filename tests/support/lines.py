@@ -19,7 +19,7 @@ SUFFIXES = {".py", ".cpp", ".h", ".cu", ".cuh"}
 
 
 def lines_of_parts(root: Path) -> Mapping[str, int]:
-    """Count all lines but those of generated stubs and of what a build made."""
+    """Count all lines but those of generated stubs and of files that a build made."""
     part_of = {folder: part for part, (folders, _) in PARTS.items() for folder in folders.split()}
     lines: Counter[str] = Counter()
     for folder in {path.split("/")[0] for path in part_of}:

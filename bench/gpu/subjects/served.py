@@ -115,7 +115,7 @@ def roomy_folder() -> Path | None:
 
 
 class Served(NamedTuple):
-    """What the servers of one mode and precision share; `tls` is their section listen.tls."""
+    """The facts that servers of one mode and precision share; `tls` is their listen.tls."""
 
     options: BenchOptions
     files: ServedFiles

@@ -14,7 +14,7 @@ enum class Kind {
   kMap,        // from names to messages; of one name, the last entry counts
   kNumberMap,  // from names to uint32
   kRecords,    // repeated messages, which are checked and counted
-  kOpaque,     // bytes of a message, which are not looked into
+  kOpaque,     // bytes of a message, which the pass does not read
   kText,
   kTexts,
   kNumber,
@@ -24,7 +24,7 @@ enum class Kind {
   kFloat,
   kIntegers,
   kFloats,
-  kTotal,  // no field: a limit of several fields together, after which it comes
+  kTotal,  // no field, but a limit of several fields together; it comes after them
 };
 
 // The settings in `limits` that bound fields.
@@ -97,7 +97,7 @@ enum class Kind {
   X(ExplainedRequest, Explain, 2, Opaque, "request", none, "", None)
 
 // X(fault, whether the log may have the names in its path, its words)
-// Only a fault that compares with the schema or the model has names which those declare.
+// It may if the fault compares with the schema or the model, which declare these names.
 #define GRACE_WIRE_FAULTS(X)                                                                       \
   X(Nothing, false, "")                                                                            \
   X(Malformed, false, "the bytes are not a grace.v1.{path}")                                       \

@@ -12,7 +12,7 @@
 
 namespace grace::wire {
 
-// What is wrong with a message. The names are part of it, or empty.
+// A fault of a message. The names are parts of the message, or empty.
 struct Fault {
   Wrong wrong;
   Field field = Field::kNone;
@@ -25,7 +25,7 @@ struct Fault {
 
 constexpr int64_t kFaultNumbers = 9;
 
-// Writes the numbers of which native/wire.py makes an error; names by where they are in `message`.
+// Writes the numbers from which native/wire.py makes an error; names as places in `message`.
 void write_fault(const Fault& fault, const char* message, int64_t* out);
 
 // The value of kNotFinite: 0 for NaN, else the sign of the infinity.
@@ -75,10 +75,10 @@ class Entries {
   void clear();
   void put(const Entry& entry);
 
-  // Orders them by the name that they are `of`, then by their own. Nothing may be put after it.
+  // Orders them by the name that they are `of`, then by their own. Put nothing after this call.
   void order();
 
-  // Keeps those for which keep(entry) is true. Nothing may be put after it.
+  // Keeps those for which keep(entry) is true. Put nothing after this call.
   template <typename Keep>
   void keep_if(Keep&& keep) {
     const auto drop = [&](const Entry& entry) { return !keep(entry); };
