@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -75,20 +76,45 @@ def test_a_last_group_whose_end_the_disk_has_not_written_is_cut(tmp_path: Path) 
     assert found_in(tmp_path, content + bytes(4096)) == (UPDATES, 4096)
 
 
-def test_a_start_syncs_what_a_killed_writer_has_only_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The start takes such updates as in force, so a power cut must not lose them any more."""
-    written(tmp_path)
-    synced, real_sync = set[str](), os.fsync
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> dict[int, tuple[str, int]]:
+    """The name and the size that each inode had when it was last synced."""
+    found: dict[int, tuple[str, int]] = {}
+    real_sync = os.fsync
 
     def sync(file: int) -> None:
         real_sync(file)
-        synced.add(str(Path(f"/proc/self/fd/{file}").readlink()))
+        state = os.fstat(file)
+        found[state.st_ino] = str(Path(f"/proc/self/fd/{file}").readlink()), state.st_size
 
     monkeypatch.setattr(os, "fsync", sync)
+    return found
+
+
+def test_a_start_syncs_what_a_killed_writer_has_only_written(
+    tmp_path: Path, synced: dict[int, tuple[str, int]]
+) -> None:
+    """The start takes such updates as in force, so a power cut must not lose them any more."""
+    written(tmp_path)
+    synced.clear()
     UpdateLog(tmp_path, lambda message: None).close()
-    assert synced >= {str(tmp_path / FILE), str(tmp_path)}
+    assert {name for name, _ in synced.values()} >= {str(tmp_path / FILE), str(tmp_path)}
+
+
+def test_updates_are_on_the_disk_before_they_are_acknowledged(
+    tmp_path: Path, synced: dict[int, tuple[str, int]]
+) -> None:
+    log = UpdateLog(tmp_path, lambda message: None)
+    steps: list[Callable[[], None]] = [
+        lambda: log.append([b"one"]),
+        lambda: log.rewrite(b"all of it"),
+        lambda: log.append([b"next"]),
+    ]
+    for step in steps:
+        step()
+        state = (tmp_path / FILE).stat()
+        assert synced[state.st_ino][1] == state.st_size
+    log.close()
 
 
 def test_every_damaged_byte_is_refused_with_file_offset_and_remedy(tmp_path: Path) -> None:
