@@ -104,7 +104,7 @@ class Rows:
     ) -> Int64:
         codes, given = coded(column)
         found = [UNKNOWN if text is None else names.find(text, UNKNOWN) for text in given]
-        numbers = np.array([*found, NO_ID], np.int64)  # the last one is of nulls
+        numbers = np.array([*found, NO_ID], np.int64)  # null cells take the last one
         reasons: dict[int, str] = {}
         for code in np.flatnonzero(numbers == UNKNOWN).tolist() if strict else ():
             text = given[code]

@@ -123,11 +123,11 @@ LIMITED: dict[str, tuple[Any, str, str]] = {
     "exclude": ({}, "names", "names"),
     "at_most": (1, "names", "names"),
 }
-"""Of each limited path: what it holds, what is counted, and the limit."""
+"""By limited path: what the field holds, what is counted, and the name of the limit."""
 
 
 def request_with(path: str, count: int) -> dict[str, Any]:
-    """Return a request that has so many bytes, values or names there, or that number."""
+    """Return a request with `count` bytes, values or names at this path, or with that number."""
     kind, unit, _ = LIMITED[path]
     value: Any = count
     if unit == "names":
