@@ -18,13 +18,13 @@ import torch
 from grace import model
 from grace.client.request_json import request_of_json
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
 from grace.index.matching.explain import Reason, explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE, ROOT
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -162,8 +162,8 @@ class Demonstration:
     def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
         trie, user = self._snapshot.trie, user_of(request)
-        admitted = admitted_entries(self._snapshot, self._rows([request]), 0)
-        eligible = admitted[trie.first_leaf - 1 :]
+        admitted = self._eligible_nodes(request)
+        eligible = admitted[trie.first_leaf :]
         scores = self._scores(request)
         steps, node = [], ROOT
         for position, chosen in enumerate(sid):
@@ -174,11 +174,17 @@ class Demonstration:
             ]
             branches.sort(key=lambda branch: -branch.probability)
             assert [branch.admitted for branch in branches].count(True) == admitted[
-                children.start - 1 : children.stop - 1
+                children.start : children.stop
             ].sum(), "a branch is admitted if and only if it leads to an eligible ad"
             steps.append(Step(int(chosen), tuple(branches)))
             node = children[tokens.tolist().index(chosen)]
         return tuple(steps)
+
+    def _eligible_nodes(self, request: Request) -> npt.NDArray[np.bool_]:
+        """Return whether the server admits each node, in mode `exact`.   bool [nodes]"""
+        index = DecodeIndex.of(self._snapshot, CPU)
+        users = UserTensors.of(self._rows([request]), CPU)
+        return has_bit(load_ops(CPU).eligible_nodes(users, index), 0).numpy()
 
     def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
         """Decode with the catalogue alone, then count the ads that each user may see."""
