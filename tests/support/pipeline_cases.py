@@ -141,9 +141,7 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
         batch.input,
         tuple(Answer(request, b"") for request in batch.input.requests),
         (),
-        MatchCounts(
-            *(zeros, zeros, zeros, zeros, zeros[:, None]), *(zeros, zeros, zeros, zeros, zeros)
-        ),
+        MatchCounts(*(*[zeros] * 7, zeros[:, None], zeros)),
     )
 
 

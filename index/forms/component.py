@@ -1,0 +1,66 @@
+"""What every form of component can do, and the reasons that it gives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_SHOWN = 5
+
+ValuesOf = Mapping[str, Sequence[str] | None]
+"""Values by name or column; an empty list and None mean that there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One rule of the ad that was tested. Names without a rule pass, and have no reason.
+
+    `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
+    those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
+    """
+
+    name: str
+    passes: bool
+    rule: str
+    user: tuple[str, ...]
+    deciding: tuple[str, ...]
+
+    @property
+    def values(self) -> str:
+        """The user's values that decide, in words; all of them if none does."""
+        shown = some(self.deciding or self.user)
+        if self.user:
+            return shown
+        return f"no value, which counts as {shown}" if shown else "no value"
+
+    def __str__(self) -> str:
+        values = f" (user: {self.values})" if self.deciding else ""
+        return f"{self.name}: {self.rule}{values}"
+
+
+class Component(Protocol):
+    """A component of every rule of a schema. Its form knows the types that are `Any` here."""
+
+    @property
+    def label(self) -> str:
+        """What metrics call the ads that fail here."""
+
+    def add_to(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
+        """Give a native matcher the row of each rule, and the rows. They must outlive it."""
+
+    def address(self, asked: Any, kept: list[Any]) -> int:
+        """Return where C++ reads what a batch asks, and keep there what must live meanwhile."""
+
+    def explain(self, rows: Any, row: int, user: ValuesOf) -> list[Reason]:
+        """Test the rules that a row stands for."""
+
+    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
+        """Test the rules of a row of an ads table, by column."""
+
+
+def some(values: Sequence[str]) -> str:
+    shown = ", ".join(values[:MOST_SHOWN])
+    left = len(values) - MOST_SHOWN
+    return shown if left <= 0 else f"{shown} and {left} more"
