@@ -1,11 +1,12 @@
 """The form `bits`: all attributes together are one component.
 
 A row is a bitmask: the values that a rule allows, one bit each. A request asks with the bits of
-its user's values, and passes a row that has all of them. C++: native/src/forms/bits.cpp.
+its user's values: `other` for an unknown one, and for an attribute without a value the one that
+its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
 """
 
 from collections.abc import Sequence
-from ctypes import c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -19,6 +20,12 @@ from grace.native.loader import array_in, declare
 
 _add = declare("grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2))
 
+_add_to_users = declare(
+    "grace_users_add_bits",
+    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
+    *(array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BitsComponent:
@@ -28,10 +35,38 @@ class BitsComponent:
     def label(self) -> str:
         return "attributes"
 
-    def add_to(
+    def add_to_matcher(
         self, matcher: int, ids: npt.NDArray[np.int32], rows: npt.NDArray[np.uint64]
     ) -> None:
         _add(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows)
+
+    def add_to_users(self, reader: int, values: None) -> None:  # noqa: ARG002
+        listed = [attribute.values for attribute in self.schema.attributes]
+        firsts = self.schema.first_bits
+        missing = [
+            first + (len(a.values) if a.missing is None else a.values.index(a.missing))
+            for a, first in zip(self.schema.attributes, firsts, strict=True)
+        ]
+        encoded = [value.encode() for values in listed for value in values]
+        _add_to_users(
+            *(reader, self.schema.words, len(listed)),
+            (c_char_p * len(listed))(*(a.name.encode() for a in self.schema.attributes)),
+            *(np.array(numbers, np.int64) for numbers in (list(map(len, listed)), firsts, missing)),
+            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+            np.frombuffer(b"".join(encoded), np.uint8),
+        )
+
+    def rows(
+        self,
+        size: int,
+        most: int,  # noqa: ARG002
+        kept: list[Any],  # noqa: ARG002
+    ) -> tuple[npt.NDArray[np.uint64], int]:
+        bits = np.empty((size, self.schema.words), np.uint64)
+        return bits, bits.ctypes.data
+
+    def filled(self, asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        return asked
 
     def address(self, asked: npt.NDArray[np.uint64], kept: list[Any]) -> int:
         kept.append(np.ascontiguousarray(asked))

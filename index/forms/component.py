@@ -47,8 +47,20 @@ class Component(Protocol):
     def label(self) -> str:
         """What metrics call the ads that fail here."""
 
-    def add_to(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""
+
+    def add_to_users(self, reader: int, values: Any) -> None:
+        """Tell a native reader of users the names and values, which must outlive it."""
+
+    def rows(self, size: int, most: int, kept: list[Any]) -> tuple[Any, int]:
+        """Return what `size` requests ask, once C++ has filled it, and where C++ writes it.
+
+        All requests have at most `most` values.
+        """
+
+    def filled(self, asked: Any) -> Any:
+        """Return it without the room that C++ did not need."""
 
     def address(self, asked: Any, kept: list[Any]) -> int:
         """Return where C++ reads what a batch asks, and keep there what must live meanwhile."""

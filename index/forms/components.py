@@ -11,7 +11,6 @@ from grace.index.forms.component import Component
 from grace.index.forms.lists import ListRows, ListsComponent
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
-from grace.index.users.user_rows import UserRows
 
 
 class Part(NamedTuple):
@@ -23,7 +22,7 @@ class Part(NamedTuple):
 
 
 def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
-    return (BitsComponent(schema), *map(ListsComponent, schema.sets))
+    return (BitsComponent(schema), *(ListsComponent(schema, each) for each in schema.sets))
 
 
 def parts_of(snapshot: Snapshot) -> Iterator[Part]:
@@ -32,8 +31,3 @@ def parts_of(snapshot: Snapshot) -> Iterator[Part]:
     yield Part(bits, rules.bitmask, rules.bitmask_table)
     rows = map(ListRows, rules.sets, snapshot.set_values)
     yield from map(Part, lists, rules.set_rules.T, rows)
-
-
-def asked_of(users: UserRows) -> tuple[Any, ...]:
-    """Return what the users ask of each component."""
-    return (users.bitmask, *users.sets)

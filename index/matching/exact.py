@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.forms.components import asked_of, components_of, parts_of
+from grace.index.forms.components import parts_of
 from grace.index.matching.request_lists import (
     entity_limits,
     excluded_places,
@@ -229,7 +229,7 @@ def _open_matcher(snapshot: Snapshot, threads: int) -> int:
     )
     try:
         for component, ids, rows in parts_of(snapshot):
-            component.add_to(int(handle[0]), ids, rows)
+            component.add_to_matcher(int(handle[0]), ids, rows)
         for entities in snapshot.entities:
             _add_entities(int(handle[0]), len(entities), entities.of_ad)
     except BaseException:
@@ -344,7 +344,7 @@ def _address(array: npt.NDArray[np.generic] | None) -> int | None:
 def _asked(users: UserRows) -> tuple[npt.NDArray[np.uintp], list[object]]:
     """Return where C++ reads what users ask of each component, and what must live meanwhile."""
     kept: list[object] = []
-    parts = zip(components_of(users.encoder.schema), asked_of(users), strict=True)
+    parts = zip(users.encoder.components, users.asked, strict=True)
     addresses = [component.address(asked, kept) for component, asked in parts]
     return np.array(addresses, np.uintp), kept
 

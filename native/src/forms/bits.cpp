@@ -1,11 +1,16 @@
 // The form `bits`: a row has the values of all attributes that a rule allows, one bit each, and a
 // request the values that its user has. It passes a row that has all of its bits.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
 
 #include "grace/abi.h"
 #include "grace/component.h"
 #include "grace/match.h"
+#include "grace/user_form.h"
 
 namespace grace::exact {
 
@@ -45,3 +50,74 @@ GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int6
 }
 
 }  // namespace grace::exact
+
+namespace grace::users {
+
+namespace {
+
+using wire::Entry;
+
+// An attribute's bits: one for each listed value, and one for any other. A user without a value has
+// the bit `missing`.
+struct Attribute {
+  std::unordered_map<std::string, int64_t> bit_of;
+  int64_t other;
+  int64_t missing;
+};
+
+class UserBits : public UserForm {
+ public:
+  UserBits(int64_t words, std::vector<Attribute> attributes)
+      : words_(words), attributes_(std::move(attributes)) {}
+
+  // `rows` is uint64 [size, words].
+  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+    uint64_t* bits = static_cast<uint64_t*>(const_cast<void*>(rows)) + row * words_;
+    std::fill_n(bits, words_, 0);
+    for (size_t i = 0; i < attributes_.size(); ++i) set_bits(attributes_[i], *entries[i], bits);
+  }
+
+ private:
+  static void set_bits(const Attribute& attribute, const Entry& entry, uint64_t* row) {
+    bool any = false;
+    const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
+    take_values(entry, [&](std::string_view value) {
+      const auto found = attribute.bit_of.find(std::string(value));
+      set(found == attribute.bit_of.end() ? attribute.other : found->second);
+      any = true;
+    });
+    if (!any) set(attribute.missing);
+  }
+
+  int64_t words_;
+  std::vector<Attribute> attributes_;
+};
+
+}  // namespace
+
+// A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
+// after another: they have bits from firsts[a] on, and any other value the bit after them.
+GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
+                                       const char* const* names, const int64_t* values,
+                                       const int64_t* firsts, const int64_t* missing,
+                                       const int64_t* offsets, const uint8_t* utf8) {
+  return guarded([&] {
+    require(words > 0, "users_add_bits: a row without words");
+    const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
+    Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
+    std::vector<Attribute> made;
+    for (int64_t a = 0; a < attributes; ++a) {
+      Attribute attribute{{}, firsts[a] + values[a], missing[a]};
+      require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
+              "users_add_bits: a bit is not within the row");
+      for (int64_t i = 0; i < values[a]; ++i) {
+        attribute.bit_of.emplace(std::string(texts[texts.count++]), firsts[a] + i);
+      }
+      made.push_back(std::move(attribute));
+    }
+    add_component(handle, {names, names + attributes},
+                  std::make_unique<UserBits>(words, std::move(made)));
+  });
+}
+
+}  // namespace grace::users
