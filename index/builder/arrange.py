@@ -9,14 +9,13 @@ import numpy.typing as npt
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import (
     first_use,
-    gather_spans,
     group_by_entity,
     order_by_id,
     order_by_sid,
 )
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import SetRules, TargetingRules, gather_spans
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues

@@ -18,8 +18,11 @@ from grace.index.forms.component import MOST_SHOWN, Reason, ValuesOf, some
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 
-_add = declare("grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2))
+_add_to_matcher = declare(
+    "grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2)
+)
 
+_add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.int32, 2), c_int32)
 _add_to_users = declare(
     "grace_users_add_bits",
     *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
@@ -35,10 +38,25 @@ class BitsComponent:
     def label(self) -> str:
         return "attributes"
 
+    def add_to_rules(self, table: c_void_p) -> None:
+        bits = [
+            (first, len(attribute.values), attribute.missing_passes_exclude)
+            for attribute, first in zip(self.schema.attributes, self.schema.first_bits, strict=True)
+        ]
+        attributes = np.array(bits, np.int32).reshape(-1, 3)
+        _add_to_rules(table, self.schema.words, attributes, len(bits))
+
+    def rows_of(
+        self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.uint64]:
+        return words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words)
+
     def add_to_matcher(
         self, matcher: int, ids: npt.NDArray[np.int32], rows: npt.NDArray[np.uint64]
     ) -> None:
-        _add(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows)
+        _add_to_matcher(
+            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows
+        )
 
     def add_to_users(self, reader: int, values: None) -> None:  # noqa: ARG002
         listed = [attribute.values for attribute in self.schema.attributes]

@@ -1,6 +1,7 @@
 """What every form of component can do, and the reasons that it gives."""
 
 from collections.abc import Mapping, Sequence
+from ctypes import c_void_p
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +47,12 @@ class Component(Protocol):
     @property
     def label(self) -> str:
         """What metrics call the ads that fail here."""
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        """Tell a native table of rules how to encode what an ad's columns say."""
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
+        """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""

@@ -14,18 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.component import Reason, ValuesOf, some
-from grace.index.targeting.rules import SetRules
+from grace.index.targeting.rules import SetRules, gather_spans
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 
 _LISTS = (array_in(np.int64), array_in(np.int32))
-_add = declare(
+_add_to_matcher = declare(
     "grace_exact_add_lists",
     *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS, c_int32),
 )
 
 
+_add_to_rules = declare("grace_rules_add_lists", c_void_p)
 _add_to_users = declare(
     "grace_users_add_lists",
     *(c_uint64, c_char_p, c_uint64, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
@@ -67,9 +68,21 @@ class ListsComponent:
     def label(self) -> str:
         return f"set:{self.target_set.name}"
 
+    def add_to_rules(self, table: c_void_p) -> None:
+        _add_to_rules(table)
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> SetRules:
+        begins = offsets[:-1] + 1
+        included = words[offsets[:-1]].astype(np.int64)
+        excluded = np.diff(offsets) - 1 - included
+        return SetRules(
+            *gather_spans(words, begins, included),
+            *gather_spans(words, begins + included, excluded),
+        )
+
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: "ListRows") -> None:
         rules = rows.rules
-        _add(
+        _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
             *(rules.num_rules, len(rows.values), rules.include_offsets, rules.include_values),
             *(rules.exclude_offsets, rules.exclude_values, self.target_set.missing_passes_exclude),

@@ -112,7 +112,7 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
         failures=tuple(failures),
         ignored=(),
         user_rows=UserRows(
-            object.__new__(UserEncoder), np.zeros((batch.bucket, 1), np.uint64), (), ()
+            object.__new__(UserEncoder), (np.zeros((batch.bucket, 1), np.uint64),), ()
         ),
         users=UserTensors(torch.zeros(batch.bucket, 1, dtype=torch.int64), ()),
         inputs=FeatureLookups(*[torch.zeros(0)] * 5),

@@ -10,6 +10,7 @@
 #include "grace/abi.h"
 #include "grace/component.h"
 #include "grace/match.h"
+#include "grace/rule_form.h"
 #include "grace/user_form.h"
 
 namespace grace::exact {
@@ -121,3 +122,89 @@ GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t a
 }
 
 }  // namespace grace::users
+
+namespace grace::rules {
+
+namespace {
+
+struct AttributeBits {
+  int32_t first_bit;
+  int32_t values;  // `other` is the bit after them
+  int32_t missing_passes_exclude;
+};
+
+// Bits of a row, from its first word on.
+struct Row {
+  std::vector<int32_t>& words;
+  size_t begin;
+
+  uint32_t word(int32_t bit) const { return static_cast<uint32_t>(words[begin + (bit >> 5)]); }
+  bool has(int32_t bit) const { return (word(bit) >> (bit & 31) & 1) != 0; }
+  void put(int32_t bit, bool value) {
+    const uint32_t mask = uint32_t{1} << (bit & 31);
+    words[begin + (bit >> 5)] = static_cast<int32_t>(value ? word(bit) | mask : word(bit) & ~mask);
+  }
+};
+
+class RuleBits : public RuleForm {
+ public:
+  RuleBits(int32_t words, std::vector<AttributeBits> attributes)
+      : RuleForm(2 * static_cast<int32_t>(attributes.size())),
+        attributes_(std::move(attributes)),
+        all_(2 * words, 0) {
+    Row row{all_, 0};
+    for (const AttributeBits& a : attributes_) {
+      for (int32_t v = 0; v <= a.values; ++v) row.put(a.first_bit + v, true);
+    }
+  }
+
+  Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
+    Row row{words, words.size()};
+    words.insert(words.end(), all_.begin(), all_.end());
+    for (size_t a = 0; a < attributes_.size(); ++a) {
+      const auto first = static_cast<int32_t>(2 * a);
+      const Refusal refusal = encode(attributes_[a], lists[first], lists[first + 1], first, row);
+      if (refusal.fault != Fault::kNone) return refusal;
+    }
+    return {};
+  }
+
+ private:
+  static Refusal encode(const AttributeBits& attribute, const List& include, const List& exclude,
+                        int32_t first, Row& row) {
+    const Refusal refusal = check(include, exclude, first);
+    if (refusal.fault != Fault::kNone) return refusal;
+    if (!include.present && exclude.size == 0) return {};
+    const int32_t begin = attribute.first_bit, other = begin + attribute.values;
+    if (include.present) {
+      for (int32_t bit = begin; bit <= other; ++bit) row.put(bit, false);
+      for (int64_t i = 0; i < include.size; ++i) row.put(begin + include.codes[i], true);
+    } else if (attribute.missing_passes_exclude == 0) {
+      row.put(other, false);
+    }
+    for (int64_t i = 0; i < exclude.size; ++i) row.put(begin + exclude.codes[i], false);
+    for (int32_t bit = begin; bit <= other; ++bit) {
+      if (row.has(bit)) return {};
+    }
+    return {Fault::kEmptyDifference, first + 1};
+  }
+
+  std::vector<AttributeBits> attributes_;
+  std::vector<int32_t> all_;  // the row of an ad without rules
+};
+
+}  // namespace
+
+// attributes int32 [n, 3], as AttributeBits. A row has `words` words of 64 bits.
+GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t* attributes,
+                                       int32_t n) {
+  return guarded([&] {
+    std::vector<AttributeBits> bits;
+    for (int32_t a = 0; a < n; ++a, attributes += 3) {
+      bits.push_back({attributes[0], attributes[1], attributes[2]});
+    }
+    add_component(table, std::make_unique<RuleBits>(words, std::move(bits)));
+  });
+}
+
+}  // namespace grace::rules

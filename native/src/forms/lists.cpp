@@ -8,6 +8,7 @@
 #include "grace/abi.h"
 #include "grace/component.h"
 #include "grace/id_tables.h"
+#include "grace/rule_form.h"
 #include "grace/user_form.h"
 #include "grace/xxh3.h"
 
@@ -268,3 +269,45 @@ GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, uint6
 }
 
 }  // namespace grace::users
+
+namespace grace::rules {
+
+namespace {
+
+// A row is how many values the rule includes, those, and those it excludes, each ascending.
+class RuleLists : public RuleForm {
+ public:
+  RuleLists() : RuleForm(2) {}
+
+  Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
+    const List &include = lists[0], &exclude = lists[1];
+    const Refusal refusal = check(include, exclude, 0);
+    if (refusal.fault != Fault::kNone) return refusal;
+    const size_t begin = words.size();
+    words.push_back(0);
+    append_sorted(include, words);
+    const size_t middle = words.size();
+    words[begin] = static_cast<int32_t>(middle - begin - 1);
+    append_sorted(exclude, words);
+    const bool nothing_left =
+        include.size > 0 && std::includes(words.begin() + middle, words.end(),
+                                          words.begin() + begin + 1, words.begin() + middle);
+    return nothing_left ? Refusal{Fault::kEmptyDifference, 1} : Refusal{};
+  }
+
+ private:
+  static void append_sorted(const List& list, std::vector<int32_t>& words) {
+    const size_t begin = words.size();
+    words.insert(words.end(), list.codes, list.codes + list.size);
+    std::sort(words.begin() + begin, words.end());
+    words.erase(std::unique(words.begin() + begin, words.end()), words.end());
+  }
+};
+
+}  // namespace
+
+GRACE_API int32_t grace_rules_add_lists(void* table) {
+  return guarded([&] { add_component(table, std::make_unique<RuleLists>()); });
+}
+
+}  // namespace grace::rules
