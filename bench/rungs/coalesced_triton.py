@@ -31,7 +31,7 @@ TILES = tuple(Tile(*shape) for shape in ((16, 2), (16, 4), (32, 4), (32, 8), (64
 def attend_coalesced(
     qkv: Tensor, cache: DenseCache, step: int, scale: float, tile: Tile, *, fused: bool
 ) -> Tensor:
-    """Do what attend_sdpa does; if `fused`, write the step's keys and values into the cache, too."""
+    """Do what attend_sdpa does; if `fused`, write the step's keys and values, too."""
     rows, _, heads, d_head = qkv.shape
     if not (qkv.is_contiguous() and cache.keys.is_contiguous() and cache.values.is_contiguous()):
         raise ValueError("qkv and the cache must be contiguous; copy them before")
