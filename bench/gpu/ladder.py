@@ -148,7 +148,7 @@ def _rung(setting: _Setting, name: str) -> Row:
     search, batches = setting.search(name), setting.batches[snapshot_mode(name)]
     graph = DecoderGraph(work, search, batches, setting.engine.weights.dtype)
     share = graph.check(name, expected, precision)
-    decoder = sustained(graph, work.device, seconds, before=graph.inputs)
+    decoder = sustained(graph, work.device, seconds, before=graph.take_next)
     del graph
     loaded = setting.loaded[snapshot_mode(name)]
     path = FullPath(setting.around, loaded, search, setting.requests, batches[0].users)

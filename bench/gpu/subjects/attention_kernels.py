@@ -58,6 +58,11 @@ class SelfInputs(NamedTuple):
     bias: Tensor
     scale: float
 
+    def written(self) -> tuple[Tensor, Tensor]:
+        """Return the part of the cache that the step fills: its keys and values."""
+        step, rows = self.table.step, len(self.table.ids)
+        return self.cache.keys[step, :rows], self.cache.values[step, :rows]
+
 
 def cross_inputs(work: Workload, beams: int, dtype: torch.dtype, seed: int) -> BeamQueries:
     decoder, generator = work.spec.decoder, torch.Generator(work.device).manual_seed(seed)
