@@ -170,13 +170,7 @@ def _static_step(step: StepInputs, index: DecodeIndex) -> StaticStep:
     return StaticStep(logits, given.row_scale, scores, tokens, nodes, given.k, given.ordered)
 
 
-def _check_kept(
-    what: str,
-    expected: Beams,
-    index: DecodeIndex,
-    place: int,
-    got: KeptBeams,  # noqa: ARG001
-) -> None:
+def _check_kept(what: str, expected: Beams, index: DecodeIndex, _: int, got: KeptBeams) -> None:
     """Require the defined scores, tokens that lead to their nodes, and the defined nodes except
     near-ties."""
     scores, defined = (x.sort(dim=1)[0].clamp(min=-1e4) for x in (got.scores, expected.scores))
