@@ -84,7 +84,6 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
     [
         ({"table": "speed"}, "'speed' is no table"),
         ({"seconds": 0.0}, "--seconds 0: must be a number above 0"),
-        ({"precisions": ("int4",)}, "--precision int4"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
         ({"only": ("nope",)}, "--only nope: not a part of gtm; choose from admission:cd, "),
