@@ -232,7 +232,8 @@ class Demonstration:
         """Return the log-probability of each token of each SID.   [tokens, SIDs]"""
         context, sids, parts = self._context([request]), torch.from_numpy(self._sids), []
         with torch.inference_mode():
-            for some in sids.split(ROWS):
+            for start in range(0, len(sids), ROWS):
+                some = sids[start : start + ROWS]
                 same = UserContext(
                     context.states.expand(len(some), -1, -1), context.mask.expand(len(some), -1)
                 )
