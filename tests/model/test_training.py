@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from grace.configs.errors import ConfigError, InputError
-from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
-from grace.model.train.recipe import Recipe, read_recipe, recipe_for
+from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, train_model
 from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
@@ -245,7 +244,7 @@ def test_the_default_recipe_follows_the_catalogue_and_the_log(
     on_cpu: tuple[int, int],
     beams: tuple[int, ...],
 ) -> None:
-    """On a GPU three passes over a log, of 1,003 or 1,000,003 events; on a CPU fewer steps."""
+    """On a GPU three passes over a long log, or 500 steps; on a CPU, steps for minutes."""
     catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
     count = 1_000_003
     long = replace(
