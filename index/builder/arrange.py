@@ -1,4 +1,7 @@
-"""Put the collected ads in (SID, ad id) order, and number everything by first use in that order."""
+"""Put the collected ads in (SID, ad id) order, and number everything by first use in that order.
+
+`taken_apart` is the way back.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -9,14 +12,15 @@ import numpy.typing as npt
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import (
     first_use,
-    gather_spans,
     group_by_entity,
     order_by_id,
     order_by_sid,
 )
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.storage.array_file import read_rows
+from grace.index.targeting.rules import Column, Lists, TargetingRules, take
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -61,6 +65,36 @@ def arrange(
     return Snapshot(facts, schema, trie, ads, rules, set_values, entities)
 
 
+def taken_apart(
+    snapshot: Snapshot, first_leaf: int = 0, end_leaf: int | None = None
+) -> CollectedAds:
+    """Return the ads of leaves first_leaf .. end_leaf - 1 as if they had just been read.
+
+    The snapshot may be a map of its files, and may have two ads of one id.
+    """
+    ads, trie, rules = snapshot.ads, snapshot.trie, snapshot.rules
+    end_leaf = trie.num_leaves if end_leaf is None else end_leaf
+    offsets = read_rows(ads.ad_offsets, first_leaf, end_leaf + 1)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    return CollectedAds(
+        read_rows(ads.ad_ids, begin, end),
+        np.repeat(trie.sids(np.arange(first_leaf, end_leaf)), np.diff(offsets), axis=0),
+        read_rows(ads.ad_weight, begin, end),
+        read_rows(ads.ad_rule, begin, end),
+        tuple(_ids_of(entities, begin, end) for entities in snapshot.entities),
+        rules,
+        tuple(values.strings for values in snapshot.set_values),
+    )
+
+
+def _ids_of(entities: Entities, begin: int, end: int) -> npt.NDArray[np.int64]:
+    places = read_rows(entities.of_ad, begin, end)
+    has = places != NO_ENTITY
+    ids = np.full(len(places), NO_ENTITY, np.int64)
+    ids[has] = entities.ids[places[has]]
+    return ids
+
+
 def _trie(
     tokens: npt.NDArray[np.uint16], vocab_sizes: tuple[int, ...]
 ) -> tuple[SidTrie, npt.NDArray[np.int64]]:
@@ -84,32 +118,24 @@ def renumber_rules(
 
     `set_values` has the strings of each set, by the value ids in `rules`.
     """
-    bitmask, set_rules = rules.bitmask[old_rules], rules.set_rules[old_rules]
-    bitmasks = first_use(bitmask, len(rules.bitmask_table))
-    sets, interned = [], []
-    for s, (of_set, strings) in enumerate(zip(rules.sets, set_values, strict=True)):
-        used = first_use(set_rules[:, s], of_set.num_rules)
-        set_rules[:, s] = used.new_of[set_rules[:, s]]
-        renumbered, values = _renumber_set(of_set, used.old_of, strings)
-        sets.append(renumbered)
-        interned.append(values)
-    renumbered_rules = TargetingRules(
-        bitmasks.new_of[bitmask], rules.bitmask_table[bitmasks.old_of], set_rules, tuple(sets)
-    )
-    return renumbered_rules, tuple(interned)
+    rows = rules.rows[old_rules]
+    parts, interned, strings = [], [], iter(set_values)
+    for c, part in enumerate(rules.parts):
+        used = first_use(rows[:, c], len(part))
+        rows[:, c] = used.new_of[rows[:, c]]
+        columns = [take(column, used.old_of) for column in part.columns]
+        if part.has_values:
+            columns, values = _renumber_values(columns, next(strings))
+            interned.append(values)
+        parts.append(type(part).of(columns))
+    return TargetingRules(rows, tuple(parts)), tuple(interned)
 
 
-def _renumber_set(
-    rules: SetRules, old_rules: npt.NDArray[np.int32], strings: Sequence[str]
-) -> tuple[SetRules, InternedValues]:
-    """Return these set rules, their values numbered in UTF-8 order."""
-    lists = [
-        gather_spans(values, offsets[old_rules], np.diff(offsets)[old_rules])
-        for offsets, values in (
-            (rules.include_offsets, rules.include_values),
-            (rules.exclude_offsets, rules.exclude_values),
-        )
-    ]
+def _renumber_values(
+    columns: Sequence[Column], strings: Sequence[str]
+) -> tuple[list[Column], InternedValues]:
+    """Return these lists, their values numbered in UTF-8 order."""
+    lists = [column for column in columns if isinstance(column, Lists)]
     used = np.zeros(len(strings), np.bool_)
     for _, values in lists:
         used[values] = True
@@ -118,13 +144,9 @@ def _renumber_set(
     in_order = sorted(used_ids.tolist(), key=strings.__getitem__)
     new_of = np.full(len(strings), -1, np.int32)
     new_of[in_order] = np.arange(len(in_order), dtype=np.int32)
-    (include_offsets, include), (exclude_offsets, exclude) = lists
-    renumbered = SetRules(
-        include_offsets,
-        _sorted_within(new_of[include], include_offsets),
-        exclude_offsets,
-        _sorted_within(new_of[exclude], exclude_offsets),
-    )
+    renumbered: list[Column] = [
+        Lists(offsets, _sorted_within(new_of[values], offsets)) for offsets, values in lists
+    ]
     return renumbered, InternedValues.of(strings[value] for value in in_order)
 
 

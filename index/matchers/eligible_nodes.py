@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.forms.lists import SetQueries
 from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import SetQueries, UserRows
+from grace.index.users.user_rows import UserRows
 
 Bools = npt.NDArray[np.bool_]
 
@@ -17,14 +18,14 @@ def eligible_nodes(snapshot: Snapshot, lists: ExactLists, users: UserRows, reque
     """
     trie, rules = snapshot.trie, snapshot.rules
     mine = users.bitmask[request]
-    passes = ((rules.bitmask_table & mine) == mine).all(axis=1)[rules.bitmask]
+    passes = ((rules.bitmask_table & mine) == mine).all(axis=1)[rules.rows[:, 0]]
     for s, (target_set, postings, queries) in enumerate(
         zip(snapshot.schema.sets, lists.postings, users.sets, strict=True)
     ):
         set_passes = _passing_set_rules(
-            rules.sets[s].num_rules, postings, queries, request, target_set.missing_passes_exclude
+            len(rules.sets[s]), postings, queries, request, target_set.missing_passes_exclude
         )
-        passes &= set_passes[rules.set_rules[:, s]]
+        passes &= set_passes[rules.rows[:, 1 + s]]
     passes = np.append(passes, False)  # nobody passes the rule of stopped ads
     nodes = np.empty(trie.num_nodes, np.bool_)
     nodes[trie.first_leaf :] = np.logical_or.reduceat(

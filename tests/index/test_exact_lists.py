@@ -21,7 +21,7 @@ from grace.index.matchers.exact_lists import (
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.users.user_rows import UserEncoder
 from support.oracle import eligible_prefixes
 from support.plain_builder import plain_snapshot
@@ -55,10 +55,8 @@ def random_rules(
         SetRules(*random_lists(rng, num_rules, n, 7), *random_lists(rng, num_rules, n, 3))
         for n in num_values
     )
-    no_set_rules = np.zeros((num_rules, len(sets)), np.int32)
-    return TargetingRules(
-        np.zeros(num_rules, np.int32), np.zeros((1, 1), np.uint64), no_set_rules, sets
-    )
+    rows = np.zeros((num_rules, 1 + len(sets)), np.int32)
+    return TargetingRules(rows, (NumberRows(np.zeros((1, 1), np.uint64)), *sets))
 
 
 def assert_same(one: ExactLists, other: ExactLists) -> None:
