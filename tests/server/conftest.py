@@ -8,12 +8,14 @@ import pytest
 
 from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
+from support.health import status
 from support.live_snapshots import LiveRoot
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
 from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
+from support.update_calls import Updater
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +51,25 @@ def faulty_server(
     )
     with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def operated_server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that takes updates of ads, with faults that tests switch on."""
+    folder, faults = tmp_path_factory.mktemp("operated"), Faults(tmp_path_factory.mktemp("faults"))
+    config = serving_files.write_config("operated.yaml", state_dir=str(folder / "state"))
+    with ServerProcess(config, faults=faults) as server:
+        yield server
+
+
+@pytest.fixture
+def operated(operated_server: ServerProcess) -> ServerProcess:
+    """The same server, where nothing is stopped or weighted."""
+    with Updater(operated_server) as updater:
+        updater.apply(status(operated_server).updates.sequence + 1, full=True)
+    return operated_server
 
 
 @pytest.fixture
