@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
 from support.health import status
 from support.live_snapshots import LiveRoot
 from support.occupied import FAULTY_PLACES
-from support.pipeline_cases import Clock, Recorder
+from support.pipeline_cases import Recorder
 from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
@@ -93,16 +92,6 @@ def recorder() -> Recorder:
 def start(script: Script, recorder: Recorder) -> Iterator[Start]:
     with pipelines(script, recorder) as make:
         yield make
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def predictions(clock: Clock) -> Predictions:
-    return Predictions(clock)
 
 
 @pytest.fixture
