@@ -1,12 +1,10 @@
 """Codes as one `.npy` array of integers, [items, L]; and item ids, as another or as lines of text.
 
-Only the header and plain numbers are read: a pickle, which could run anything, is refused.
+Only plain numbers are read: a pickle, which could run anything, is refused.
 """
 
 import re
-import sys
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -21,16 +19,12 @@ from grace.index.importers.json_items import lines
 from grace.index.progress import Advance
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
+from grace.index.tables.addresses import first_line
 from grace.index.tables.item_numbers import no_name
 from grace.index.tables.rows import Rows, other_rows
 
-_MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
 _TEXTS = re.compile(r"[<>=|]?U[0-9]{1,4}")
-_READ_HEADER = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 _DAMAGE = (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError, TokenError)
 
 
@@ -130,40 +124,20 @@ def _text_ids(path: Path, count: int) -> Iterator[pa.Array]:
 
 
 def open_array(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
-    """Map an array of one of the wanted dtypes, after a check of every number in its header."""
-    with path.open("rb") as file:
-        try:
-            read_header = _READ_HEADER[np.lib.format.read_magic(file)]
-        except (ValueError, KeyError):
-            raise InputError(f"{path}: not a .npy file; write it with numpy.save") from None
-        try:
-            shape, fortran, dtype = read_header(file)
-        except _DAMAGE:
-            raise _damaged_header(path) from None
-        offset = file.tell()
-    if dtype.hasobject:
+    """Map an array of one of the wanted dtypes."""
+    try:
+        with np.errstate(over="ignore"):  # a shape that is too large is an error anyway
+            array = np.lib.format.open_memmap(path, mode="r")
+    except _DAMAGE as error:
         raise InputError(
-            f"{path}: holds pickled Python objects, which are never read; "
-            "write plain numbers: numpy.save(path, numpy.array(codes, numpy.int64))"
-        )
-    if dtype.fields or not wanted.fullmatch(dtype.str):
-        raise InputError(f"{path}: expected {name}, got {shown(dtype.str)}")
-    if len(shape) > _MOST_AXES or not all(map(_is_size, shape)):
-        raise _damaged_header(path)
-    expected_bytes = offset + prod(shape) * dtype.itemsize
-    size = path.stat().st_size
-    if size != expected_bytes:
-        raise InputError(
-            f"{path}: has {size} bytes, its header says {expected_bytes}; write it again"
-        )
-    if prod(shape) == 0:
-        raise InputError(f"{path}: shape {list(shape)} holds nothing to import")
-    return np.memmap(path, dtype, "r", offset=offset, shape=shape, order="F" if fortran else "C")
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 <= value <= sys.maxsize  # not True, which equals 1
-
-
-def _damaged_header(path: Path) -> InputError:
-    return InputError(f"{path}: its .npy header is damaged; write it with numpy.save")
+            f"{path}: not a .npy file of plain numbers: {first_line(error)}; write it again: "
+            "numpy.save(path, numpy.array(codes, numpy.int64))"
+        ) from None
+    if array.dtype.fields or not wanted.fullmatch(array.dtype.str):
+        raise InputError(f"{path}: expected {name}, got {shown(array.dtype.str)}")
+    size, expected = path.stat().st_size, array.offset + array.nbytes
+    if size != expected:
+        raise InputError(f"{path}: has {size} bytes, its header says {expected}; write it again")
+    if array.size == 0:
+        raise InputError(f"{path}: shape {list(array.shape)} holds nothing to import")
+    return array
