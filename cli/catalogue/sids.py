@@ -16,7 +16,6 @@ from grace.configs.extras import install_command
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
-    from grace.index.codebook.make import Made
     from grace.index.codebook.report import SidReport
 
 
@@ -94,14 +93,14 @@ def sids(
     spec = CodebookSpec(out, _sizes(levels, codes), seed, balance, sid_space, force)
     draw = _drawing(as_json) if plot else None
     with progress_bars() as progress:
-        made = make_codebook(items, spec, learn, progress)
+        report = make_codebook(items, spec, learn, progress)
     if draw is not None:
-        draw(made, out)
+        draw(report, out)
     if as_json:
-        print(json.dumps({"out": str(out), **made.report.to_json()}, indent=1))
+        print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
-    _print(made.report, str(out))
-    if made.report.items > _FEW_ITEMS and made.report.sids > _NEARLY_ALL * made.report.items:
+    _print(report, str(out))
+    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
         print(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
@@ -163,7 +162,7 @@ def _sizes(levels: int, codes: tuple[int, ...]) -> tuple[int, ...]:
     return codes
 
 
-def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
+def _drawing(quiet: bool) -> "Callable[[SidReport, Path], None] | None":
     """Return a function that draws the report, or None without matplotlib."""
     from grace.index.codebook.folder import PICTURE
 
@@ -173,7 +172,7 @@ def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
         if not quiet:
             print(f"no {PICTURE}: it needs {error.name}: {install_command('plots')}")
         return None
-    return lambda made, out: draw_report(made, out / PICTURE)
+    return lambda report, out: draw_report(report, out / PICTURE)
 
 
 def _print(report: "SidReport", out: str) -> None:

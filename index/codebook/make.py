@@ -25,7 +25,7 @@ from grace.index.codebook.folder import (
     write_sids,
 )
 from grace.index.codebook.items import Ids, Items, require_distinct
-from grace.index.codebook.report import Counts, SidReport, report_of
+from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
@@ -54,14 +54,6 @@ class CodebookSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """The SIDs of items, and how good they are."""
-
-    report: SidReport
-    counts: Counts
-
-
-@dataclass(frozen=True, slots=True)
 class Extended:
     """
     report   on the items of this call
@@ -76,8 +68,11 @@ class Extended:
     changed: int
 
 
-def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Progress) -> Made:
-    """Read the items twice: to check all and sample some, and to give each its SID."""
+def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Progress) -> SidReport:
+    """Read the items twice: to check all and sample some, and to give each its SID.
+
+    Return how good the SIDs are.
+    """
     require_sids(spec.sid_space or "-", spec.codes)
     if not (spec.balance == 0 or spec.balance >= 1):
         raise InputError(f"--balance {spec.balance:g}: give 1 or more, or 0 for no cap")
@@ -94,7 +89,7 @@ def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Prog
         lambda done: progress("learn levels", done, len(spec.codes)),
     )
     space = spec.sid_space or default_space(spec.out, codebook)
-    table, made = _encode(items, ids, codebook, space, progress)
+    table, report = _encode(items, ids, codebook, space, progress)
     facts = CodebookFacts(
         format=1,
         sid_space=space,
@@ -104,11 +99,11 @@ def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Prog
         balance=spec.balance,
         items=len(ids),
         sample=len(rows),
-        errors=tuple(level.error for level in made.report.levels),
+        errors=tuple(level.error for level in report.levels),
         digest="",
     )
-    _write(spec.out, codebook, facts, table, made.report)
-    return made
+    _write(spec.out, codebook, facts, table, report)
+    return report
 
 
 def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Extended:
@@ -127,12 +122,12 @@ def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Ex
     if before is not None and before.ids.type != ids.type:
         kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    table, made = _encode(items, ids, codebook, facts.sid_space, progress)
+    table, report = _encode(items, ids, codebook, facts.sid_space, progress)
     new, changed = len(ids), 0
     if before is not None:
         table, new, changed = _merged(before, table)
     write_sids(out or kept / SIDS_FILE, table, facts)
-    return Extended(made.report, facts, new, changed)
+    return Extended(report, facts, new, changed)
 
 
 class Sample:
@@ -188,7 +183,7 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
 
 def _encode(
     items: Items, ids: Ids, codebook: Codebook, sid_space: str, progress: Progress
-) -> tuple[SidTable, Made]:
+) -> tuple[SidTable, SidReport]:
     tokens = np.empty((len(ids), len(codebook.codes)), np.uint16)
     errors = np.zeros(len(codebook.codes))
     total, squares, done = np.zeros(items.dims), 0.0, 0
@@ -205,9 +200,8 @@ def _encode(
         raise InputError(f"{items.name}: has fewer rows than when it was first read")
     spread = squares - float(total @ total) / len(ids)
     spread = spread if spread > 1e-12 * squares else 0.0  # rounding: all vectors are equal
-    counts = Counts.of(tokens, codebook.codes)
-    report = report_of(sid_space, counts, tuple(errors.tolist()), spread)
-    return SidTable(ids, tokens), Made(report, counts)
+    left = tuple(errors.tolist())
+    return SidTable(ids, tokens), report_of(sid_space, tokens, codebook.codes, left, spread)
 
 
 def _merged(before: SidTable, given: SidTable) -> tuple[SidTable, int, int]:
