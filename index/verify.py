@@ -8,7 +8,7 @@ rule that no build would keep, entities that do not list their ads.
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +17,17 @@ import numpy.typing as npt
 from grace.configs.errors import SnapshotError
 from grace.configs.machine import available_cores
 from grace.index.allocation import plain_memory
-from grace.index.builder.arrange import arrange
+from grace.index.builder.arrange import arrange, taken_apart
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.columns import ListColumn
 from grace.index.builder.rule_table import FAULTS, RuleTable
-from grace.index.builder.sorting import gather_spans
-from grace.index.entities import NO_ENTITY, Entities
 from grace.index.snapshot import Snapshot
 from grace.index.storage import current_version
 from grace.index.storage.arrays import arrays_of
 from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.targeting.rules import gather_spans
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute
 
 BLOCK_RULES = 1 << 17  # rules that are encoded at a time
@@ -103,7 +102,7 @@ def require_built(snapshot: Snapshot, threads: int) -> None:
 
 def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
     """Return the ads as if they had just been read, with each rule encoded again."""
-    ads, trie, schema = snapshot.ads, snapshot.trie, snapshot.schema
+    schema = snapshot.schema
     rule_of = np.zeros(snapshot.rules.num_rules, np.int32)
     with closing(RuleTable(schema, threads)) as table:
         for begin in range(0, len(rule_of), BLOCK_RULES):
@@ -117,16 +116,8 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
                     f"{FAULTS[fault]}",
                 )
         encoded = table.take()
-    leaves = np.repeat(np.arange(trie.num_leaves), np.diff(ads.ad_offsets))
-    return CollectedAds(
-        ads.ad_ids,
-        trie.sids(leaves),
-        ads.ad_weight,
-        rule_of[ads.ad_rule],
-        tuple(map(_ids_of_ads, snapshot.entities)),
-        encoded,
-        tuple(values.strings for values in snapshot.set_values),
-    )
+    ads = taken_apart(snapshot)
+    return replace(ads, rule_of=rule_of[ads.rule_of], rules=encoded)
 
 
 def _columns(snapshot: Snapshot, rules: npt.NDArray[np.int64]) -> Iterator[ListColumn]:
@@ -159,13 +150,6 @@ def _column(
     offsets: npt.NDArray[np.int64], codes: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_]
 ) -> ListColumn:
     return ListColumn(offsets.astype(np.int64), valid.astype(np.uint8), codes.astype(np.int32))
-
-
-def _ids_of_ads(entities: Entities) -> npt.NDArray[np.int64]:
-    has = entities.of_ad != NO_ENTITY
-    ids = np.full(len(has), NO_ENTITY, np.int64)
-    ids[has] = entities.ids[entities.of_ad[has]]
-    return ids
 
 
 def _notes(opened: OpenVersion) -> list[str]:

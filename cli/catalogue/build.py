@@ -100,16 +100,15 @@ class Machines:
             raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
 
     def build(self, spec: "BuildSpec", progress: "Progress") -> "BuildReport":
-        from grace.index.builder import Sharding, build, build_in_shards
+        from grace.index.builder import Sharding, build
 
         if self.threads is not None or self.ray is not None:
             spec = replace(spec, threads=self.threads or 1)
         if self.ray is None:
-            if self.shards is None:
-                return build(spec, progress, _note)
-            return build_in_shards(
-                spec, Sharding(self.shards, scratch=self.scratch), progress, _note
-            )
+            sharding = None
+            if self.shards is not None:
+                sharding = Sharding(self.shards, scratch=self.scratch)
+            return build(spec, progress, _note, sharding)
         _send_token_if_there()
         try:
             from grace.cli.catalogue.ray_cluster import ray_tasks
@@ -119,7 +118,7 @@ class Machines:
             raise InputError(f"--ray needs Ray: {install_command('ray')}") from None
         with ray_tasks(self.ray, spec.threads) as tasks:
             sharding = Sharding(self.shards or tasks.slots, tasks, self.scratch)
-            return build_in_shards(spec, sharding, progress, _note)
+            return build(spec, progress, _note, sharding)
 
 
 def build(

@@ -1,4 +1,7 @@
-"""Put the collected ads in (SID, ad id) order, and number everything by first use in that order."""
+"""Put the collected ads in (SID, ad id) order, and number everything by first use in that order.
+
+`taken_apart` is the way back.
+"""
 
 import ctypes
 from collections.abc import Sequence
@@ -9,14 +12,15 @@ import numpy.typing as npt
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import (
     first_use,
-    gather_spans,
     group_by_entity,
     order_by_id,
     order_by_sid,
 )
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.storage.array_file import read_rows
+from grace.index.targeting.rules import SetRules, TargetingRules, gather_spans
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -59,6 +63,36 @@ def arrange(
         for name, ids in zip(schema.entities, collected.entity_ids, strict=True)
     )
     return Snapshot(facts, schema, trie, ads, rules, set_values, entities)
+
+
+def taken_apart(
+    snapshot: Snapshot, first_leaf: int = 0, end_leaf: int | None = None
+) -> CollectedAds:
+    """Return the ads of leaves first_leaf .. end_leaf - 1 as if they had just been read.
+
+    The snapshot may be a map of its files, and may have two ads of one id.
+    """
+    ads, trie, rules = snapshot.ads, snapshot.trie, snapshot.rules
+    end_leaf = trie.num_leaves if end_leaf is None else end_leaf
+    offsets = read_rows(ads.ad_offsets, first_leaf, end_leaf + 1)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    return CollectedAds(
+        read_rows(ads.ad_ids, begin, end),
+        np.repeat(trie.sids(np.arange(first_leaf, end_leaf)), np.diff(offsets), axis=0),
+        read_rows(ads.ad_weight, begin, end),
+        read_rows(ads.ad_rule, begin, end),
+        tuple(_ids_of(entities, begin, end) for entities in snapshot.entities),
+        rules,
+        tuple(values.strings for values in snapshot.set_values),
+    )
+
+
+def _ids_of(entities: Entities, begin: int, end: int) -> npt.NDArray[np.int64]:
+    places = read_rows(entities.of_ad, begin, end)
+    has = places != NO_ENTITY
+    ids = np.full(len(places), NO_ENTITY, np.int64)
+    ids[has] = entities.ids[places[has]]
+    return ids
 
 
 def _trie(

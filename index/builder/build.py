@@ -1,269 +1,212 @@
-"""The build, from top to bottom."""
+"""The build, from top to bottom: read the ads, refuse repeated ids, arrange the rest, write.
 
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+The ordinary build is one shard, which stays in memory. Others take the same steps over files, as
+tasks that may run on any machine: a run of ads, a range of ids or of first tokens at a time. So the
+largest shard bounds their memory, and the bytes are the same.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
+from typing import Protocol, TypeVar
 
-from grace.configs.errors import InputError, SnapshotError
-from grace.configs.machine import available_cores
-from grace.configs.options import BuildOptions
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import InputError
 from grace.index.builder.arrange import arrange
-from grace.index.builder.batches import BATCH_ROWS, AdsReading, BatchReader
-from grace.index.builder.collect import collect_ads
-from grace.index.builder.item_sids import SidTables
-from grace.index.builder.numbering import RootMaps, number_ids
-from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory, silent
-from grace.index.builder.source import (
-    AdsSource,
-    ExpectedColumns,
-    open_ads,
+from grace.index.builder.collect import Collector, find_repeated
+from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
+from grace.index.builder.report import BuildReport, Notify, peak_memory, silent
+from grace.index.builder.sharding.merge import merge_shards
+from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
+from grace.index.builder.sharding.tasks import (
+    CollectTask,
+    Run,
+    ShardTask,
+    TaskInputs,
+    build_shard,
+    collect_file,
+    find_in_range,
+    first_token_ranges,
+    id_ranges,
 )
-from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Progress
-from grace.index.rejects import RejectLog, ad_rejects
-from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
-from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
-from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.tables.item_numbers import IdMap
-from grace.index.tables.roles import both_names
-from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, load_schema
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage.reader import map_snapshot
+from grace.index.tables.addresses import absolute
 
-ENDED_REJECTS = "ended.rejects.jsonl"
-"""In the root, the rejects of a build that ended without a version."""
+RUN_ROWS = 1 << 20
+"""Ads that are read before they are written out as a run."""
 
-ID_MAPS = "id_maps.json"
-"""In the root, the id maps of its latest build."""
 
-MAX_THREADS = 1024
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+
+class RunTasks(Protocol):
+    """Calls a function of this package with every task; yields results in the tasks' order.
+
+    Closing the generator ends the tasks that run.
+    """
+
+    def __call__(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], /
+    ) -> Generator[Result, None, None]: ...
+
+
+def one_by_one(
+    function: Callable[[Task], Result], tasks: Sequence[Task]
+) -> Generator[Result, None, None]:
+    yield from map(function, tasks)
+
+
+def _measured(function: Callable[[Task], Result], task: Task) -> tuple[Result, int]:
+    return function(task), peak_memory()
 
 
 @dataclass(frozen=True, slots=True)
-class BuildSpec(BuildOptions):
-    ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
-    targeting: Path
-    root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
-    list_separator: str | None = None  # of texts that list values
-    ignore: tuple[str, ...] = ()  # columns of lists that are no rules
-    sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
-    embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
-    id_map: Path | None = None  # numbers ads; None: their ids are integers
-    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
-    threads: int = field(default_factory=available_cores)
-    batch_rows: int = BATCH_ROWS
+class Sharding:
+    shards: int
+    run: RunTasks = one_by_one
+    scratch: Path | None = None  # None: the snapshot root; every task must reach it by this path
+    run_rows: int = RUN_ROWS
 
-    @property
-    def id_maps(self) -> Mapping[str, Path]:
-        """The id map of each column that has one, by our name."""
-        maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
-        return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
+    def __post_init__(self) -> None:
+        if self.shards < 1:
+            raise InputError(f"--shards {self.shards}: give 1 or more")
 
 
-def spec_of(data: DataFolder, root: Path) -> BuildSpec:
-    """Return the build of a data folder."""
-    return BuildSpec(
-        ads=data.ads.files,
-        targeting=data.targeting,
-        root=root,
-        columns=data.ads.columns,
-        list_separator=data.ads.list_separator,
-        ignore=data.ads.ignore,
-        sids=data.sids,
-        embeddings=data.embeddings,
-        id_map=data.id_map,
-        entity_ids=data.entity_ids,
-    )
-
-
-def build(spec: BuildSpec, progress: Progress, notify: Notify = silent) -> BuildReport:
+def build(
+    spec: BuildSpec,
+    progress: Progress,
+    notify: Notify = silent,
+    sharding: Sharding | None = None,
+) -> BuildReport:
     plan = plan_build(spec, progress, notify)
-    schema, steps = plan.schema, plan.steps
+    if sharding is None:
+        return plan.finish(_in_memory(plan))
+    with scratch_folder(sharding.scratch or spec.root) as scratch:
+        return _ShardedBuild(plan, sharding, scratch).run()
+
+
+def _in_memory(plan: BuildPlan) -> Snapshot:
+    spec, source = plan.spec, plan.source
     reading = plan.reading()
-    with steps.run("read ads", plan.source.rows) as advance:
-        reader = BatchReader(plan.source, reading)
-        collected = collect_ads(plan.source, reading, reader, plan.log, spec.threads, advance)
-    del reading
-    plan.require_ads(len(collected.ad_ids))
-    plan.require_stated(reader.stated)
-    with steps.run("arrange", 1) as advance:
-        facts = plan.final_facts(reader.stated)
-        snapshot = arrange(collected, facts, schema, plan.vocab_sizes, spec.threads)
-        del collected
+    with plan.steps.run("read ads", source.rows) as advance:
+        collector = Collector(
+            source, reading, spec.threads, spec.max_rejects, source.rows, advance=advance
+        )
+        ((ads, ids),) = collector
+        plan.log_all(collector.rejects)
+        ads = ads.without(plan.refuse_repeated([find_repeated([ids])]))
+    facts = plan.facts_of(len(ads), collector.stated)
+    del reading, collector, ids
+    with plan.steps.run("arrange", 1) as advance:
+        snapshot = arrange(ads, facts, plan.schema, plan.vocab_sizes, spec.threads)
         advance(1)
-    return plan.finish(snapshot)
+    return snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class BuildPlan:
-    """A build that was checked before its first step, and what all ways to build have in common."""
+@dataclass(slots=True)
+class _ShardedBuild:
+    plan: BuildPlan
+    sharding: Sharding
+    scratch: Path
+    peak: int = 0  # bytes, of the processes that ran tasks
+    stated: frozenset[str] = frozenset()
 
-    spec: BuildSpec
-    schema: TargetingSchema
-    source: AdsSource
-    vocab_sizes: tuple[int, ...]
-    facts: SnapshotFacts  # without their time and rejects
-    log: RejectLog
-    steps: Steps
-    notify: Notify
-    root_maps: RootMaps
+    def run(self) -> BuildReport:
+        plan = self.plan
+        inputs = self._inputs()
+        runs = self._collect(inputs)
+        repeated = plan.refuse_repeated(self._all("compare ids", find_in_range, id_ranges(runs)))
+        token_ads: npt.NDArray[np.int64] = sum(
+            (run.token_ads(plan.vocab_sizes[0]) for run in runs),
+            np.zeros(plan.vocab_sizes[0], np.int64),
+        )
+        facts = plan.facts_of(int(token_ads.sum()) - len(repeated), self.stated)
+        ranges = first_token_ranges(token_ads, self.sharding.shards)
+        with_ads = tuple(run.path for run in runs if run.has_ads)
+        tasks = [
+            ShardTask(inputs, with_ads, first, end, np.unique(repeated)) for first, end in ranges
+        ]
+        built = self._all("build shards", build_shard, tasks)
+        for run in runs:
+            rmtree(run.path)
+        roots = [root for root in built if root is not None]
+        return plan.finish(self._merge(roots, facts), len(ranges), self.peak)
 
-    def reading(self) -> AdsReading:
-        """Number ads and entities and read SIDs, if the table does not have these itself."""
-        names: Mapping[str, IdMap] = {}
-        sids = None
-        if maps := self.spec.id_maps:
-            with self.steps.run("number ids", self.source.rows) as advance:
-                names = number_ids(self.source.files, maps, self.root_maps, advance)
-        else:
-            self.root_maps.require({}, {})
-        if self.spec.sids is not None:
-            tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
-            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
-        return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
+    def _inputs(self) -> TaskInputs:
+        """Number ids and write the SIDs, for tasks that may be on any machine."""
+        reading, spec = self.plan.reading(), self.plan.spec
+        if reading.sids is not None:
+            with scratch_faults("writing the SIDs", self.scratch):
+                reading.sids.save(self.scratch)
+        maps = {name: path.absolute() for name, path in spec.id_maps.items()}
+        spec = replace(spec, id_map=maps.pop("ad_id", None), entity_ids=maps)
+        plan, rows = self.plan, self.sharding.run_rows
+        return TaskInputs(spec, plan.schema, plan.vocab_sizes, self.scratch, rows)
 
-    def require_stated(self, stated: Set[str]) -> None:
-        """Refuse a column without any rule, and a rule on a name that `without` lists."""
-        stated = {column.removesuffix(EXCLUDE_SUFFIX) for column in stated}
-        for name in (*self.schema.names, *self.schema.entities):
-            files = " and ".join(file.address for file in self.source.files[:2])
-            if name in self.spec.without and name in stated:
-                raise InputError(
-                    f"--without {name}: but {files} has rules on it, which no server would "
-                    f"enforce; leave --without {name} out, or drop the columns"
-                )
-            if name not in self.spec.without and name not in stated:
-                kind = "is an entity" if name in self.schema.entities else "has a rule"
-                shown = both_names(name, self.spec.columns.get(name, name))
-                raise InputError(
-                    f"{files}: column {shown}: in no row there {kind}, so it would change "
-                    f"nothing; fill it, or build with --without {name}"
-                )
-
-    def require_ads(self, count: int) -> None:
-        if count == 0:
-            listed = self.log.write()
-            raise InputError(
-                f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
+    def _collect(self, inputs: TaskInputs) -> list[Run]:
+        plan = self.plan
+        first_rows = np.cumsum([0, *(file.rows for file in plan.source.files)]).tolist()
+        tasks = [
+            CollectTask(
+                inputs,
+                replace(file, table=replace(file.table, address=absolute(file.address))),
+                first_row,
+                reported_as=file.address,
             )
+            for file, first_row in zip(plan.source.files, first_rows, strict=False)
+        ]
+        runs: list[Run] = []
+        rows = 0
+        with (
+            plan.steps.run("read ads", plan.source.rows) as advance,
+            closing(self._results(collect_file, tasks)) as results,
+        ):
+            for task, collected in zip(tasks, results, strict=True):
+                plan.log_all(collected.rejects, task.reported_as)
+                runs.extend(collected.runs)
+                self.stated |= collected.stated
+                rows += collected.rows
+                advance(rows)
+        return runs
 
-    def final_facts(self, stated: Set[str]) -> SnapshotFacts:
-        return replace(
-            self.facts,
-            created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            rejects=len(self.log),
-            rule_columns=tuple(sorted(stated - set(self.schema.entities))),
-        )
+    def _all(
+        self, step: str, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> list[Result]:
+        found = []
+        with (
+            self.plan.steps.run(step, len(tasks)) as advance,
+            closing(self._results(function, tasks)) as results,
+        ):
+            for result in results:
+                found.append(result)
+                advance(len(found))
+        return found
 
-    def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
-        """Write the snapshot, publish it and report. `peak` is of other processes of the build."""
-        with self.steps.run("measure coverage", 1) as advance:
-            change = self._coverage_change(snapshot)
+    def _results(
+        self, function: Callable[[Task], Result], tasks: Sequence[Task]
+    ) -> Generator[Result, None, None]:
+        """Run the tasks; a fault of the scratch's disk is reported with its task."""
+        with closing(self.sharding.run(partial(_measured, function), tasks)) as results:
+            for task in tasks:
+                with scratch_faults(str(task), self.scratch):
+                    result, peak = next(results)
+                self.peak = max(self.peak, peak)
+                yield result
+
+    def _merge(self, roots: Sequence[Path], facts: SnapshotFacts) -> Snapshot:
+        with (
+            self.plan.steps.run("merge shards", 1) as advance,
+            scratch_faults("merging the shards", self.scratch),
+        ):
+            shards = [map_snapshot(root, version=1) for root in roots]
+            merged = merge_shards(shards, facts, self.scratch / "merged")
             advance(1)
-        with self.steps.run("write", 1) as advance:
-            may_publish = self.spec.publish and change.may_be_published
-            path, reject_file = self._write_and_publish(snapshot, may_publish)
-            advance(1)
-        return BuildReport(
-            version=int(path.name),
-            path=path.absolute(),
-            published=_is_current(path),
-            sid_space=snapshot.facts.sid_space,
-            ads=snapshot.ads.num_ads,
-            sids=snapshot.trie.num_leaves,
-            new_sids=self.steps.new_sids,
-            rules=snapshot.rules.num_rules,
-            rejects=snapshot.facts.rejects,
-            reject_file=reject_file,
-            files=len(self.source.files),
-            rows=self.source.rows,
-            ignored_columns=self.source.ignored_columns,
-            without=self.spec.without,
-            shards=shards,
-            coverage=change,
-            step_seconds=self.steps.seconds,
-            peak_memory_bytes=max(peak, peak_memory()),
-        )
-
-    def _coverage_change(self, snapshot: Snapshot) -> CoverageChange:
-        """Compare the coverage with that of the current version, if it can be read."""
-        spec, after = self.spec, coverage(snapshot)
-        try:
-            current = current_version(spec.root) if spec.root.is_dir() else None
-            before = None if current is None else coverage_of_version(spec.root, current)
-        except (InputError, SnapshotError) as error:
-            self.notify(f"coverage is compared with no version: {error}")
-            return CoverageChange(after, spec.max_coverage_drop, fault=str(error))
-        return CoverageChange(after, spec.max_coverage_drop, before, current)
-
-    def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
-        """Return the version's folder, and the list of its rejects if it has any."""
-        spec = self.spec
-        or_next = spec.version is None
-        path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.notify)
-        # The list of an earlier build that ended: this version has replaced its table.
-        (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
-        rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
-        self.root_maps.write()
-        if may_publish:
-            # Builds may overlap: one that began earlier must not undo a later one's publication.
-            publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
-        return path, rejects
-
-
-def _is_current(path: Path) -> bool:
-    try:
-        return current_version(path.parent) == int(path.name)
-    except SnapshotError:  # a damaged CURRENT that this build did not replace
-        return False
-
-
-def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:
-    """Raise InputError for anything that can be refused before the work begins."""
-    if not 1 <= spec.threads <= MAX_THREADS:
-        raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
-    schema = load_schema(spec.targeting)
-    sids = None if spec.sids is None else open_sid_table(spec.sids)
-    expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
-    files = tuple(map(str, spec.ads))
-    source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
-    if sids is not None:
-        source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
-    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
-    facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
-    log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
-    levels = {name: name for name in schema.entities if name not in spec.without}
-    maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
-    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
-
-
-def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
-    name = source.sid_space if spec.sid_space is None else spec.sid_space
-    sizes = source.vocab_sizes if spec.vocab_sizes is None else spec.vocab_sizes
-    if name is None or sizes is None:
-        missing = [] if name is not None else ["--sid-space NAME (the model's)"]
-        missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
-        raise InputError(
-            f"pass {' and '.join(missing)}: no Parquet metadata has grace.sid_space and "
-            "grace.vocab_sizes to take them from"
-        )
-    require_sids(name, sizes)
-    return name, sizes
-
-
-def _version(spec: BuildSpec) -> int:
-    """Check the numbers before hours of work; the writer checks them again."""
-    if not 0 <= spec.updates_watermark <= MAX_VERSION:
-        raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
-    if spec.version is None:
-        return next_version(spec.root)
-    if not 1 <= spec.version <= MAX_VERSION:
-        raise InputError(f"version {spec.version}: must be 1 to 2^64 - 1")
-    latest = max(versions(spec.root), default=0)
-    if spec.version <= latest:
-        raise InputError(
-            f"{spec.root}: version {spec.version} is not above the latest, {latest}; "
-            "leave --version out, or name a later one"
-        )
-    return spec.version
+        return merged

@@ -1,11 +1,12 @@
-"""Run all ads through the rule table and keep what the indexes need: 24 bytes each at L = 4.
+"""Run the rows of an ads table through the rule table, and keep what a snapshot needs of each ad.
 
-Each entity of the schema adds 8 bytes.
+That is 24 bytes at L = 4, and 8 more for each entity of the schema.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,7 @@ from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
 from grace.index.progress import Advance
-from grace.index.rejects import Fault, Reject, RejectLog
-from grace.index.tables.item_numbers import IdMap
+from grace.index.rejects import Fault, Reject
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
@@ -37,51 +37,146 @@ class CollectedAds:
     rules: TargetingRules
     set_values: tuple[Sequence[str], ...]  # of each set, by value id
 
+    def __len__(self) -> int:
+        return len(self.ad_ids)
 
-def collect_ads(
-    source: AdsSource,
-    reading: AdsReading,
-    reader: BatchReader,
-    log: RejectLog,
-    threads: int,
-    advance: Advance,
-) -> CollectedAds:
-    schema = reading.schema
-    rows = source.rows
-    ad_ids = np.empty(rows, np.int64)
-    weights = np.empty(rows, np.float32)
-    rule_of = np.empty(rows, np.int32)
-    entity_ids = tuple(np.empty(rows, np.int64) for _ in schema.entities)
-    tokens: npt.NDArray[np.uint16] | None = None
-    at = 0
-    with closing(RuleTable(schema, threads)) as table:
-        for batch in reader:
-            if tokens is None:
-                tokens = np.empty((rows, batch.tokens.shape[1]), np.uint16)
-            end = at + len(batch.ad_ids)
-            ad_ids[at:end], tokens[at:end] = batch.ad_ids, batch.tokens
-            weights[at:end] = batch.weights
-            for ids, of_batch in zip(entity_ids, batch.entity_ids, strict=True):
-                ids[at:end] = of_batch
-            rule_of[at:end] = np.where(batch.refused, REFUSED, 0)
-            faults = table.add(batch.rules, rule_of[at:end])
-            log.extend(batch.rejects)
-            log.extend(rule_rejects(batch, schema, faults))
-            at = end
-            advance(at)
-        rules = table.take()
-    assert tokens is not None, "open_ads refuses a table without rows"
-    _refuse_repeated(source, ad_ids, rule_of, log, threads, reading.names.get("ad_id"))
-    if len(log):
-        keep = rule_of != REFUSED
-        ad_ids, tokens, weights = ad_ids[keep], tokens[keep], weights[keep]
-        rule_of = rule_of[keep]
-        entity_ids = tuple(ids[keep] for ids in entity_ids)
-    set_values = tuple(codes.strings() for codes in reader.set_codes)
-    return CollectedAds(ad_ids, tokens, weights, rule_of, entity_ids, rules, set_values)
+    def only(self, kept: npt.NDArray[np.bool_]) -> "CollectedAds":
+        """Return the ads where `kept`, with the rules of all."""
+        if kept.all():
+            return self
+        return CollectedAds(
+            self.ad_ids[kept],
+            self.tokens[kept],
+            self.weights[kept],
+            self.rule_of[kept],
+            tuple(ids[kept] for ids in self.entity_ids),
+            self.rules,
+            self.set_values,
+        )
+
+    def without(self, ad_ids: npt.NDArray[np.int64]) -> "CollectedAds":
+        return self if len(ad_ids) == 0 else self.only(~np.isin(self.ad_ids, ad_ids))
 
 
-def rule_rejects(
+@dataclass(frozen=True, slots=True)
+class SortedIds:
+    """The ids of rows in ascending order, also of refused ones: no copy of a repeated id is built.
+
+    ids int64 [n], rows int32 [n] of the whole table, refused bool [n]
+    """
+
+    ids: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
+    refused: npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Collector:
+    """Iterating yields the ads of runs of about `run_rows` rows, by their own rules, and their ids.
+
+    It ends early after more rejects than `most_rejects`.
+    """
+
+    source: AdsSource
+    reading: AdsReading
+    threads: int
+    most_rejects: int
+    run_rows: int
+    first_row: int = 0  # of the whole table
+    advance: Advance = lambda _: None
+    rows: int = 0
+    rejects: list[Sequence[Reject]] = field(default_factory=list)  # batch by batch
+    stated: frozenset[str] = frozenset()  # columns in which some row has a rule, or an entity
+
+    def __iter__(self) -> Iterator[tuple[CollectedAds, SortedIds]]:
+        reader = BatchReader(self.source, self.reading)
+        batches = iter(reader)
+        batch = next(batches, None)
+        while batch is not None and not self._too_many:
+            first_row = self.first_row + self.rows
+            columns = self._columns(max(self.run_rows, len(batch.ad_ids)))
+            size = 0
+            with closing(RuleTable(self.reading.schema, self.threads)) as table:
+                while (
+                    batch is not None
+                    and size + len(batch.ad_ids) <= len(columns[0])
+                    and not self._too_many
+                ):
+                    size = self._add(batch, table, columns, size)
+                    batch = next(batches, None)
+                rules = table.take()
+            # Decoding is a batch ahead and may add values meanwhile: those of this run are there.
+            values = tuple(codes.strings() for codes in reader.set_codes)
+            ad_ids, tokens, weights, rule_of, *entity_ids = (column[:size] for column in columns)
+            ads = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), rules, values)
+            refused = rule_of == REFUSED
+            self.stated = frozenset(reader.stated)
+            yield ads.only(~refused), self._sorted_ids(ad_ids, refused, first_row)
+
+    @property
+    def _too_many(self) -> bool:
+        return sum(map(len, self.rejects)) > self.most_rejects
+
+    def _columns(self, most: int) -> tuple[npt.NDArray[Any], ...]:
+        rows = min(most, self.source.rows - self.rows)
+        return (
+            np.empty(rows, np.int64),
+            np.empty((rows, len(self.reading.vocab_sizes)), np.uint16),
+            np.empty(rows, np.float32),
+            np.empty(rows, np.int32),
+            *(np.empty(rows, np.int64) for _ in self.reading.schema.entities),
+        )
+
+    def _add(
+        self, batch: AdsBatch, table: RuleTable, columns: Sequence[npt.NDArray[Any]], begin: int
+    ) -> int:
+        end = begin + len(batch.ad_ids)
+        rule_of = np.where(batch.refused, np.int32(REFUSED), np.int32(0))
+        faults = table.add(batch.rules, rule_of)
+        found = (batch.ad_ids, batch.tokens, batch.weights, rule_of, *batch.entity_ids)
+        for column, values in zip(columns, found, strict=True):
+            column[begin:end] = values
+        self.rejects += [batch.rejects, _rule_rejects(batch, self.reading.schema, faults)]
+        self.rows += len(rule_of)
+        self.advance(self.rows)
+        return end
+
+    def _sorted_ids(
+        self, ad_ids: npt.NDArray[np.int64], refused: npt.NDArray[np.bool_], first_row: int
+    ) -> SortedIds:
+        known = np.flatnonzero(ad_ids >= 0)
+        order = known[order_by_id(ad_ids[known], self.threads)]
+        rows = (order + first_row).astype(np.int32)
+        return SortedIds(ad_ids[order], rows, refused[order])
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedIds:
+    """The ads that only their repeated id refuses.   ad_ids int64 [ads], rows int32 [ads]"""
+
+    ad_ids: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int32]
+
+
+def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
+    """Keeping one copy would depend on the input's order."""
+    in_order = parts[0].ids
+    if len(parts) > 1:
+        in_order = np.sort(np.concatenate([part.ids for part in parts]))
+    again = in_order[1:][in_order[1:] == in_order[:-1]]
+    found = []
+    for part in parts if len(again) else ():
+        places = np.flatnonzero(np.isin(part.ids, again))
+        places = places[~part.refused[places]]
+        found.append((part.ids[places], part.rows[places]))
+    if not found:
+        return RepeatedIds(again, np.zeros(0, np.int32))
+    ad_ids, rows = map(np.concatenate, zip(*found, strict=True))
+    order = np.argsort(rows)
+    return RepeatedIds(ad_ids[order], rows[order])
+
+
+def _rule_rejects(
     batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
     columns = schema.rule_columns
@@ -108,33 +203,3 @@ def _bad_value(
         if listed is None and value == RESERVED_VALUE:
             return value, "is reserved for ads without an include list"
     raise AssertionError("native code refused a good value")
-
-
-def _refuse_repeated(
-    source: AdsSource,
-    ad_ids: npt.NDArray[np.int64],
-    rule_of: npt.NDArray[np.int32],
-    log: RejectLog,
-    threads: int,
-    names: IdMap | None,
-) -> None:
-    """Every copy of a repeated id is refused: keeping one would depend on the input's order."""
-    known = np.flatnonzero(ad_ids >= 0)
-    order = known[order_by_id(ad_ids[known], threads)]
-    in_order = ad_ids[order]
-    same = in_order[1:] == in_order[:-1]
-    if not same.any():
-        return
-    rows = np.sort(order[np.append(same, False) | np.append(False, same)])
-    rows = rows[rule_of[rows] != REFUSED]
-    rule_of[rows] = REFUSED
-    first_rows = np.cumsum([0, *(file.rows for file in source.files)])
-    files = np.searchsorted(first_rows, rows, side="right") - 1
-    given = ad_ids[rows].tolist() if names is None else names.names(ad_ids[rows])
-    rejected = zip(files.tolist(), (rows - first_rows[files]).tolist(), given, strict=True)
-    log.extend([repeated_reject(source.files[f].address, row, ad) for f, row, ad in rejected])
-
-
-def repeated_reject(file: str, row: int, given: int | str) -> Reject:
-    fault = Fault("ad_id", str(given), "is repeated; no copy of it is built")
-    return Reject(file, row, given, fault)

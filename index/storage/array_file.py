@@ -6,8 +6,9 @@ allow, so the text of an untrusted file is never evaluated.
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -
     return MappedArray(path, dtype, "r", offset=offset, shape=shape)
 
 
+def map_blocks(
+    path: Path, dtype: str, blocks: Iterable[npt.ArrayLike], width: int | None = None
+) -> npt.NDArray[Any]:
+    """Write blocks of rows to a new file of plain numbers, and map it. Rows are numbers by default.
+
+    So memory never has all of an array.
+    """
+    rows = 0
+    with path.open("xb") as file:
+        for each in blocks:
+            block = np.ascontiguousarray(each, dtype)
+            file.write(block.data if block.size else b"")
+            rows += len(block)
+    return map_array(path, dtype, (rows,) if width is None else (rows, width))
+
+
 def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
     """Return rows begin .. end - 1. Those of a map are copied, and their pages released."""
     rows = array[begin:end]
@@ -68,6 +85,11 @@ def blocks(
     step = max(1, BLOCK_BYTES // max(1, _row_bytes(array)))
     for at in range(begin, end, step):
         yield read_rows(array, at, min(at + step, end))
+
+
+def blocks_of_all(arrays: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+    """Yield the blocks of arrays that follow each other."""
+    return chain.from_iterable(map(blocks, arrays))
 
 
 def _row_bytes(array: npt.NDArray[Any]) -> int:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
-from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.verify import verify_snapshot
@@ -313,7 +313,7 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
     refusals += ["must be (list|int64)"] if untyped(table) else []
     refusals += ["--vocab-sizes 3,2: 2 tokens, but the SIDs of"] if begins_otherwise(table) else []
     try:
-        report = build_in_shards(spec, Sharding(2), silent) if in_shards else build(spec, silent)
+        report = build(spec, silent, sharding=Sharding(2)) if in_shards else build(spec, silent)
     except InputError as error:
         assert re.search("|".join(refusals) or "no refusal", str(error)), error
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build
 from grace.index.coverage import CoverageFall, coverage, coverage_of_version
 from grace.index.storage import current_version, load_snapshot, publish
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -51,7 +51,7 @@ def test_shares_are_those_of_the_raw_rules_in_memory_and_from_files(
 def builds(request: pytest.FixtureRequest) -> Build:
     if request.param is None:
         return lambda spec: build(spec, silent)
-    return lambda spec: build_in_shards(spec, Sharding(request.param, run_rows=17), silent)
+    return lambda spec: build(spec, silent, sharding=Sharding(request.param, run_rows=17))
 
 
 COUNTRY = Attribute("country", ("US", "CA", "NO"))

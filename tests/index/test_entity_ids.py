@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import ConfigError, InputError
-from grace.index.builder import BuildReport, Sharding, build, build_in_shards, spec_of
+from grace.index.builder import BuildReport, Sharding, build, spec_of
 from grace.index.storage import load_snapshot, versions
 from grace.index.tables.data_folder import read_data_folder
 from support.arrays import assert_same_arrays
@@ -64,7 +64,7 @@ def built(
     spec = replace(spec_of(read_data_folder(shop), shop / root), publish=publish)
     if shards is None:
         return build(spec, silent)
-    return build_in_shards(spec, Sharding(shards, run_rows=7), silent)
+    return build(spec, silent, sharding=Sharding(shards, run_rows=7))
 
 
 def numbers(path: Path) -> dict[str, int]:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import InputError, RejectedAdsError
-from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
-from grace.index.builder.sharding.shard import first_token_ranges
+from grace.index.builder.sharding.tasks import first_token_ranges
 from grace.index.storage import versions
 from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
@@ -57,7 +57,7 @@ def test_shards_write_the_bytes_of_the_whole(tmp_path: Path, seed: int) -> None:
     cut = len(ads) // 3
     spec = spec_of(tmp_path, case, (ads[:cut], ads[cut:]))
     sharding = Sharding(int(rng.integers(1, 9)), run_rows=int(rng.integers(1, 111)))
-    report = build_in_shards(in_shards(spec), sharding, silent)
+    report = build(in_shards(spec), silent, sharding=sharding)
     assert_same_version(report, build(spec, silent))
     verify_snapshot(report.path, deep=True)
     assert nothing_left(report.path.parent)
@@ -76,15 +76,14 @@ def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_by
     case = with_many_entities(wide_case(seed=3, num_ads=333))
     spec = spec_of(tmp_path, case, (case.ads,))
     whole = build(spec, silent)
-    monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 7)
-    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 63)
-    monkeypatch.setattr("grace.index.builder.sharding.merge.LOOKUP_ADS", 111)
+    monkeypatch.setattr("grace.index.builder.sharding.tasks.SAMPLE_STEP", 7)
+    monkeypatch.setattr("grace.index.builder.sharding.tasks.RANGE_IDS", 63)
+    monkeypatch.setattr("grace.index.builder.sharding.merge.ADS_AT_ONCE", 111)
     monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
-    monkeypatch.setattr("grace.index.builder.sharding.join_entities.ADS_AT_ONCE", 111)
     monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
     monkeypatch.setattr("grace.index.storage.array_file.BLOCK_BYTES", 511)
     monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
-    report = build_in_shards(in_shards(spec), Sharding(3, run_rows=111), silent)
+    report = build(in_shards(spec), silent, sharding=Sharding(3, run_rows=111))
     assert_same_version(report, whole)
 
 
@@ -111,28 +110,33 @@ def faulty_ads(case: Case) -> list[RawAd]:
 def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     case = wide_case(seed=9, num_ads=111)
     ads = faulty_ads(case)
-    cuts = np.linspace(0, len(ads), 4).astype(int).tolist()
-    parts = [ads[begin:end] for begin, end in pairwise(cuts)]
+    parts = [ads[:40], ads[40:43], ads[43:]]  # the second begins with a copy of an id
     spec = replace(spec_of(tmp_path, case, parts), max_rejects=7)
     whole = build(spec, silent)
-    report = build_in_shards(in_shards(spec), Sharding(5, run_rows=31), silent)
+    report = build(in_shards(spec), silent, sharding=Sharding(5, run_rows=31))
     assert_same_version(report, whole)
     assert report.reject_file is not None
     assert whole.reject_file is not None
-    assert report.rejects == 7
     assert report.reject_file.read_bytes() == whole.reject_file.read_bytes()
+    listed = [json.loads(line) for line in report.reject_file.read_text().splitlines()]
+    assert [(Path(each["file"]), each["row"], each["ad_id"]) for each in listed] == [
+        (Path(file), row, ad.ad_id)
+        for file, part in zip(spec.ads, parts, strict=True)
+        for row, ad in enumerate(part, start=1)
+        if sum(ad.ad_id == other.ad_id for other in ads) > 1 or ad.ad_id >= 10**9
+    ]
 
 
 def test_repeated_ids_at_the_border_of_two_ranges_are_listed_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every id begins a range of ids."""
-    monkeypatch.setattr("grace.index.builder.sharding.runs.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.runs.RANGE_IDS", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.tasks.SAMPLE_STEP", 1)
+    monkeypatch.setattr("grace.index.builder.sharding.tasks.RANGE_IDS", 1)
     case = wide_case(seed=5, num_ads=31)
     ads = [*case.ads, replace(case.ads[7], sid=(0, 0, 0)), case.ads[30]]
     spec = replace(spec_of(tmp_path, case, (ads,)), max_rejects=4)
-    report = build_in_shards(in_shards(spec), Sharding(3, run_rows=13), silent)
+    report = build(in_shards(spec), silent, sharding=Sharding(3, run_rows=13))
     assert_same_version(report, build(spec, silent))
     assert report.rejects == 4
 
@@ -150,7 +154,7 @@ def test_too_many_rejects_end_both_builds_with_the_same_words_and_list(
         build(spec, silent)
     listed = reject_file.read_bytes()
     with pytest.raises(RejectedAdsError) as caught:
-        build_in_shards(in_shards(spec), Sharding(5, run_rows=31), silent)
+        build(in_shards(spec), silent, sharding=Sharding(5, run_rows=31))
     assert str(caught.value) == str(whole.value)
     assert reject_file.read_bytes() == listed
     assert nothing_left(in_shards(spec).root)
@@ -162,7 +166,7 @@ def test_a_shard_of_which_every_ad_is_repeated_is_left_out(tmp_path: Path) -> No
     far = [replace(ad, ad_id=7, sid=(60, i, 0)) for i, ad in enumerate(case.ads[:5])]
     ads = [replace(ad, sid=(ad.sid[0] % 9, *ad.sid[1:]), ad_id=ad.ad_id + 8) for ad in case.ads]
     spec = replace(spec_of(tmp_path, case, ([*ads, *far],)), max_rejects=5)
-    report = build_in_shards(in_shards(spec), Sharding(30), silent)
+    report = build(in_shards(spec), silent, sharding=Sharding(30))
     assert_same_version(report, build(spec, silent))
 
 
@@ -174,7 +178,7 @@ def test_refusing_every_ad_is_the_error_of_the_whole_build(tmp_path: Path) -> No
     with pytest.raises(InputError, match="all 10 ads were refused") as whole:
         build(spec, silent)
     with pytest.raises(InputError) as caught:
-        build_in_shards(in_shards(spec), Sharding(3), silent)
+        build(in_shards(spec), silent, sharding=Sharding(3))
     assert str(caught.value) == str(whole.value)
     assert nothing_left(in_shards(spec).root)
 
@@ -187,7 +191,7 @@ def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> 
     damaged[100:400] = b"x" * 300
     second.write_bytes(damaged)
     with pytest.raises(InputError, match=r"ads-1\.parquet"):
-        build_in_shards(spec, Sharding(3), silent)
+        build(spec, silent, sharding=Sharding(3))
     assert versions(spec.root) == ()
     assert nothing_left(spec.root)
 
@@ -195,7 +199,7 @@ def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> 
 def test_shards_need_a_positive_number(tmp_path: Path) -> None:
     case = wide_case(seed=1, num_ads=9)
     with pytest.raises(InputError, match="--shards 0"):
-        build_in_shards(spec_of(tmp_path, case, (case.ads,)), Sharding(0), silent)
+        build(spec_of(tmp_path, case, (case.ads,)), silent, sharding=Sharding(0))
 
 
 def test_a_killed_builds_scratch_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
@@ -211,7 +215,7 @@ def test_a_scratch_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path) ->
     spec = spec_of(tmp_path, case, (case.ads,))
     sharding = Sharding(2, scratch=tmp_path / "ads-0.parquet" / "in-a-file")
     with pytest.raises(InputError, match="--scratch"):
-        build_in_shards(spec, sharding, silent)
+        build(spec, silent, sharding=sharding)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 99])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from grace.configs.errors import InputError, SnapshotError
-from grace.index.builder import BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
-from grace.index.builder.sharding.shard import build_shard
+from grace.index.builder.sharding.tasks import ShardTask
 from grace.index.storage import versions
 from support.builds import build_spec, silent
 from support.strategies import Case, random_ads, random_schema
@@ -27,7 +27,7 @@ NOBODY = 65534
 def spec(tmp_path: Path) -> BuildSpec:
     rng = np.random.default_rng(7)
     schema = random_schema(rng, (3, 65), num_sets=1)
-    case = Case(schema, (63, 5, 3), tuple(random_ads(rng, schema, (63, 5, 3), 1111)), ())
+    case = Case(schema, (63, 5, 3), tuple(random_ads(rng, schema, (63, 5, 3), 2222)), ())
     return build_spec(tmp_path, case, root=tmp_path / "root", batch_rows=63)
 
 
@@ -47,9 +47,9 @@ def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
 ) -> None:
     own = tmp_path / "own"
     steps = set()
-    for size in (300, 1000, 3000, 7000):
+    for size in (300, 6000, 16000):
         with pytest.raises(InputError) as caught, files_of_at_most(size):
-            build_in_shards(spec, Sharding(5, scratch=own, run_rows=111), silent)
+            build(spec, silent, sharding=Sharding(2, scratch=own, run_rows=333))
         message = str(caught.value)
         assert f"{own}: " in message
         assert "free some space there, or name another folder with --scratch" in message
@@ -67,15 +67,15 @@ def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(spec: BuildS
     ) -> Generator[Any, None, None]:
         for task in tasks:
             result = function(task)
-            if function is build_shard and task is tasks[-1]:
-                file = result.root / f"{1:020d}" / "ad_ids.npy"
+            if isinstance(task, ShardTask) and task is tasks[-1]:
+                (file,) = task.inputs.scratch.glob(f"shard-{task.first_token:05d}-*/0*1/ad_ids.npy")
                 content = bytearray(file.read_bytes())
                 content[-8] ^= 1
                 file.write_bytes(content)
             yield result
 
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
-        build_in_shards(spec, Sharding(3, run=damaging), silent)
+        build(spec, silent, sharding=Sharding(3, run=damaging))
     assert versions(spec.root) == ()
 
 
@@ -85,7 +85,7 @@ def test_threads_beyond_reason_are_refused_by_either_build(spec: BuildSpec, thre
     with pytest.raises(InputError, match=f"--threads {threads}: give 1 to 1024"):
         build(spec, silent)
     with pytest.raises(InputError, match=f"--threads {threads}: give 1 to 1024"):
-        build_in_shards(spec, Sharding(3), silent)
+        build(spec, silent, sharding=Sharding(3))
 
 
 @contextmanager
@@ -124,5 +124,5 @@ def test_other_users_leftovers_and_locks_in_a_shared_scratch_do_not_block() -> N
 
 def test_a_scratch_beside_the_root_gets_no_lock_of_writers(tmp_path: Path, spec: BuildSpec) -> None:
     own = tmp_path / "own"
-    build_in_shards(spec, Sharding(3, scratch=own), silent)
+    build(spec, silent, sharding=Sharding(3, scratch=own))
     assert not list(own.iterdir())

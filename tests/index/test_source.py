@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder import BuildReport, BuildSpec, Sharding, build, build_in_shards
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build
 from grace.index.builder.batches import AdsReading, BatchReader
 from grace.index.builder.source import ExpectedColumns, open_ads
 from grace.index.storage import load_snapshot, versions
@@ -102,7 +102,7 @@ def test_a_column_without_a_rule_in_any_row_is_refused_unless_the_build_goes_wit
     tmp_path: Path, column: str, in_shards: bool
 ) -> None:
     def build_it(spec: BuildSpec) -> BuildReport:
-        return build_in_shards(spec, Sharding(2), silent) if in_shards else build(spec, silent)
+        return build(spec, silent, sharding=Sharding(2)) if in_shards else build(spec, silent)
 
     name = column.partition(" ")[0]
     columns = {"campaign": pa.array([7, 7])} | EMPTY[column]

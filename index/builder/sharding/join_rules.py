@@ -4,17 +4,16 @@ If every table is numbered by first use and the tables follow each other in the 
 the joined ids are by first use over all ads: what a later table repeats has its id already.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.sharding.copies import Numbered, Spans, SpanTable, number_spans
-from grace.index.builder.sharding.output_folder import OutputFolder
-from grace.index.storage.array_file import blocks, read_rows
+from grace.index.builder.sharding.copies import Spans, number_spans
+from grace.index.storage.array_file import blocks_of_all, map_blocks, read_rows
 from grace.index.targeting.rules import SetRules, TargetingRules
 from grace.index.users.values import InternedValues
 
@@ -32,56 +31,67 @@ class JoinedRules:
 
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
-    new_of: tuple[Ids, ...]
+    new_of: Sequence[Ids]
 
 
-def join_rules(tables: Sequence[RuleSource], out: OutputFolder) -> JoinedRules:
+def join_rules(tables: Sequence[RuleSource], folder: Path) -> JoinedRules:
+    """Write the joined arrays into a new folder, and map them."""
+    folder.mkdir()
     all_rules = [rules for rules, _ in tables]
-    sets, set_values, numbered = [], [], []
+    bitmask_tables = [rules.bitmask_table for rules in all_rules]
+    bitmask_table, new_of = _join_rows(bitmask_tables, folder / "bitmask_table")
+    new_of_parts, sets, set_values = [new_of], [], []
     for s in range(len(all_rules[0].sets)):
         values, value_ids = _join_values([strings[s] for _, strings in tables])
-        joined, numbered_set = _join_set(
-            [rules.sets[s] for rules in all_rules], value_ids, out, f"set{s}"
-        )
+        of_set = [rules.sets[s] for rules in all_rules]
+        joined, new_of = _join_set(of_set, value_ids, f"{folder}/set{s}")
         sets.append(joined)
         set_values.append(values)
-        numbered.append(numbered_set)
-    bitmask_tables = [rules.bitmask_table for rules in all_rules]
-    bitmask_table, numbered_bitmasks = _join_rows(bitmask_tables, out, "rule_bitmask_table")
-    numbered.insert(0, numbered_bitmasks)
+        new_of_parts.append(new_of)
     parts = [
-        _parts(rules, [ids.new_of[t] for ids in numbered], out, f"parts{t}")
-        for t, rules in enumerate(all_rules)
+        map_blocks(folder / f"parts{t}", "<i4", _parts(rules, new_of), 1 + len(sets))
+        for t, (rules, *new_of) in enumerate(zip(all_rules, *new_of_parts, strict=True))
     ]
-    joined_parts, numbered_rules = _join_rows(parts, out, "rule_parts")
-    bitmask = out.array("rule_bitmask", "<i4")
-    set_rules = out.array("rule_sets", "<i4", (len(sets),))
-    for block in blocks(joined_parts):
-        bitmask.append(block[:, 0])
-        set_rules.append(block[:, 1:])
-    rules = TargetingRules(bitmask.finish(), bitmask_table, set_rules.finish(), tuple(sets))
-    return JoinedRules(rules, tuple(set_values), numbered_rules.new_of)
+    joined_parts, new_of = _join_rows(parts, folder / "parts")
+    bitmasks = (block[:, 0] for block in blocks_of_all([joined_parts]))
+    set_rules = (block[:, 1:] for block in blocks_of_all([joined_parts]))
+    rules = TargetingRules(
+        map_blocks(folder / "bitmask", "<i4", bitmasks),
+        bitmask_table,
+        map_blocks(folder / "sets", "<i4", set_rules, len(sets)),
+        tuple(sets),
+    )
+    return JoinedRules(rules, tuple(set_values), new_of)
 
 
 def _join_rows(
-    tables: Sequence[npt.NDArray[Any]], out: OutputFolder, name: str
-) -> tuple[npt.NDArray[Any], Numbered]:
-    numbered = number_spans([SpanTable.of_rows(table, 0, len(table)) for table in tables])
-    joined = out.array(name, tables[0].dtype.str, tables[0].shape[1:])
-    for table, is_first in zip(tables, numbered.is_first, strict=True):
-        joined.append_first(blocks(table), is_first)
-    return joined.finish(), numbered
+    tables: Sequence[npt.NDArray[Any]], path: Path
+) -> tuple[npt.NDArray[Any], Sequence[Ids]]:
+    """Join tables [n, width]. Return each row once, and the new number of every row by table."""
+    counts, size = [len(table) for table in tables], sum(table.nbytes for table in tables)
+    numbered = number_spans(sum(counts), size, lambda: map(Spans.of_rows, blocks_of_all(tables)))
+
+    def first_ones() -> Iterator[npt.NDArray[Any]]:
+        at = 0
+        for block in blocks_of_all(tables):
+            yield block[numbered.is_first[at : at + len(block)]]
+            at += len(block)
+
+    joined = map_blocks(path, tables[0].dtype.str, first_ones(), tables[0].shape[1])
+    return joined, _by_table(numbered.new_of, counts)
 
 
-def _parts(rules: TargetingRules, new_of: Sequence[Ids], out: OutputFolder, name: str) -> Ids:
-    """Return the rules in joined ids: a bitmask, and a set rule per set.   int32 [n, 1 + sets]"""
-    parts = out.array(name, "<i4", (len(new_of),))
+def _by_table(new_of: Ids, counts: Sequence[int]) -> Sequence[Ids]:
+    return np.split(new_of, np.cumsum(counts)[:-1])
+
+
+def _parts(rules: TargetingRules, new_of: Sequence[Ids]) -> Iterator[Ids]:
+    """Yield the rules in joined ids: a bitmask, and a set rule per set.   int32 [n, 1 + sets]"""
     for begin in range(0, rules.num_rules, BLOCK_RULES):
         end = min(begin + BLOCK_RULES, rules.num_rules)
         block = [read_rows(array, begin, end) for array in (rules.bitmask, rules.set_rules)]
         old = np.column_stack(block)
-        parts.append(np.column_stack([new[old[:, at]] for at, new in enumerate(new_of)]))
-    return parts.finish()
+        yield np.column_stack([new[old[:, at]] for at, new in enumerate(new_of)])
 
 
 def _join_values(tables: Sequence[Sequence[str]]) -> tuple[InternedValues, list[Ids]]:
@@ -92,71 +102,67 @@ def _join_values(tables: Sequence[Sequence[str]]) -> tuple[InternedValues, list[
 
 
 def _join_set(
-    tables: Sequence[SetRules], value_ids: Sequence[Ids], out: OutputFolder, name: str
-) -> tuple[SetRules, Numbered]:
-    numbered = number_spans(
-        [
-            SpanTable(table.num_rules, _span_bytes(table), partial(_set_spans, table, ids))
-            for table, ids in zip(tables, value_ids, strict=True)
-        ]
+    tables: Sequence[SetRules], value_ids: Sequence[Ids], path: str
+) -> tuple[SetRules, Sequence[Ids]]:
+    included = [(t.include_offsets, t.include_values) for t in tables]
+    excluded = [(t.exclude_offsets, t.exclude_values) for t in tables]
+    include, exclude = (
+        [(*lists, ids) for lists, ids in zip(kind, value_ids, strict=True)]
+        for kind in (included, excluded)
     )
-    include, exclude = _ListsWriter(out, f"{name}_include"), _ListsWriter(out, f"{name}_exclude")
-    for table, ids, is_first in zip(tables, value_ids, numbered.is_first, strict=True):
+    counts = [table.num_rules for table in tables]
+    words = sum(counts) + sum(len(values) for _, values in (*included, *excluded))
+    numbered = number_spans(
+        sum(counts), 4 * words, lambda: map(_spans, _lists(include), _lists(exclude))
+    )
+    joined = SetRules(
+        *_write_first(include, numbered.is_first, f"{path}_include"),
+        *_write_first(exclude, numbered.is_first, f"{path}_exclude"),
+    )
+    return joined, _by_table(numbered.new_of, counts)
+
+
+TableLists = tuple[npt.NDArray[np.int64], Ids, Ids]
+"""The lists of one table: offsets, value ids, and the joined id of each value id."""
+
+Lists = tuple[npt.NDArray[np.int64], Ids]
+"""Lists of joined value ids: their sizes, and the values of all."""
+
+
+def _lists(tables: Sequence[TableLists]) -> Iterator[Lists]:
+    for offsets, values, ids in tables:
+        for begin in range(0, len(offsets) - 1, BLOCK_RULES):
+            borders = read_rows(offsets, begin, min(begin + BLOCK_RULES, len(offsets) - 1) + 1)
+            yield np.diff(borders), ids[read_rows(values, int(borders[0]), int(borders[-1]))]
+
+
+def _spans(include: Lists, exclude: Lists) -> Spans:
+    """Return each rule as one span: how many values it includes, those, then those it excludes."""
+    included, excluded = include[0], exclude[0]
+    each = np.arange(len(included))
+    owners = np.concatenate([each, np.repeat(each, included), np.repeat(each, excluded)])
+    words = np.concatenate([included, include[1], exclude[1]])
+    in_order = words[np.argsort(owners, kind="stable")].astype(np.uint32)
+    return Spans(in_order, offsets=np.append(0, np.cumsum(1 + included + excluded)))
+
+
+def _write_first(tables: Sequence[TableLists], is_first: npt.NDArray[np.bool_], path: str) -> Lists:
+    """Write the lists of rules that are the first of their kind. Return offsets and values."""
+
+    def first_ones() -> Iterator[Lists]:
         at = 0
-        for rules in _set_rules(table, ids):
-            kept = is_first[at : at + rules.num_rules]
-            include.append(rules.include_offsets, rules.include_values, kept)
-            exclude.append(rules.exclude_offsets, rules.exclude_values, kept)
-            at += rules.num_rules
-    return SetRules(*include.finish(), *exclude.finish()), numbered
+        for sizes, values in _lists(tables):
+            kept = is_first[at : at + len(sizes)]
+            yield sizes[kept], values[np.repeat(kept, sizes)]
+            at += len(sizes)
+
+    offsets = map_blocks(Path(f"{path}_offsets"), "<i8", _offsets(s for s, _ in first_ones()))
+    return offsets, map_blocks(Path(f"{path}_values"), "<i4", (v for _, v in first_ones()))
 
 
-def _span_bytes(table: SetRules) -> int:
-    return 4 * (table.num_rules + len(table.include_values) + len(table.exclude_values))
-
-
-def _set_rules(table: SetRules, ids: Ids) -> Iterator[SetRules]:
-    """Yield the set rules in joined value ids, a block at a time, offsets from 0."""
-    for begin in range(0, table.num_rules, BLOCK_RULES):
-        lists = []
-        for offsets, values in (
-            (table.include_offsets, table.include_values),
-            (table.exclude_offsets, table.exclude_values),
-        ):
-            borders = read_rows(offsets, begin, min(begin + BLOCK_RULES, table.num_rules) + 1)
-            first, last = int(borders[0]), int(borders[-1])
-            lists += [borders - first, ids[read_rows(values, first, last)]]
-        yield SetRules(*lists)
-
-
-def _set_spans(table: SetRules, ids: Ids) -> Iterator[Spans]:
-    """Yield each rule as one span: how many values it includes, those, then those it excludes."""
-    for rules in _set_rules(table, ids):
-        included, excluded = np.diff(rules.include_offsets), np.diff(rules.exclude_offsets)
-        each = np.arange(rules.num_rules)
-        owners = np.concatenate([each, np.repeat(each, included), np.repeat(each, excluded)])
-        words = np.concatenate([included, rules.include_values, rules.exclude_values])
-        in_order = words[np.argsort(owners, kind="stable")].astype(np.uint32)
-        offsets = np.zeros(rules.num_rules + 1, np.int64)
-        np.cumsum(1 + included + excluded, out=offsets[1:])
-        yield Spans(in_order, offsets=offsets)
-
-
-class _ListsWriter:
-    """Lists of values: their offsets from 0, and the values of all."""
-
-    def __init__(self, out: OutputFolder, name: str) -> None:
-        self._offsets = out.array(f"{name}_offsets", "<i8")
-        self._values = out.array(f"{name}_values", "<i4")
-        self._offsets.append([0])
-
-    def append(
-        self, offsets: npt.NDArray[np.int64], values: Ids, kept: npt.NDArray[np.bool_]
-    ) -> None:
-        sizes = np.diff(offsets)
-        begin = self._values.rows
-        self._values.append(values[np.repeat(kept, sizes)])
-        self._offsets.append(begin + np.cumsum(sizes[kept]))
-
-    def finish(self) -> tuple[npt.NDArray[np.int64], Ids]:
-        return self._offsets.finish(), self._values.finish()
+def _offsets(sizes: Iterable[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np.int64]]:
+    end = np.zeros(1, np.int64)
+    yield end
+    for block in sizes:
+        yield end + np.cumsum(block)
+        end = end + block.sum()

@@ -4,55 +4,53 @@ Arrays are read from mapped files and written in blocks. Memory holds, besides a
 of the rules, the spans that `number_spans` compares, and the ids of one kind of entity.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.sharding.join_entities import join_entities
 from grace.index.builder.sharding.join_rules import join_rules
-from grace.index.builder.sharding.output_folder import OutputFolder
+from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
-from grace.index.progress import Advance
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.storage.array_file import blocks, read_rows
+from grace.index.storage.array_file import blocks, blocks_of_all, map_blocks, read_rows
 from grace.index.trie import SidTrie
 
-LOOKUP_ADS = 1 << 23
-"""Ads whose ids are sorted at a time."""
+ADS_AT_ONCE = 1 << 23
+"""Ads whose ids or entities are sorted at a time."""
 
 SAMPLE_STEP = 1 << 12
 
-
-def merge_shards(
-    shards: Sequence[Snapshot], facts: SnapshotFacts, scratch: Path, advance: Advance
-) -> Snapshot:
-    """Merge shards given in the order of their first tokens, into maps of files in `scratch`.
-
-    `advance` is called with how many of the two steps are done.
-    """
-    first = shards[0]
-    if any(_kind(shard) != _kind(first) for shard in shards):
-        raise ValueError("shards of one build share schema and vocabulary")
-    with OutputFolder(scratch / "merged") as out:
-        trie = _join_tries([shard.trie for shard in shards], out)
-        strings = [[values.strings for values in shard.set_values] for shard in shards]
-        rules = [shard.rules for shard in shards]
-        joined = join_rules(list(zip(rules, strings, strict=True)), out)
-        advance(1)
-        ads = _join_ads([shard.ads for shard in shards], joined.new_of, out)
-        entities = join_entities([shard.entities for shard in shards], out)
-        advance(2)
-    return Snapshot(facts, first.schema, trie, ads, joined.rules, joined.set_values, entities)
+Array = npt.NDArray[Any]
 
 
-def _kind(shard: Snapshot) -> tuple[object, ...]:
-    return shard.schema, shard.trie.vocab_sizes
+def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, folder: Path) -> Snapshot:
+    """Merge shards given in the order of their first tokens, into maps of files in a new folder."""
+    if len(shards) == 1:
+        return replace(shards[0], facts=facts)
+    strings = [[values.strings for values in shard.set_values] for shard in shards]
+    rules = [shard.rules for shard in shards]
+    folder.mkdir()
+    joined = join_rules(list(zip(rules, strings, strict=True)), folder / "rules")
+    return Snapshot(
+        facts,
+        shards[0].schema,
+        _join_tries([shard.trie for shard in shards], folder),
+        _join_ads([shard.ads for shard in shards], joined.new_of, folder),
+        joined.rules,
+        joined.set_values,
+        tuple(
+            _join_entities(of_shards, f"{folder}/entity{number}")
+            for number, of_shards in enumerate(zip(*(s.entities for s in shards), strict=True))
+        ),
+    )
 
 
-def _join_tries(tries: Sequence[SidTrie], out: OutputFolder) -> SidTrie:
+def _join_tries(tries: Sequence[SidTrie], folder: Path) -> SidTrie:
     """Join the shards' tries. Nodes are numbered level by level in prefix order.
 
     So a level of the result is that level of each shard, one after another. The shards share only
@@ -62,70 +60,128 @@ def _join_tries(tries: Sequence[SidTrie], out: OutputFolder) -> SidTrie:
     below = [sum(trie.level_counts[level] for trie in tries) for level in range(1, length + 1)]
     starts = np.cumsum([0, 1, *below]).tolist()
     require_ids(starts[-1], "trie nodes")
-    tokens, offsets = out.array("csr_tokens", "<u2"), out.array("node_offsets", "<i4")
-    offsets.append([0])
-    for level in range(1, length + 1):
-        for trie in tries:
-            for block in blocks(trie.csr_tokens, *trie.entries_of_level(level)):
-                tokens.append(block)
-    for level in range(1, length):
-        next_child = starts[level + 1]  # the first child of this level's nodes in the next trie
-        for trie in tries:
-            moved = np.int32(next_child - trie.level_starts[level + 1])
-            level_nodes = trie.level_starts[level], trie.level_starts[level + 1]
-            for block in blocks(trie.node_offsets, *level_nodes):
-                offsets.append(block + moved)
-            next_child += trie.level_counts[level + 1]
-    offsets.append([starts[-1] - 1])
-    trie = SidTrie(tries[0].vocab_sizes, (1, *below), offsets.finish(), tokens.finish())
-    first_tokens = trie.csr_tokens[: below[0]]
-    if not (first_tokens[1:] > first_tokens[:-1]).all():
-        raise ValueError("the first tokens of the shards must ascend from shard to shard")
-    return trie
+
+    def offsets() -> Iterator[npt.ArrayLike]:
+        yield [0]
+        for level in range(1, length):
+            next_child = starts[level + 1]  # the first child of this level's nodes in the next trie
+            for trie in tries:
+                first, after, *_ = trie.level_starts[level:]
+                moved = np.int32(next_child - after)
+                yield from (block + moved for block in blocks(trie.node_offsets, first, after))
+                next_child += trie.level_counts[level + 1]
+        yield [starts[-1] - 1]
+
+    tokens = (
+        block
+        for level in range(1, length + 1)
+        for trie in tries
+        for block in blocks(trie.csr_tokens, *trie.entries_of_level(level))
+    )
+    node_offsets = map_blocks(folder / "node_offsets", "<i4", offsets())
+    csr_tokens = map_blocks(folder / "csr_tokens", "<u2", tokens)
+    return SidTrie(tries[0].vocab_sizes, (1, *below), node_offsets, csr_tokens)
 
 
 def _join_ads(
-    shards: Sequence[SidToAds], new_rules: Sequence[npt.NDArray[np.int32]], out: OutputFolder
+    shards: Sequence[SidToAds], new_rules: Sequence[npt.NDArray[np.int32]], folder: Path
 ) -> SidToAds:
-    offsets, rules = out.array("ad_offsets", "<i8"), out.array("ad_rule", "<i4")
-    ids, weights = out.array("ad_ids", "<i8"), out.array("ad_weight", "<f4")
-    for ads, new_rule in zip(shards, new_rules, strict=True):
-        base = ids.rows
-        for block in blocks(ads.ad_offsets, 0, len(ads.ad_offsets) - 1):
-            offsets.append(block + base)
-        for block in blocks(ads.ad_ids):
-            ids.append(block)
-        for block in blocks(ads.ad_weight):
-            weights.append(block)
-        for block in blocks(ads.ad_rule):
-            rules.append(new_rule[block])
-    offsets.append([ids.rows])
-    lookup = _join_lookup(shards, out)
-    return SidToAds(offsets.finish(), ids.finish(), rules.finish(), weights.finish(), lookup)
+    bases = np.cumsum([0, *(ads.num_ads for ads in shards)])
+
+    def offsets() -> Iterator[npt.ArrayLike]:
+        for ads, base in zip(shards, bases, strict=False):
+            yield from (
+                block + base for block in blocks(ads.ad_offsets, 0, len(ads.ad_offsets) - 1)
+            )
+        yield bases[-1:]
+
+    rules = (
+        new_rule[block]
+        for ads, new_rule in zip(shards, new_rules, strict=True)
+        for block in blocks(ads.ad_rule)
+    )
+    ids = blocks_of_all([ads.ad_ids for ads in shards])
+    weights = blocks_of_all([ads.ad_weight for ads in shards])
+    return SidToAds(
+        map_blocks(folder / "ad_offsets", "<i8", offsets()),
+        map_blocks(folder / "ad_ids", "<i8", ids),
+        map_blocks(folder / "ad_rule", "<i4", rules),
+        map_blocks(folder / "ad_weight", "<f4", weights),
+        map_blocks(folder / "ad_lookup", "<i4", _lookup(shards, folder, bases.astype(np.int32))),
+    )
 
 
-def _join_lookup(shards: Sequence[SidToAds], out: OutputFolder) -> npt.NDArray[Any]:
-    """Ordinals by ad id: the shards' sorted ids are cut at the same ids, and each cut is sorted."""
-    in_order = [_ids_in_order(ads, out, s) for s, ads in enumerate(shards)]
+def _lookup(
+    shards: Sequence[SidToAds], folder: Path, bases: npt.NDArray[np.int32]
+) -> Iterator[Array]:
+    """Yield ordinals by ad id: sorted ids are cut at the same ids, and each cut is sorted."""
+    in_order = []
+    for s, ads in enumerate(shards):
+        ids = np.array(ads.ad_ids)  # random access to a map would read its pages again and again
+        ids_in_order = (ids[block] for block in blocks(ads.ad_lookup))
+        in_order.append(map_blocks(folder / f"ids_in_order{s}", "<i8", ids_in_order))
     sample = np.sort(np.concatenate([ids[::SAMPLE_STEP] for ids in in_order]))
-    step = max(1, LOOKUP_ADS // SAMPLE_STEP)
-    borders = [[0, *np.searchsorted(ids, sample[step::step]), len(ids)] for ids in in_order]
-    bases = np.cumsum([0, *map(len, in_order)], dtype=np.int64).astype(np.int32)
-    lookup = out.array("ad_lookup", "<i4")
-    for cut in range(len(borders[0]) - 1):
-        ids, ordinals = [], []
-        for s, ads in enumerate(shards):
-            begin, end = int(borders[s][cut]), int(borders[s][cut + 1])
-            ids.append(read_rows(in_order[s], begin, end))
-            ordinals.append(read_rows(ads.ad_lookup, begin, end) + bases[s])
-        order = np.argsort(np.concatenate(ids))
-        lookup.append(np.concatenate(ordinals)[order])
-    return lookup.finish()
+    cuts = sample[:: max(1, ADS_AT_ONCE // SAMPLE_STEP)][1:]
+    borders = [[0, *np.searchsorted(ids, cuts).tolist(), len(ids)] for ids in in_order]
+    for begins, ends in pairwise(zip(*borders, strict=True)):
+        spans = list(zip(begins, ends, strict=True))
+        ids = np.concatenate(
+            [read_rows(ids, *span) for ids, span in zip(in_order, spans, strict=True)]
+        )
+        ordinals = [
+            read_rows(ads.ad_lookup, *span) + base
+            for ads, span, base in zip(shards, spans, bases, strict=False)
+        ]
+        yield np.concatenate(ordinals)[np.argsort(ids)]
 
 
-def _ids_in_order(ads: SidToAds, out: OutputFolder, shard: int) -> npt.NDArray[np.int64]:
-    in_order = out.array(f"ids_in_order{shard}", "<i8")
-    ids = np.array(ads.ad_ids)  # random access to a map would read its pages again and again
-    for block in blocks(ads.ad_lookup):
-        in_order.append(ids[block])
-    return in_order.finish()
+def _join_entities(shards: Sequence[Entities], path: str) -> Entities:
+    """Join entities of one kind: each once, in ascending order of id, with all of its ads."""
+    ids = np.unique(np.concatenate([shard.ids for shard in shards]))
+    new_of = [np.searchsorted(ids, shard.ids).astype(np.int32) for shard in shards]
+    offsets = np.zeros(len(ids) + 1, np.int64)
+    for shard, new in zip(shards, new_of, strict=True):
+        offsets[new + 1] += np.diff(shard.offsets)
+    np.cumsum(offsets, out=offsets)
+    of_ad = (
+        np.append(new, np.int32(NO_ENTITY))[block]  # the last one is for NO_ENTITY, -1
+        for shard, new in zip(shards, new_of, strict=True)
+        for block in blocks(shard.of_ad)
+    )
+    ads = _ads_by_entity(shards, new_of, offsets)
+    return Entities(
+        shards[0].name,
+        ids,
+        map_blocks(Path(f"{path}_of_ad"), "<i4", of_ad),
+        offsets,
+        map_blocks(Path(f"{path}_ads"), "<i4", ads),
+    )
+
+
+def _ads_by_entity(
+    shards: Sequence[Entities],
+    new_of: Sequence[npt.NDArray[np.int32]],
+    offsets: npt.NDArray[np.int64],
+) -> Iterator[Array]:
+    """Yield the ads by entity, and within one from shard to shard, where they ascend."""
+    bases = np.cumsum([0, *(len(shard.of_ad) for shard in shards)]).astype(np.int32)
+    begin = 0
+    while begin < len(offsets) - 1:
+        # At most ADS_AT_ONCE ads, or a single entity of any size.
+        end = int(np.searchsorted(offsets, offsets[begin] + ADS_AT_ONCE, side="right")) - 1
+        end = max(end, begin + 1)
+        owners: list[Array] = []
+        ads: list[Array] = []
+        for shard, new, base in zip(shards, new_of, bases, strict=False):
+            first, last = np.searchsorted(new, (begin, end)).tolist()
+            borders = shard.offsets[first : last + 1]
+            span = borders[[0, -1]].tolist()
+            of_shard = (block + base for block in blocks(shard.ads, *span))
+            if end == begin + 1:
+                yield from of_shard
+                continue
+            owners.append(np.repeat(new[first:last], np.diff(borders)))
+            ads += of_shard
+        if owners:
+            yield np.concatenate(ads)[np.argsort(np.concatenate(owners), kind="stable")]
+        begin = end

@@ -1,0 +1,276 @@
+"""A build that is checked before its first step, and what it does before and after its ads."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import InputError, SnapshotError
+from grace.configs.machine import available_cores
+from grace.configs.options import BuildOptions
+from grace.index.builder.batches import BATCH_ROWS, AdsReading
+from grace.index.builder.collect import RepeatedIds
+from grace.index.builder.item_sids import SidTables
+from grace.index.builder.numbering import RootMaps, number_ids
+from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory
+from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
+from grace.index.coverage import CoverageChange, coverage, coverage_of_version
+from grace.index.progress import Progress
+from grace.index.rejects import Fault, Reject, RejectLog, ad_rejects
+from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
+from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
+from grace.index.tables.item_numbers import IdMap
+from grace.index.tables.roles import both_names
+from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, load_schema
+
+ENDED_REJECTS = "ended.rejects.jsonl"
+"""In the root, the rejects of a build that ended without a version."""
+
+ID_MAPS = "id_maps.json"
+"""In the root, the id maps of its latest build."""
+
+MAX_THREADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSpec(BuildOptions):
+    ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
+    targeting: Path
+    root: Path
+    columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
+    list_separator: str | None = None  # of texts that list values
+    ignore: tuple[str, ...] = ()  # columns of lists that are no rules
+    sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
+    embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
+    id_map: Path | None = None  # numbers ads; None: their ids are integers
+    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
+    threads: int = field(default_factory=available_cores)
+    batch_rows: int = BATCH_ROWS
+
+    @property
+    def id_maps(self) -> Mapping[str, Path]:
+        """The id map of each column that has one, by our name."""
+        maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
+        return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
+
+
+def spec_of(data: DataFolder, root: Path) -> BuildSpec:
+    """Return the build of a data folder."""
+    return BuildSpec(
+        ads=data.ads.files,
+        targeting=data.targeting,
+        root=root,
+        columns=data.ads.columns,
+        list_separator=data.ads.list_separator,
+        ignore=data.ads.ignore,
+        sids=data.sids,
+        embeddings=data.embeddings,
+        id_map=data.id_map,
+        entity_ids=data.entity_ids,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BuildPlan:
+    spec: BuildSpec
+    schema: TargetingSchema
+    source: AdsSource
+    vocab_sizes: tuple[int, ...]
+    facts: SnapshotFacts  # without their time and rejects
+    log: RejectLog
+    steps: Steps
+    notify: Notify
+    root_maps: RootMaps
+
+    def reading(self) -> AdsReading:
+        """Number ads and entities and read SIDs, if the table does not have these itself."""
+        names: Mapping[str, IdMap] = {}
+        sids = None
+        if maps := self.spec.id_maps:
+            with self.steps.run("number ids", self.source.rows) as advance:
+                names = number_ids(self.source.files, maps, self.root_maps, advance)
+        else:
+            self.root_maps.require({}, {})
+        if self.spec.sids is not None:
+            tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
+            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
+        return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
+
+    def log_all(self, groups: Sequence[Sequence[Reject]], file: str | None = None) -> None:
+        """Log rejects, of a file that a task has read under another address if `file` is given."""
+        for rejects in groups:
+            self.log.extend(each if file is None else replace(each, file=file) for each in rejects)
+
+    def refuse_repeated(self, found: Sequence[RepeatedIds]) -> npt.NDArray[np.int64]:
+        """Log the ads that only their repeated id refuses, and return their ids."""
+        ids, rows = (
+            np.concatenate([getattr(of_range, name) for of_range in found])
+            for name in ("ad_ids", "rows")
+        )
+        order = np.argsort(rows)
+        ids, rows = ids[order], rows[order]
+        id_map = self.spec.id_maps.get("ad_id")
+        given = ids.tolist()
+        if id_map is not None and given:
+            given = IdMap.read(id_map).names(ids)
+        first_rows = np.cumsum([0, *(file.rows for file in self.source.files)])
+        files = np.searchsorted(first_rows, rows, side="right") - 1
+        places = zip(files.tolist(), (rows - first_rows[files]).tolist(), given, strict=True)
+        reason = "is repeated; no copy of it is built"
+        self.log.extend(
+            [
+                Reject(self.source.files[file].address, row, ad, Fault("ad_id", str(ad), reason))
+                for file, row, ad in places
+            ]
+        )
+        return ids
+
+    def facts_of(self, ads: int, stated: Set[str]) -> SnapshotFacts:
+        """Return the facts of the ads that are left, if all in all they may be built."""
+        if ads == 0:
+            listed = self.log.write()
+            raise InputError(
+                f"all {len(self.log)} ads were refused, see {listed}; nothing to build"
+            )
+        self._require_stated(stated)
+        return replace(
+            self.facts,
+            created_at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            rejects=len(self.log),
+            rule_columns=tuple(sorted(stated - set(self.schema.entities))),
+        )
+
+    def _require_stated(self, stated: Set[str]) -> None:
+        """Refuse a column without any rule, and a rule on a name that `without` lists."""
+        stated = {column.removesuffix(EXCLUDE_SUFFIX) for column in stated}
+        for name in (*self.schema.names, *self.schema.entities):
+            files = " and ".join(file.address for file in self.source.files[:2])
+            if name in self.spec.without and name in stated:
+                raise InputError(
+                    f"--without {name}: but {files} has rules on it, which no server would "
+                    f"enforce; leave --without {name} out, or drop the columns"
+                )
+            if name not in self.spec.without and name not in stated:
+                kind = "is an entity" if name in self.schema.entities else "has a rule"
+                shown = both_names(name, self.spec.columns.get(name, name))
+                raise InputError(
+                    f"{files}: column {shown}: in no row there {kind}, so it would change "
+                    f"nothing; fill it, or build with --without {name}"
+                )
+
+    def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
+        """Write the snapshot, publish it and report. `peak` is of other processes of the build."""
+        with self.steps.run("measure coverage", 1) as advance:
+            change = self._coverage_change(snapshot)
+            advance(1)
+        with self.steps.run("write", 1) as advance:
+            may_publish = self.spec.publish and change.may_be_published
+            path, reject_file = self._write_and_publish(snapshot, may_publish)
+            advance(1)
+        return BuildReport(
+            version=int(path.name),
+            path=path.absolute(),
+            published=_is_current(path),
+            sid_space=snapshot.facts.sid_space,
+            ads=snapshot.ads.num_ads,
+            sids=snapshot.trie.num_leaves,
+            new_sids=self.steps.new_sids,
+            rules=snapshot.rules.num_rules,
+            rejects=snapshot.facts.rejects,
+            reject_file=reject_file,
+            files=len(self.source.files),
+            rows=self.source.rows,
+            ignored_columns=self.source.ignored_columns,
+            without=self.spec.without,
+            shards=shards,
+            coverage=change,
+            step_seconds=self.steps.seconds,
+            peak_memory_bytes=max(peak, peak_memory()),
+        )
+
+    def _coverage_change(self, snapshot: Snapshot) -> CoverageChange:
+        """Compare the coverage with that of the current version, if it can be read."""
+        spec, after = self.spec, coverage(snapshot)
+        try:
+            current = current_version(spec.root) if spec.root.is_dir() else None
+            before = None if current is None else coverage_of_version(spec.root, current)
+        except (InputError, SnapshotError) as error:
+            self.notify(f"coverage is compared with no version: {error}")
+            return CoverageChange(after, spec.max_coverage_drop, fault=str(error))
+        return CoverageChange(after, spec.max_coverage_drop, before, current)
+
+    def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
+        """Return the version's folder, and the list of its rejects if it has any."""
+        spec = self.spec
+        or_next = spec.version is None
+        path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.notify)
+        # The list of an earlier build that ended: this version has replaced its table.
+        (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
+        rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
+        self.root_maps.write()
+        if may_publish:
+            # Builds may overlap: one that began earlier must not undo a later one's publication.
+            publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
+        return path, rejects
+
+
+def _is_current(path: Path) -> bool:
+    try:
+        return current_version(path.parent) == int(path.name)
+    except SnapshotError:  # a damaged CURRENT that this build did not replace
+        return False
+
+
+def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:
+    """Raise InputError for anything that can be refused before the work begins."""
+    if not 1 <= spec.threads <= MAX_THREADS:
+        raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
+    schema = load_schema(spec.targeting)
+    sids = None if spec.sids is None else open_sid_table(spec.sids)
+    expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
+    files = tuple(map(str, spec.ads))
+    source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
+    if sids is not None:
+        source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
+    sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
+    facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
+    log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
+    levels = {name: name for name in schema.entities if name not in spec.without}
+    maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
+    return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
+
+
+def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, tuple[int, ...]]:
+    name = source.sid_space if spec.sid_space is None else spec.sid_space
+    sizes = source.vocab_sizes if spec.vocab_sizes is None else spec.vocab_sizes
+    if name is None or sizes is None:
+        missing = [] if name is not None else ["--sid-space NAME (the model's)"]
+        missing += [] if sizes is not None else ["--vocab-sizes 512,512,512,512 (one per token)"]
+        raise InputError(
+            f"pass {' and '.join(missing)}: no Parquet metadata has grace.sid_space and "
+            "grace.vocab_sizes to take them from"
+        )
+    require_sids(name, sizes)
+    return name, sizes
+
+
+def _version(spec: BuildSpec) -> int:
+    """Check the numbers before hours of work; the writer checks them again."""
+    if not 0 <= spec.updates_watermark <= MAX_VERSION:
+        raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
+    if spec.version is None:
+        return next_version(spec.root)
+    if not 1 <= spec.version <= MAX_VERSION:
+        raise InputError(f"version {spec.version}: must be 1 to 2^64 - 1")
+    latest = max(versions(spec.root), default=0)
+    if spec.version <= latest:
+        raise InputError(
+            f"{spec.root}: version {spec.version} is not above the latest, {latest}; "
+            "leave --version out, or name a later one"
+        )
+    return spec.version

@@ -1,0 +1,247 @@
+"""The tasks of a build in shards. They share only files, so they may run on any machine.
+
+A file of ads becomes runs of some million ads, whatever the file's size: each a small snapshot, and
+its sorted ids. Ranges of ids over all runs are searched for repeated ones. The ads of a range of
+first tokens in all runs become a shard, which is a snapshot again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.index.builder.arrange import arrange, renumber_rules, taken_apart
+from grace.index.builder.batches import AdsReading
+from grace.index.builder.collect import (
+    CollectedAds,
+    Collector,
+    RepeatedIds,
+    SortedIds,
+    find_repeated,
+)
+from grace.index.builder.item_sids import open_item_sids
+from grace.index.builder.plan import BuildSpec
+from grace.index.builder.sharding.join_rules import join_rules
+from grace.index.builder.sorting import first_use
+from grace.index.builder.source import AdsFile, AdsSource
+from grace.index.rejects import Reject
+from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.storage.reader import map_snapshot
+from grace.index.storage.writer import write_unsynced
+from grace.index.tables.item_numbers import IdMap
+from grace.index.targeting.schema import TargetingSchema
+from grace.index.trie import ROOT, SidTrie
+
+SAMPLE_STEP = 1 << 10
+"""The sample of a run's ids, which shows how ids are spread, has one id in this many."""
+
+RANGE_IDS = 1 << 23
+"""The number of ids in one range, if no id is repeated."""
+
+_FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
+"""The facts of a run or a shard, which no server loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInputs:
+    """The inputs that all tasks of a build share, on any machine."""
+
+    spec: BuildSpec
+    schema: TargetingSchema
+    vocab_sizes: tuple[int, ...]
+    scratch: Path
+    run_rows: int
+
+    def reading(self) -> AdsReading:
+        """Return the reader of rows for the whole build, from files that every task sees."""
+        names = {name: IdMap.read(path) for name, path in self.spec.id_maps.items()}
+        sids = None if self.spec.sids is None else open_item_sids(self.scratch)
+        rows = self.spec.batch_rows
+        return AdsReading(self.schema, self.vocab_sizes, names, sids, rows)
+
+    def new_folder(self, prefix: str) -> Path:
+        return Path(mkdtemp(prefix=prefix, dir=self.scratch))
+
+    def write(self, ads: CollectedAds, root: Path) -> None:
+        """Write the ads as the only version of a snapshot root."""
+        threads = self.spec.threads
+        write_unsynced(arrange(ads, _FACTS, self.schema, self.vocab_sizes, threads), root)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectTask:
+    inputs: TaskInputs
+    file: AdsFile
+    first_row: int  # of the whole table
+    reported_as: str  # the file's name in rejects
+
+    def __str__(self) -> str:
+        return f"reading {self.reported_as}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    path: Path  # a snapshot root, if there are ads, and the sorted ids
+    has_ads: bool
+    id_sample: npt.NDArray[np.int64]
+
+    def token_ads(self, size: int) -> npt.NDArray[np.int64]:
+        """Return the number of ads by first token.   [size]"""
+        counts = np.zeros(size, np.int64)
+        if self.has_ads:
+            run = _open_run(self.path)
+            tokens, leaves = _leaves_by_first_token(run.trie)
+            counts[tokens] = np.diff(run.ads.ad_offsets[leaves])
+        return counts
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedFile:
+    rows: int
+    runs: tuple[Run, ...]
+    rejects: tuple[Sequence[Reject], ...]  # batch by batch
+    stated: frozenset[str]  # columns in which some row has a rule, or an entity
+
+
+def collect_file(task: CollectTask) -> CollectedFile:
+    """Stop early if the file alone has more rejects than the build allows."""
+    inputs, spec = task.inputs, task.inputs.spec
+    collector = Collector(
+        AdsSource((task.file,), (), None, None),
+        inputs.reading(),
+        spec.threads,
+        spec.max_rejects,
+        inputs.run_rows,
+        task.first_row,
+    )
+    runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
+    return CollectedFile(collector.rows, runs, tuple(collector.rejects), collector.stated)
+
+
+def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
+    path = inputs.new_folder("run-")
+    for name in _ID_ARRAYS:
+        np.save(path / f"{name}.npy", getattr(ids, name))
+    if len(ads):
+        inputs.write(ads, path)
+    return Run(path, len(ads) > 0, ids.ids[::SAMPLE_STEP])
+
+
+def _open_run(path: Path) -> Snapshot:
+    return map_snapshot(path, 1, lambda _: False)
+
+
+_ID_ARRAYS = tuple(field.name for field in fields(SortedIds))
+
+
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """The ids from `low` to `high - 1`, or to the last id if `high` is None."""
+
+    runs: tuple[Path, ...]
+    low: int
+    high: int | None
+
+    def __str__(self) -> str:
+        return f"looking for repeated ids from {self.low} on"
+
+
+def id_ranges(runs: Sequence[Run]) -> list[IdRange]:
+    sample = np.sort(np.concatenate([run.id_sample for run in runs]))
+    cuts = np.unique(sample[:: max(1, RANGE_IDS // SAMPLE_STEP)][1:]).tolist()
+    paths = tuple(run.path for run in runs)
+    return [IdRange(paths, low, high) for low, high in pairwise([0, *cuts, None])]
+
+
+def find_in_range(task: IdRange) -> RepeatedIds:
+    return find_repeated([_ids_in_range(path, task.low, task.high) for path in task.runs])
+
+
+def _ids_in_range(run: Path, low: int, high: int | None) -> SortedIds:
+    ids, rows, refused = (
+        np.load(run / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ID_ARRAYS
+    )
+    begin = int(np.searchsorted(ids, low))
+    end = len(ids) if high is None else int(np.searchsorted(ids, high))
+    return SortedIds(np.array(ids[begin:end]), rows[begin:end], refused[begin:end])
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """repeated int64 [...]: ids of which no ad is built"""
+
+    inputs: TaskInputs
+    runs: tuple[Path, ...]
+    first_token: int
+    end_token: int
+    repeated: npt.NDArray[np.int64]
+
+    def __str__(self) -> str:
+        return f"building the shard of first tokens {self.first_token} to {self.end_token - 1}"
+
+
+def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
+    """Return at most `shards` ranges of about equally many ads; one token's ads stay together."""
+    until = np.cumsum(token_ads)
+    wanted = until[-1] * np.arange(1, shards) / shards
+    # Each border follows the token whose end is nearest to it.
+    after = np.searchsorted(until, wanted)
+    before = np.where(after > 0, until[after - 1], 0)
+    borders = after + (until[after] - wanted <= wanted - before)
+    cuts = np.unique(np.concatenate([[0], borders, [len(token_ads)]])).tolist()
+    return [(begin, end) for begin, end in pairwise(cuts) if token_ads[begin:end].any()]
+
+
+def build_shard(task: ShardTask) -> Path | None:
+    """Return a snapshot root with one version, or None if no ad is left."""
+    root = task.inputs.new_folder(f"shard-{task.first_token:05d}-")
+    parts = [part for path in task.runs if len(part := _part_of_run(path, task))]
+    if not parts:
+        return None
+    joined = join_rules([(part.rules, part.set_values) for part in parts], root / "rules")
+    columns = [
+        (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of], *part.entity_ids)
+        for part, new_of in zip(parts, joined.new_of, strict=True)
+    ]
+    ad_ids, tokens, weights, rule_of, *entity_ids = map(np.concatenate, zip(*columns, strict=True))
+    values = tuple(values.strings for values in joined.set_values)
+    del parts, columns
+    ads = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), joined.rules, values)
+    task.inputs.write(ads, root)
+    return root
+
+
+def _part_of_run(path: Path, task: ShardTask) -> CollectedAds:
+    """Return the shard's ads of a run, and only the rules that they use."""
+    run = _open_run(path)
+    tokens, leaves = _leaves_by_first_token(run.trie)
+    begin, end = leaves[np.searchsorted(tokens, (task.first_token, task.end_token))].tolist()
+    ads = taken_apart(run, begin, end).without(task.repeated)
+    used = first_use(ads.rule_of, ads.rules.num_rules)
+    rules, set_values = renumber_rules(ads.rules, ads.set_values, used.old_of)
+    strings = tuple(values.strings for values in set_values)
+    return CollectedAds(
+        ads.ad_ids,
+        ads.tokens,
+        ads.weights,
+        used.new_of[ads.rule_of],
+        ads.entity_ids,
+        rules,
+        strings,
+    )
+
+
+def _leaves_by_first_token(
+    trie: SidTrie,
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
+    """Return the first tokens, and the leaf at which the SIDs of each begin and the last's end."""
+    tokens, children = trie.children(ROOT)
+    nodes: npt.NDArray[Any] = np.arange(children.start, children.stop + 1)
+    for _ in range(1, trie.sid_length):
+        nodes = trie.node_offsets[nodes] + 1
+    return np.array(tokens), np.asarray(nodes, np.int64) - trie.first_leaf
