@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
+from grace.configs.options import CodebookSpec
 from grace.index.codebook.codebook import Codebook, Vectors
 from grace.index.codebook.folder import (
     FILES,
@@ -38,22 +39,6 @@ LEAST_SAMPLE = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
-class CodebookSpec:
-    """
-    codes      by level
-    balance    the cap on a code's items, as a multiple of an even share; 0 for no cap
-    sid_space  None: named after the folder and the digest of the centres
-    """
-
-    out: Path
-    codes: tuple[int, ...]
-    seed: int = 1
-    balance: float = 2.0
-    sid_space: str | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Extended:
     """
     report   on the items of this call
@@ -68,32 +53,31 @@ class Extended:
     changed: int
 
 
-def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Progress) -> SidReport:
+def make_codebook(
+    items: Items, spec: CodebookSpec, out: Path, learn: Learn, progress: Progress
+) -> SidReport:
     """Read the items twice: to check all and sample some, and to give each its SID.
 
     Return how good the SIDs are.
     """
-    require_sids(spec.sid_space or "-", spec.codes)
-    if not (spec.balance == 0 or spec.balance >= 1):
-        raise InputError(f"--balance {spec.balance:g}: give 1 or more, or 0 for no cap")
-    _require_room(spec.out, spec.force)
-    sample = Sample(max(POINTS_PER_CODE * max(spec.codes), LEAST_SAMPLE), spec.seed)
+    codes = spec.sizes
+    require_sids(spec.sid_space or "-", codes)
+    _require_room(out, spec.force)
+    sample = Sample(max(POINTS_PER_CODE * max(codes), LEAST_SAMPLE), spec.seed)
     ids = _read(items, sample, progress)
     rows = sample.rows()
-    progress("learn levels", 0, len(spec.codes))
-    codebook = learn(
-        rows,
-        spec.codes,
-        spec.balance,
-        spec.seed,
-        lambda done: progress("learn levels", done, len(spec.codes)),
-    )
-    space = spec.sid_space or default_space(spec.out, codebook)
+
+    def learned(levels: int) -> None:
+        progress("learn levels", levels, len(codes))
+
+    learned(0)
+    codebook = learn(rows, codes, spec.balance, spec.seed, learned)
+    space = spec.sid_space or default_space(out, codebook)
     table, report = _encode(items, ids, codebook, space, progress)
     facts = CodebookFacts(
         format=1,
         sid_space=space,
-        vocab_sizes=spec.codes,
+        vocab_sizes=codes,
         dims=items.dims,
         seed=spec.seed,
         balance=spec.balance,
@@ -102,7 +86,7 @@ def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Prog
         errors=tuple(level.error for level in report.levels),
         digest="",
     )
-    _write(spec.out, codebook, facts, table, report)
+    _write(out, codebook, facts, table, report)
     return report
 
 
