@@ -131,13 +131,13 @@ def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
 
 
 BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
-    "too few": (np.arange(2), "expected [items] = [3], got [2]"),
+    "too few": (np.arange(2), "2 ids for 3 items"),
     "columns": (np.ones((3, 1), np.int64), "got [3, 1]"),
     "floats": (np.ones(3), "expected integers or text"),
     "above int64": (np.full(3, 2**63, np.uint64), "above 2^63 - 1"),
     "too few lines": (b"1\n2\n", "2 ids for 3 items"),
-    "too many lines": (b"1\n2\n3\n4\n", "more ids than the 3 items"),
-    "not utf-8": (b"1\n\xff\n3\n", "line 2: expected UTF-8"),
+    "too many lines": (b"1\n2\n3\n4\n", "4 ids for 3 items"),
+    "not utf-8": (b"1\n\xff\n3\n", "not lines of text in UTF-8"),
 }
 
 
