@@ -5,9 +5,10 @@ Memory holds the distinct values of a column up to a limit, and eight bytes per 
 may be the ids.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -116,6 +117,7 @@ class ColumnFacts:
     name: str
     ids: IdValues | None = None  # of a column that may be the ids
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
+    has_texts: bool = False  # which may list values
     typed_text: bool = False  # texts in Parquet or JSON, which a build does not parse
     given: int = 0  # rows with a value
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
@@ -184,6 +186,7 @@ class ColumnFacts:
         if separator == "," and is_entity(self.plain) and _are_names(column):
             separator = None
         if is_text(kind):
+            self.has_texts = True
             self.typed_text |= not is_csv
             self._add_kinds_of_texts(column)
         elif pa.types.is_integer(kind):
@@ -253,26 +256,34 @@ class ColumnFacts:
 
 
 def read_facts(
-    files: Sequence[TableFile], may_be_ids: Mapping[str, bool], advance: Callable[[int], None]
+    files: Sequence[TableFile],
+    columns: Collection[str],
+    may_be_ids: Mapping[str, bool] = MappingProxyType({}),
+    advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, ColumnFacts]:
-    """Read all rows; call `advance` with how many are done.
+    """Read all rows of these columns; call `advance` with how many are done.
 
     `may_be_ids` names the columns to keep ids of, and which of them stop early.
     """
-    found = {name: ColumnFacts(name) for file in files for name in file.schema.names}
+    found = {name: ColumnFacts(name) for name in columns}
     for name, stops_early in may_be_ids.items():
         types = [file.schema.field(name).type for file in files if name in file.schema.names]
         are_integers = all(map(pa.types.is_integer, types))
         found[name].ids = IdValues(are_integers=are_integers, stops_early=stops_early)
     done = 0
     for file in files:
-        for batch in file.batches(file.schema.names, BATCH_ROWS):
-            columns = dict(zip(batch.schema.names, map(plain_texts, batch.columns), strict=True))
-            for name, facts in found.items():
-                facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
+        here = [name for name in file.schema.names if name in found]
+        for batch in file.batches(here, BATCH_ROWS) if here else ():
+            add_batch(found, batch, file)
             done += batch.num_rows
             advance(done)
     return found
+
+
+def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: TableFile) -> None:
+    columns = dict(zip(batch.schema.names, map(plain_texts, batch.columns), strict=True))
+    for name, facts in found.items():
+        facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
 
 
 def shown_count(values: int, *, more: bool) -> str:

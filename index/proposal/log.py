@@ -8,9 +8,17 @@ import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.proposal import names
-from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, IdValues, Kind, plain_texts
+from grace.index.proposal.facts import (
+    BATCH_ROWS,
+    ColumnFacts,
+    IdValues,
+    Kind,
+    add_batch,
+    plain_texts,
+    read_facts,
+)
 from grace.index.proposal.names import plain_name, singular, stem
-from grace.index.proposal.separators import list_separator, separator_in
+from grace.index.proposal.separators import separator_in
 from grace.index.tables import cells
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND
 from grace.index.tables.table_file import table_files
@@ -135,7 +143,7 @@ class OpenLog:
             self._addresses,
             tuple(columns),
             tuple(OurColumn("", name, why) for name, why in _MISSING.items() if name not in ours),
-            list_separator(table_files(self._addresses), listing),
+            separator_in(read_facts(table_files(self._addresses), listing).values()),
             self._unit,
         )
 
@@ -163,13 +171,13 @@ def _first_rows(
     for file in table_files(addresses):
         for batch in file.batches(file.schema.names, BATCH_ROWS):
             if batch.num_rows:
-                columns = [plain_texts(column) for column in batch.columns]
-                first = pa.record_batch(columns, batch.schema.names)
+                whole = {name: ColumnFacts(name) for name in batch.schema.names}
+                add_batch(whole, batch, file)
+                separator = separator_in(whole.values())
                 facts = {name: ColumnFacts(name) for name in batch.schema.names}
-                table = replace(file, list_separator=separator_in([first]))
-                for each, column in zip(facts.values(), columns, strict=True):
-                    each.add(column, table)
-                return first, facts
+                add_batch(facts, batch, replace(file, list_separator=separator))
+                columns = [plain_texts(column) for column in batch.columns]
+                return pa.record_batch(columns, batch.schema.names), facts
     raise InputError(f"{addresses[0]}: the {option} has no rows; leave --{option} out")
 
 

@@ -12,7 +12,7 @@ from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, Kind, read_facts
 from grace.index.proposal.log import OpenLog, OurColumn, TableProposal, propose_embeddings
 from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_name, stem
 from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide, values_of
-from grace.index.proposal.separators import list_separator
+from grace.index.proposal.separators import separator_in
 from grace.index.tables.rows import read_rows
 from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile, table_files
@@ -61,10 +61,15 @@ def propose(
     rows = sum(file.count_rows() for file in files)
     if rows == 0:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
-    separator = list_separator(files)
-    files = [replace(file, list_separator=separator) for file in files]
-    may_be_ids = _may_be_ids(files, id_column)
-    facts = read_facts(files, may_be_ids, lambda done: progress("read ads", done, rows))
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
+    may_be_ids = _may_be_ids(names, id_column)
+    facts = read_facts(files, names, may_be_ids, lambda done: progress("read ads", done, rows))
+    if (separator := separator_in(facts.values())) is not None:
+        files = [replace(file, list_separator=separator) for file in files]
+        texts = [each.name for each in facts.values() if each.has_texts]
+        lists = read_facts(files, texts, advance=lambda done: progress("read lists", done, rows))
+        for name, each in lists.items():
+            each.ids, facts[name] = facts[name].ids, each
     column = _id_column(files, facts, id_column)
     ids = facts[column].ids
     assert ids is not None
@@ -87,9 +92,8 @@ def propose(
     )
 
 
-def _may_be_ids(files: Sequence[TableFile], id_column: str | None) -> dict[str, bool]:
+def _may_be_ids(names: Sequence[str], id_column: str | None) -> dict[str, bool]:
     """Return the columns that may be the ids, and whether any other name is a better sign."""
-    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
     if id_column is not None:
         if id_column not in names:
             raise InputError(f"--id {id_column}: no such column; {_columns(names)}")

@@ -14,10 +14,8 @@ from grace.configs.yaml_loader import parse_yaml
 from grace.index.proposal.facts import MOST_VALUES
 from grace.index.proposal.propose import propose
 from grace.index.proposal.roles import Role
-from grace.index.proposal.separators import list_separator
 from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
-from grace.index.tables.table_file import table_files
 from grace.index.targeting.schema import load_schema
 from support.builds import silent
 from support.strategies import examples
@@ -78,7 +76,7 @@ def test_a_separator_is_found_by_the_values_that_it_makes(
 ) -> None:
     lines = ["id,x", *(f"{at},{cell}" for at, cell in enumerate(cells))]
     (tmp_path / "ads.csv").write_text("\n".join(lines))
-    assert list_separator(table_files([str(tmp_path / "ads.csv")])) == separator
+    assert propose([str(tmp_path / "ads.csv")], (), None, silent).list_separator == separator
 
 
 def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
