@@ -16,7 +16,6 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from grace.configs.errors import InputError
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
@@ -74,10 +73,6 @@ class Sharding:
     run: RunTasks = one_by_one
     scratch: Path | None = None  # None: the snapshot root; every task must reach it by this path
     run_rows: int = RUN_ROWS
-
-    def __post_init__(self) -> None:
-        if self.shards < 1:
-            raise InputError(f"--shards {self.shards}: give 1 or more")
 
 
 def build(
