@@ -3,7 +3,7 @@
 import json
 import os
 import resource
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +17,7 @@ import pytest
 from grace.configs.errors import InputError, RejectedAdsError, SnapshotError
 from grace.index.builder import BuildReport, BuildSpec, Sharding, build
 from grace.index.builder.sharding.scratch import SCRATCH, scratch_folder
-from grace.index.builder.sharding.tasks import ShardTask, first_token_ranges
+from grace.index.builder.sharding.tasks import Result, Task, first_token_ranges
 from grace.index.storage import versions
 from grace.index.verify import verify_snapshot
 from support.builds import arrays_in, build_spec, silent
@@ -235,22 +235,19 @@ def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
 
 
 def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, wide_case(seed=1, num_ads=99), ())
+    spec, own = spec_of(tmp_path, wide_case(seed=1, num_ads=99), ()), tmp_path / "own"
 
-    def damaging(
-        function: Callable[[Any], Any], tasks: Sequence[Any], /
-    ) -> Generator[Any, None, None]:
+    def damaging(tasks: Sequence[Task[Result]], /) -> Generator[tuple[Result, int], None, None]:
         for task in tasks:
-            result = function(task)
-            if isinstance(task, ShardTask) and task is tasks[-1]:
-                (file,) = task.inputs.scratch.glob(f"shard-{task.first_token:05d}-*/0*1/ad_ids.npy")
+            result = task.run()
+            for file in [*own.glob(f"*/shard-*/{1:020d}/ad_ids.npy")][2:]:
                 content = bytearray(file.read_bytes())
                 content[-8] ^= 1
                 file.write_bytes(content)
             yield result
 
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
-        build(spec, silent, sharding=Sharding(3, run=damaging))
+        build(spec, silent, sharding=Sharding(3, run=damaging, scratch=own))
     assert versions(spec.root) == ()
 
 
