@@ -164,14 +164,12 @@ soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the 
 SANITIZED_TESTS = tests/native tests/index tests/storage $(addprefix tests/kernels/test_,admit_children.py \
   eligibility.py needed_rows.py) tests/model/test_feature_reader.py $(addprefix tests/server/test_,wire_readers.py replies.py)
 
-sanitize: native $(TOOLS)  ## run the C++ core's tests and fuzz drivers under the sanitizers
+sanitize: native $(TOOLS)  ## run the C++ core's tests under the sanitizers, and feed it hostile requests
 	@$(BIN)/python -m grace.native.build --sanitize --out $(SANITIZED)
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc \
 	GRACE_NATIVE_LIBRARY=$(SANITIZED)/libgrace_cpu.so HYPOTHESIS_PROFILE=explore \
-	LD_PRELOAD="$(SANITIZER_RUNTIME)" \
+	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$(FUZZ_SEED) LD_PRELOAD="$(SANITIZER_RUNTIME)" \
 	  $(BIN)/python -m pytest -p no:xdist -m "not subprocess and not soak" $(SANITIZED_TESTS) $(PYTEST_ARGS)
-	FUZZ_SANITIZED=$(SANITIZED) FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_SEED=$(FUZZ_SEED) \
-	  $(BIN)/python -m pytest --timeout 0 tests/native/test_fuzz.py
 
 bench: native  ## measure build, eligibility, matching and the server; writes bench/results
 	@mkdir -p $(BENCH_RESULTS)

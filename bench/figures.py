@@ -9,7 +9,8 @@ from grace.configs.extras import install_command
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 except ModuleNotFoundError as error:
     sys.exit(f"error: the pictures need {error.name}: {install_command('plots')}")
 
-__all__ = ["Axes", "Figure"]
+__all__ = ["Axes", "EngFormatter", "Figure"]

@@ -11,8 +11,8 @@ from grace.configs.errors import InputError
 from grace.configs.options import Argument, Option
 
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
-Count: TypeAlias = Literal["none", "one", "many"]
-"""How often an option may be given."""
+MANY = 1 << 30
+"""How often an option may be given: 0 times, once or MANY times."""
 
 
 class Table(NamedTuple):
@@ -27,16 +27,16 @@ class Table(NamedTuple):
     module: str
     parts: tuple[str, ...] = ()
     on_request: tuple[str, ...] = ()
-    sids: Count = "one"
-    precisions: Count = "many"
-    rates: Count = "none"
-    users: Count = "none"
+    sids: int = 1
+    precisions: int = MANY
+    rates: int = 0
+    users: int = 0
     on_cpu: bool = False
 
 
 TABLES: Mapping[str, Table] = {
     "attention": Table(
-        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids="none"
+        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids=0
     ),
     "gtm": Table(
         "gpu.gtm",
@@ -45,8 +45,8 @@ TABLES: Mapping[str, Table] = {
             "admission:dynamic", "admission:exact", "selection:free", "selection:union", "decoder",
             "masks:64", "masks:1000",
         ),
-        sids="many",
-        precisions="one",
+        sids=MANY,
+        precisions=1,
     ),
     "ladder": Table("gpu.ladder", ("L0", "L1", "L2", "L3", "L4", "D0", "D1", "D2", "D3", "D4")),
     "serve": Table(
@@ -56,11 +56,11 @@ TABLES: Mapping[str, Table] = {
             "idle:exact", "alone:exact", "load:exact", "saturation:exact", "swap:exact",
         ),
         on_request=("swap:union",),
-        rates="many",
+        rates=MANY,
     ),
-    "fleet": Table("fleet.scaling", rates="one"),
+    "fleet": Table("fleet.scaling", rates=1),
     "budget": Table("gpu.budget"),
-    "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions="one"),
+    "others": Table("gpu.comparison", ("hf", "prefix", "ours", "static"), precisions=1),
     "overlap": Table("gpu.overlap", ("paper", "trained")),
     "eligibility": Table(
         "eligibility.study",
@@ -68,7 +68,7 @@ TABLES: Mapping[str, Table] = {
             "cd", "union", "static", "dynamic", "exact",
             "shuffled:cd", "shuffled:union", "shuffled:exact",
         ),
-        precisions="none", users="one", on_cpu=True,
+        precisions=0, users=1, on_cpu=True,
     ),
 }  # fmt: skip
 
@@ -115,20 +115,10 @@ class BenchOptions:
         if self.table not in TABLES:
             raise InputError(f"{self.table!r} is no table; choose from {', '.join(TABLES)}")
         table, on_cpu_server = TABLES[self.table], self.table in SERVED and self.device == "cpu"
-        if not self.precisions and table.precisions != "none":
+        if not self.precisions and table.precisions:
             object.__setattr__(self, "precisions", ("fp32" if on_cpu_server else "bf16",))
         self._require_device(table)
-        given: Mapping[str, tuple[Sequence[float], Count]] = {
-            "--seconds": ((self.seconds,), "one"),
-            "--sids": (self.sids, table.sids),
-            "--rate": (self.rates, table.rates),
-            "--users": (self.users, table.users),
-        }
-        for option, (numbers, count) in given.items():
-            for number in numbers:
-                if not 0 < number < math.inf:
-                    raise InputError(f"{option} {number:g}: must be a number above 0")
-            self._require_count(option, numbers, count)
+        self._require_counts(table)
         for precision in self.precisions:
             if precision not in get_args(Precision):
                 known = ", ".join(get_args(Precision))
@@ -137,11 +127,9 @@ class BenchOptions:
                 raise InputError(
                     f"--precision {precision}: a server on a CPU computes in fp32; leave it out"
                 )
-        self._require_count("--precision", self.precisions, table.precisions)
         for name in self.only:
             if name not in table.parts:
-                known = f"choose from {', '.join(table.parts)}"
-                fault = f"not a part of {self.table}; {known}"
+                fault = f"not a part of {self.table}; choose from {', '.join(table.parts)}"
                 if not table.parts:
                     fault = f"{self.table} has no parts; leave it out"
                 raise InputError(f"--only {name}: {fault}")
@@ -168,11 +156,23 @@ class BenchOptions:
                 "GPUs by the variable CUDA_VISIBLE_DEVICES"
             )
 
-    def _require_count(self, option: str, given: Sequence[object], count: Count) -> None:
-        if given and count == "none":
-            raise InputError(f"{option} {given[0]}: means nothing to {self.table}; leave it out")
-        if len(given) > 1 and count == "one":
-            raise InputError(f"{option} {given[1]}: {self.table} takes one only")
+    def _require_counts(self, table: Table) -> None:
+        given: Mapping[str, tuple[Sequence[float | str], int]] = {
+            "--seconds": ((self.seconds,), 1),
+            "--sids": (self.sids, table.sids),
+            "--rate": (self.rates, table.rates),
+            "--users": (self.users, table.users),
+            "--precision": (self.precisions, table.precisions),
+        }
+        for option, (values, most) in given.items():
+            for value in values:
+                if not isinstance(value, str) and not 0 < value < math.inf:
+                    raise InputError(f"{option} {value:g}: must be a number above 0")
+            if len(values) > most:
+                fault = f"{self.table} takes one only"
+                if not most:
+                    fault = f"means nothing to {self.table}; leave it out"
+                raise InputError(f"{option} {values[most]}: {fault}")
 
 
 @dataclass(frozen=True, slots=True)

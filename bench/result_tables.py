@@ -33,12 +33,11 @@ def main(docs: Path) -> None:
         ("eligibility.md", PASSRATE, study_tables),
         ("eligibility-calibration.md", PASSRATE, paper_tables),
         ("operations.md", OVERLOAD, overload_tables),
+        ("fleet.md", FLEET, fleet_document),
         ("sids.md", SIDS, sid_tables),
     ):
         for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
-    for mark, text in fleet_document(FLEET).items():
-        rewrite(docs / "fleet.md", mark, text)
 
 
 def printed_tables(name: str, rows: Sequence[Row]) -> str:

@@ -18,9 +18,10 @@ import torch
 from grace import model
 from grace.client.request_json import request_of_json
 from grace.configs.generation import BeamProfile
+from grace.index.forms.component import Reason
 from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
-from grace.index.matching.explain import Reason, explain
+from grace.index.matching.explain import explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE, ROOT
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows

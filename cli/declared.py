@@ -4,7 +4,7 @@ A parameter is an option, or a dataclass whose fields are options: `grace.config
 to declare one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
@@ -14,7 +14,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import typer
 
-from grace.configs.options import Argument, Option
+from grace.configs.errors import InputError
+from grace.configs.options import Argument, Option, declaration
 
 VALUES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 
@@ -71,8 +72,7 @@ def _declared(source: Callable[..., Any], defaults: Mapping[str, object]) -> dic
 def _option(parameter: Parameter, hint: Any) -> Declared:
     if get_origin(hint) is not Annotated:  # a dataclass
         return Declared(parameter.replace(annotation=hint), _as_it_is)
-    type_, fact = get_args(hint)
-    fact = Option(fact) if isinstance(fact, str) else fact
+    type_, fact = declaration(hint)
     type_, parameter, value = _in_typers_types(type_, parameter, fact)
     made: Callable[..., Any] = typer.Option
     named = (fact.name,) if fact.name else ()
@@ -98,16 +98,18 @@ def _in_typers_types(
 ) -> tuple[Any, Parameter, Callable[[Any], Any]]:
     """Show numbers with commas as one text, and a tuple of others as a repeatable option."""
     default = parameter.default
+    name = fact.name or _name(parameter)
     if fact.commas is not None:
         if isinstance(default, tuple):
             parameter = parameter.replace(default=",".join(map(str, default)) or None)
         shown = str if default is Parameter.empty else str | None
-        option, example = _name(parameter), fact.commas
-        return shown, parameter, lambda text: _numbers(text, option, example, default)
+        return shown, parameter, lambda text: _numbers(text, name, fact, default)
     if get_origin(type_) is tuple:
         item = get_args(type_)[0]
-        several = GenericAlias(list, (str if get_origin(item) is Literal else item,))
-        return several | None, parameter.replace(default=None), lambda given: tuple(given or ())
+        choices = get_args(item) if get_origin(item) is Literal else None
+        several = GenericAlias(list, (str if choices else item,))
+        parameter = parameter.replace(default=None)
+        return several | None, parameter, lambda given: _several(given or (), name, choices)
     return type_, parameter, _as_it_is
 
 
@@ -115,14 +117,28 @@ def _name(parameter: Parameter) -> str:
     return f"--{parameter.name.replace('_', '-')}"
 
 
-def _numbers(text: str | None, option: str, example: str, default: Any) -> tuple[int, ...] | None:
+def _numbers(
+    text: str | None, option: str, fact: Option, default: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
     """Return the comma-separated numbers of an option, or its default if it is not given."""
+    if text is None:
+        return default
     try:
-        return default if text is None else tuple(int(number) for number in text.split(","))
+        numbers = tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise typer.BadParameter(
-            f"expected numbers such as {example}, got {text!r}", param_hint=option
-        ) from None
+        numbers = ()
+    if not numbers or (fact.least is not None and min(numbers) < fact.least):
+        least = "" if fact.least is None else f" of {fact.least} or more"
+        fault = f"expected numbers{least} such as {fact.commas}, got {text!r}"
+        raise typer.BadParameter(fault, param_hint=option)
+    return numbers
+
+
+def _several(given: Sequence[Any], option: str, choices: Sequence[str] | None) -> tuple[Any, ...]:
+    for value in given:
+        if choices and value not in choices:
+            raise InputError(f"{option} {value}: choose from {', '.join(choices)}")
+    return tuple(given)
 
 
 def _as_it_is(value: Any) -> Any:

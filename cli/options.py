@@ -24,20 +24,6 @@ Dtype: TypeAlias = Annotated[str, "Type of the weights: float32, bfloat16 or flo
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
-    """The options of a command that reads the log of a data folder and computes with torch."""
-
-    data: Annotated[Path, "Data folder: tables.yaml, or ads.parquet and interactions.parquet."]
-    device: Annotated[str | None, "cpu, or cuda:0. Default: the GPU, if there is one."] = None
-    max_unknown: Annotated[
-        float,
-        Option(
-            "Largest share of events of unknown ads; above it, the command ends.", least=0, most=1
-        ),
-    ] = 0.1
-
-
-@dataclass(frozen=True, slots=True)
 class Connection:
     """The options of every command that calls a server."""
 

@@ -1,40 +1,41 @@
 """Named beam profiles: how many beams each generation step keeps."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import ge
 from typing import Annotated
 
 from grace.configs.errors import ConfigError
+from grace.configs.options import Option
+from grace.configs.sections import Section
 
-MAX_BATCH = 1024
-MAX_BEAMS = 65_536
+WIDTH = Option(least=1, most=65_536)
 DEFAULT_BATCH = 16
 DEFAULT_BEAMS = {"full": 64, "reduced": 16}
 """The default beam profiles: their beams after the first step, and their SIDs."""
 
 
 @dataclass(frozen=True, slots=True)
-class BeamProfile:
+class BeamProfile(Section):
     """How wide generation searches."""
 
-    beams: Annotated[tuple[int, ...], "live beams that enter each step; the first is 1"]
-    num_sids: Annotated[int, "SIDs that generation returns at most"]
+    beams: Annotated[tuple[int, ...], WIDTH, "live beams that enter each step; the first is 1"]
+    num_sids: Annotated[int, WIDTH, "SIDs that generation returns at most"]
     degrades_to: Annotated[
         str | None, "the smaller profile that its requests get while the queue stays too long"
     ] = None
 
-    def __post_init__(self) -> None:
-        if not self.beams or self.beams[0] != 1:
-            raise ConfigError(f"beams: decoding starts from 1 beam, got {list(self.beams)}")
-        if min(self.beams) < 1 or self.num_sids < 1:
-            raise ConfigError(
-                f"beams and num_sids must be at least 1, got {list(self.beams)}, {self.num_sids}"
-            )
-        if max(*self.beams, self.num_sids) > MAX_BEAMS:
-            raise ConfigError(
-                f"beams and num_sids must be at most {MAX_BEAMS}, got {list(self.beams)}, "
-                f"{self.num_sids}"
-            )
+    def faults(self) -> Iterable[str]:
+        if self.beams[:1] != (1,):
+            yield f"beams: decoding starts from 1 beam, got {list(self.beams)}"
+
+    def covers(self, other: "BeamProfile") -> bool:
+        """Return whether the other profile has at most as many beams in every step."""
+        ours, theirs = (*self.beams, self.num_sids), (*other.beams, other.num_sids)
+        return len(ours) == len(theirs) and all(map(ge, ours, theirs))
+
+    def __str__(self) -> str:
+        return f"{list(self.beams)} beams and {self.num_sids} SIDs"
 
     def kept_after(self, step: int) -> int:
         """Return the beams that the next step gets, or after the last step the SIDs."""
@@ -42,25 +43,31 @@ class BeamProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationConfig:
+class GenerationConfig(Section):
     """The largest batch, and the beam profiles that a request may name."""
 
-    max_batch: Annotated[int, "the largest number of requests in a batch"]
+    max_batch: Annotated[
+        int, Option("the largest number of requests in a batch", least=1, most=1024)
+    ]
     profiles: Annotated[dict[str, BeamProfile], "beam profiles by name"]
     default_profile: Annotated[str, "the profile of a request that names none"] = "full"
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_batch <= MAX_BATCH:
-            raise ConfigError(f"max_batch: must be 1 to {MAX_BATCH}, got {self.max_batch}")
+    def faults(self) -> Iterable[str]:
+        known = ", ".join(sorted(self.profiles)) or "none"
         if self.default_profile not in self.profiles:
-            raise ConfigError(
-                f"default_profile: {self.default_profile!r} is not one of the profiles "
-                f"({', '.join(sorted(self.profiles)) or 'none'})"
-            )
+            yield f"default_profile: {self.default_profile!r} is not one of the profiles ({known})"
         for name, profile in self.profiles.items():
-            self._require_smaller(f"profiles.{name}.degrades_to", profile)
+            if (smaller := profile.degrades_to) is not None:
+                key = f"profiles.{name}.degrades_to"
+                if smaller not in self.profiles:
+                    yield f"{key}: {smaller!r} is not one of the profiles ({known})"
+                elif not profile.covers(self.profiles[smaller]):
+                    yield (
+                        f"{key}: {smaller!r} has {self.profiles[smaller]}; give at most {profile}, "
+                        "or name another"
+                    )
         for name in self.profiles:
-            self._require_end(name)
+            yield from self._loops(name)
 
     @classmethod
     def fitting(cls, vocab_sizes: tuple[int, ...]) -> "GenerationConfig":
@@ -109,35 +116,14 @@ class GenerationConfig:
         smaller = self.profiles[name].degrades_to
         return () if smaller is None else (smaller, *self._ladder(smaller))
 
-    def _require_smaller(self, key: str, profile: BeamProfile) -> None:
-        name = profile.degrades_to
-        if name is None:
-            return
-        smaller = self.profiles.get(name)
-        if smaller is None:
-            raise ConfigError(
-                f"{key}: {name!r} is not one of the profiles ({', '.join(sorted(self.profiles))})"
-            )
-        if len(smaller.beams) != len(profile.beams) or not all(
-            few <= many
-            for few, many in zip(
-                (*smaller.beams, smaller.num_sids), (*profile.beams, profile.num_sids), strict=True
-            )
-        ):
-            raise ConfigError(
-                f"{key}: {name!r} has {list(smaller.beams)} beams and {smaller.num_sids} SIDs; "
-                f"give at most {list(profile.beams)} and {profile.num_sids}, or name another"
-            )
-
-    def _require_end(self, name: str) -> None:
-        """Refuse a loop of profiles that degrade to each other."""
+    def _loops(self, name: str) -> Iterable[str]:
+        """Yield a loop of profiles that degrade to each other."""
         seen = [name]
         while (following := self.profiles[seen[-1]].degrades_to) is not None:
             if following in seen:
                 loop = " -> ".join((*seen, following))
-                raise ConfigError(
-                    f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
-                )
+                yield f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
+                return
             seen.append(following)
 
 

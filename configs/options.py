@@ -1,38 +1,54 @@
-"""Options of commands, each declared once, as a field of the dataclass that it fills.
+"""Options and settings, each declared once, as a field of the dataclass that it fills.
 
     max_rejects: Annotated[int, Option("Leave out up to this many faulty ads.", least=0)] = 0
 
-The command line follows from the field: name, type, default, and the words of `--help`. A text in
-place of `Option(...)` is the words alone. `cli/declared.py` reads the declarations.
+Everything else follows from the field: `cli/declared.py` makes an option of it, `sections.py` reads
+it from YAML and checks its bounds, and `settings.py` writes its line of docs/operations.md. A text
+in place of `Option(...)` is the words alone, also next to a type that is already annotated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from grace.configs.errors import InputError
+
+Fp8Product: TypeAlias = Literal["qkv", "self_out", "cross_q", "cross_out", "feed_forward"]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
     """
-    words   its meaning, for --help
-    value   the name of its value; without it, the type's, such as TEXT
-    commas  an example of its numbers, which are one text with commas
-    name    the option's name, if it differs from the field's
+    words        its meaning, for --help and the table of settings
+    value        the name of its value; without it, the type's, such as TEXT
+    least, most  bounds of the number, or of each number of a list or a mapping
+    commas       an example of its numbers, which are one text with commas
+    name         the option's name, if it differs from the field's
+    above        an exclusive bound, which only sections check
     """
 
-    words: str
+    words: str = ""
     value: str | None = None
     least: float | None = None
     most: float | None = None
     commas: str | None = None
     name: str | None = None
+    above: float | None = None
 
 
 class Argument(Option):
     """An option whose value a command takes without a name."""
+
+
+def declaration(hint: Any) -> tuple[Any, Option]:
+    """Return the type of a field or parameter, and what its annotation declares."""
+    if get_origin(hint) is not Annotated:
+        return hint, Option()
+    type_, *declared = get_args(hint)
+    option = next((each for each in declared if isinstance(each, Option)), Option())
+    words = next((each for each in declared if isinstance(each, str)), option.words)
+    return type_, replace(option, words=words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,61 @@ class BuildOptions(Stated):
             most=1,
         ),
     ] = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions(Stated):
+    """What training and evaluation read, and the device that computes them."""
+
+    data: Annotated[Path, "Data folder: tables.yaml, or ads.parquet and interactions.parquet."]
+    device: Annotated[str | None, "cpu, or cuda:0. Default: the GPU, if there is one."] = None
+    max_unknown: Annotated[
+        float,
+        Option(
+            "Largest share of events of unknown ads; above it, the command ends.", least=0, most=1
+        ),
+    ] = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun(LogOptions):
+    """A training. `steps` and `epochs` override the recipe's length."""
+
+    out: Annotated[Path, "Folder of the checkpoint, new or empty."]
+    config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
+        None
+    )
+    steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None
+    epochs: Annotated[float | None, Option("Passes over the log, instead of --steps.", least=0)] = (
+        None
+    )
+    seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
+    resume: Annotated[
+        bool, "Continue an interrupted run from its state, OUT.partial next to OUT."
+    ] = True
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.epochs is not None:
+            raise InputError(
+                f"--epochs {self.epochs:g}: give --steps or --epochs, not both; leave one out"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSpec(LogOptions):
+    """An evaluation of a checkpoint."""
+
+    checkpoint: Annotated[Path, "Folder of the checkpoint."]
+    cutoffs: Annotated[
+        tuple[int, ...],
+        Option("Cut-offs k of recall@k and NDCG@k.", "K,K", commas="1,10,50", least=1),
+    ] = (1, 5, 10, 50)
+    users: Annotated[int, Option("Held-out users to measure, at most.", least=1)] = 2000
+    beams: Annotated[int, Option("Beams of the search in every step.", least=1)] = 128
+    fp8_keep: Annotated[
+        tuple[Fp8Product, ...],
+        "A decoder product to keep in bf16 with precision fp8; repeatable.",
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

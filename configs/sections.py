@@ -5,27 +5,30 @@
     decoder.heads: expected an integer, got 'four' (a string)
 
 Fields may be str, int, float (also given as an integer), bool, Literal, Path, another frozen
-dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping).
+dataclass, `X | None`, tuple[X, ...], tuple[X, Y] and dict[str, X] (or Mapping). Of several
+dataclasses, the key `kind` chooses one, by the Literal that is its field `kind`.
 A field with a default may be absent. A ConfigError or ValueError from `__post_init__` gets the
 section's path.
 """
 
 import math
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from grace.configs.errors import ConfigError
-from grace.configs.yaml_loader import read_yaml
+from grace.configs.options import declaration
 
-Section = TypeVar("Section")
+Values = TypeVar("Values")
 
 _SCALARS = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
-def load_section(cls: type[Section], values: Mapping[str, Any], source: str = "") -> Section:
+def load_section(cls: type[Values], values: Mapping[str, Any], source: str = "") -> Values:
     """Return the section that `values` describe. Errors open with `source`, such as a file name."""
     try:
         return _section(cls, values, "")
@@ -33,22 +36,45 @@ def load_section(cls: type[Section], values: Mapping[str, Any], source: str = ""
         raise ConfigError(f"{source}: {error}" if source else str(error)) from None
 
 
-def read_sections(path: Path, names: tuple[str, ...]) -> dict[str, Mapping[str, Any]]:
-    """Return the top-level sections of a YAML file, which must be exactly `names`."""
-    values = read_yaml(path)
-    for name in values:
-        if name not in names:
-            raise ConfigError(f"{path}: unknown key {name!r}; known: {', '.join(names)}")
-    sections: dict[str, Mapping[str, Any]] = {}
-    for name in names:
-        section = values.get(name)
-        if not isinstance(section, Mapping):
-            raise ConfigError(f"{path}: section {name!r} is missing; add it with its keys")
-        sections[name] = section
-    return sections
+class Section:
+    """A section whose constructor checks the bounds that its fields declare, and its `faults`."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for fault in chain(_beyond_bounds(self), self.faults()):
+            raise ConfigError(fault)
+
+    def faults(self) -> Iterable[str]:
+        """Yield the faults that numbers within their bounds can still have."""
+        return ()
 
 
-def _section(cls: type[Section], values: Any, path: str) -> Section:
+def _beyond_bounds(section: Section) -> Iterator[str]:
+    for name, hint in get_type_hints(type(section), include_extras=True).items():
+        _, declared = declaration(hint)
+        for place, number in _numbers(name, getattr(section, name)):
+            if declared.least is not None and number < declared.least:
+                yield f"{place}: must be at least {declared.least}, got {number}"
+            if declared.most is not None and number > declared.most:
+                yield f"{place}: must be at most {declared.most}, got {number}"
+            if declared.above is not None and number <= declared.above:
+                yield f"{place}: must be above {declared.above}, got {number}"
+
+
+def _numbers(place: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a field, each with its place."""
+    if isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from _numbers(f"{place}[{i}]", item)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _numbers(f"{place}.{key}", item)
+    elif isinstance(value, int | float):
+        yield place, value
+
+
+def _section(cls: type[Values], values: Any, path: str) -> Values:
     if not is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{cls.__name__}: a section is a frozen dataclass")
     if not isinstance(values, Mapping):
@@ -68,11 +94,9 @@ def _section(cls: type[Section], values: Any, path: str) -> Section:
     try:
         return cls(**arguments)
     except (ConfigError, ValueError) as error:
-        name, colon, fault = str(error).partition(": ")
-        of_field = colon and name in declared
-        raise (
-            _fault(_joined(path, name), fault) if of_field else _fault(path, str(error))
-        ) from None
+        is_of_field = re.split(r"[.:[]", str(error))[0] in declared
+        located = _joined(path, str(error)) if is_of_field else str(_fault(path, str(error)))
+        raise ConfigError(located) from None
 
 
 def _convert(expected: Any, value: Any, path: str) -> Any:
@@ -82,7 +106,7 @@ def _convert(expected: Any, value: Any, path: str) -> Any:
     if expected is Path:
         return Path(_scalar(str, value, path))
     if origin in (Union, types.UnionType):
-        return _optional(get_args(expected), value, path)
+        return _one_of(get_args(expected), value, path)
     if origin is Literal:
         return _choice(get_args(expected), value, path)
     if origin is tuple:
@@ -103,11 +127,19 @@ def _scalar(expected: type, value: Any, path: str) -> Any:
     return value
 
 
-def _optional(members: tuple[Any, ...], value: Any, path: str) -> Any:
+def _one_of(members: tuple[Any, ...], value: Any, path: str) -> Any:
     others = [member for member in members if member is not type(None)]
-    if len(others) != 1 or len(members) != 2:
-        raise TypeError(f"{path}: the only union a section may hold is `X | None`")
-    return None if value is None else _convert(others[0], value, path)
+    if value is None and len(others) < len(members):
+        return None
+    if len(others) == 1:
+        return _convert(others[0], value, path)
+    if not all(map(is_dataclass, others)):
+        raise TypeError(f"{path}: a section may hold `X | None`, or dataclasses with a `kind`")
+    kinds = {get_args(get_type_hints(member)["kind"])[0]: member for member in others}
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    if kind not in list(kinds):
+        raise _fault(_joined(path, "kind"), f"expected one of {', '.join(kinds)}")
+    return _section(kinds[kind], value, path)
 
 
 def _choice(choices: tuple[Any, ...], value: Any, path: str) -> Any:

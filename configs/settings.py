@@ -8,9 +8,10 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from grace.configs.marked_text import rewrite
+from grace.configs.options import declaration
 from grace.configs.serving import ServingConfig
 
 _NAMES = {str: "text", int: "integer", float: "number", bool: "true or false", Path: "path"}
@@ -25,12 +26,13 @@ def _tables(section: type, path: str) -> Iterator[str]:
     hints = get_type_hints(section, include_extras=True)
     rows, below = [], []
     for field in fields(section):
-        hint, means = _meaning(hints[field.name])
+        hint, declared = declaration(hints[field.name])
         nested = _section_below(hint)
         if nested is not None:
             below.append((nested, f"{path}.{field.name}{_place(hint)}".lstrip(".")))
-        if nested is None or means:
-            rows.append(f"| `{field.name}` | {_type(hint)} | {_default(field)} | {means} |")
+        if nested is None or declared.words:
+            row = (f"`{field.name}`", _type(hint), _default(field), declared.words)
+            rows.append(f"| {' | '.join(row)} |")
     if path:
         yield f"### `{path}`\n"
         yield f"{(section.__doc__ or '').splitlines()[0]}\n"
@@ -39,13 +41,6 @@ def _tables(section: type, path: str) -> Iterator[str]:
     yield ""
     for nested, name in below:
         yield from _tables(nested, name)
-
-
-def _meaning(hint: Any) -> tuple[Any, str]:
-    if get_origin(hint) is Annotated:
-        hint, means = get_args(hint)[:2]
-        return hint, means
-    return hint, ""
 
 
 def _section_below(hint: Any) -> type | None:

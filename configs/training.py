@@ -1,29 +1,22 @@
 """The `training` section of a training configuration."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from grace.configs.errors import ConfigError
+from grace.configs.options import Option
+from grace.configs.sections import Section
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingConfig:
+class TrainingConfig(Section):
     """AdamW; the learning rate rises for `warmup_steps`, then falls to zero as a cosine."""
 
-    steps: int
-    batch: int = 256
-    learning_rate: float = 3e-3
-    warmup_steps: int = 50
-    weight_decay: float = 0.01  # of matrices; gains of norms and biases have none
-    clip_norm: float = 1.0
-    threads: int = 1  # more help a small model little, and change the order of sums
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch", "threads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        for name in ("learning_rate", "clip_norm"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name}: must be above 0, got {getattr(self, name)}")
-        for name in ("warmup_steps", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name}: must not be negative, got {getattr(self, name)}")
+    steps: Annotated[int, Option(least=1)]
+    batch: Annotated[int, Option(least=1)] = 256
+    learning_rate: Annotated[float, Option(above=0)] = 3e-3
+    warmup_steps: Annotated[int, Option(least=0)] = 50
+    weight_decay: Annotated[float, Option("of matrices; gains and biases have none", least=0)] = (
+        0.01
+    )
+    clip_norm: Annotated[float, Option(above=0)] = 1.0
+    threads: Annotated[int, Option("more change the order of sums", least=1)] = 1

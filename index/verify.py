@@ -21,13 +21,13 @@ from grace.index.builder.arrange import arrange, taken_apart
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.columns import ListColumn
 from grace.index.builder.rule_table import FAULTS, RuleTable
-from grace.index.builder.sorting import gather_spans
 from grace.index.snapshot import Snapshot
 from grace.index.storage import current_version
 from grace.index.storage.arrays import arrays_of
 from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.targeting.rules import gather_spans
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute
 
 BLOCK_RULES = 1 << 17  # rules that are encoded at a time

@@ -2,7 +2,7 @@
 
     python -m grace.native.build [--cuda | --sanitize] [--out DIR]
 
-There are two, each a `Target`: `CPU` from native/src/*.cpp, and on demand `CUDA` from native/cuda.
+There are two, each a `Target`: `CPU` from native/src, and on demand `CUDA` from native/cuda.
 A library goes into the package, or into the user's cache where the package is read-only.
 
 A library contains the digest of its sources, headers and flags. The loader compares it with the
@@ -92,7 +92,7 @@ class Target:
 
 CPU = Target(
     name="libgrace_cpu",
-    sources=("src/*.cpp",),
+    sources=("src/*.cpp", "src/forms/*.cpp"),
     headers=("include/**/*.h",),
     flags=_FLAGS,
     find_compiler=find_compiler,

@@ -159,6 +159,11 @@ def _settings(limits: Any) -> Any:
     return (c_int64 * (1 + len(names)))(0, *(getattr(limits, name) for name in names))
 
 
+def field_number(path: str) -> int:
+    """Return the number of a field's row in the table."""
+    return _Table.get().numbers[path]
+
+
 def words_of(fault: str, **values: object) -> str:
     """Return the words of a fault that Python finds."""
     return next(words for name, _, words in _Table.get().faults if name == fault).format(**values)

@@ -40,7 +40,6 @@ from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
-from grace.server.observe.traces import open_traces
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
@@ -50,6 +49,7 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
     load_and_warm_up,
+    open_traces,
     require_descriptors,
     require_distinct_addresses,
     require_folder_of,

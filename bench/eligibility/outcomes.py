@@ -88,8 +88,8 @@ def outcome_of(
     counts = reply.counts
     return Outcome(
         generated=counts.generated,
-        attributes=counts.attributes,
-        sets=counts.sets.sum(axis=1),
+        attributes=counts.failed[:, 0],
+        sets=counts.failed[:, 1:].sum(axis=1),
         matched=counts.matched,
         sids=sids,
         wasted=sids - useful_sids,

@@ -1,11 +1,11 @@
 """The tables of `grace bench fleet`, on the screen and in docs/fleet.md."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grace.bench.gpu.pages.serve_tables import load_columns
 from grace.bench.markdown import ms, origin, table_of
-from grace.bench.result_file import Row, read_result
+from grace.bench.result_file import Row
 
 
 def fleet_tables(rows: Sequence[Row]) -> str:
@@ -36,27 +36,14 @@ def fleet_tables(rows: Sequence[Row]) -> str:
     return f"{loads}\n**Against one server without Envoy**\n\n{compared}"
 
 
-def fleet_document(file: Path) -> dict[str, str]:
-    """Return the generated text of docs/fleet.md by the name of its mark.
-
-    `file` need not exist.
-    """
-    if not file.exists():
-        return {"fleet": "Not measured yet.\n"}
-    result = read_result(file)
+def fleet_document(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the generated text of docs/fleet.md by the name of its mark."""
     return {"fleet": f"{origin(result)}{fleet_tables(result['rows'])}"}
 
 
 def _direct(rows: Sequence[Row], row: Row) -> Row | None:
-    keys = ("measure", "precision")
-    return next(
-        (
-            each
-            for each in rows
-            if each["variant"] == "direct" and all(each[key] == row[key] for key in keys)
-        ),
-        None,
-    )
+    wanted = {"variant": "direct", "measure": row["measure"], "precision": row["precision"]}
+    return next((each for each in rows if wanted.items() <= each.items()), None)
 
 
 def _rate(row: Row) -> float:

@@ -14,16 +14,17 @@ Bytes are those that must be read and written once; their rate is compared with 
 run. The result that the timed graph left is compared with the definition.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from grace.bench.gpu.instruments.counters import measure_counters
 from grace.bench.gpu.instruments.floors import Least
-from grace.bench.gpu.instruments.measure import copy_rate, require_close, require_equal, sustained
+from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, require_equal
 from grace.bench.gpu.subjects.attention_kernels import (
     BlockTable,
     SelfInputs,
@@ -62,12 +63,7 @@ class _Setting(NamedTuple):
         """Return the kernels that this precision has: only ours returns rows in e4m3."""
         return [name for name in names if self.precision != "fp8" or name.startswith("ours")]
 
-    def row(
-        self, measure: str, variant: str, run: Callable[[], object], calls: int, least: Least
-    ) -> Row:
-        """Time the run, whose results were compared."""
-        work = self.work
-        timing = sustained(run, work.device, work.options.seconds, calls=calls)
+    def row(self, measure: str, variant: str, timing: Timing, least: Least) -> Row:
         seconds = timing.p50_ms / 1e3
         return {
             "measure": measure,
@@ -115,14 +111,13 @@ def _cross(setting: _Setting) -> Iterator[Row]:
             del keys, values
         else:
             prepared, rounds = inputs, _ROUNDS
-        calls = [partial(attend, each) for each in prepared] * rounds
-        run = work.record_calls(calls)
-        results = run()
-        for place, got in enumerate(results):
-            require_close(f"cross-attention, {name}", got, expected[place % len(prepared)])
-        row = setting.row("cross", name, run, len(results), least)
-        yield row | {"step": 0, "beams": rows}
-        del prepared, calls, run, results, got
+
+        def check(place: int, got: Tensor, what: str = f"cross-attention, {name}") -> None:
+            require_close(what, got, expected[place % _INPUTS])
+
+        timing = work.timed_calls([partial(attend, each) for each in prepared] * rounds, check)
+        yield setting.row("cross", name, timing, least) | {"step": 0, "beams": rows}
+        del prepared
 
 
 def _self(setting: _Setting) -> Iterator[Row]:
@@ -158,20 +153,22 @@ def _self_rows(setting: _Setting, table: BlockTable, names: Sequence[str]) -> It
     }
     for name in setting.measured(names):
         call = self_kernel(work, name, setting.ops, x, setting.result)
-        written = (x.cache.keys[step, :rows], x.cache.values[step, :rows])
         if name in ("write", "fused"):
-            for part in written:
+            for part in x.written():
                 part.fill_(torch.nan)
-        run = work.record_calls([call] if name == "fa2" else [call] * _ROUNDS)
-        results = run()
-        what = f"self-attention, {name}, t={step}"
-        for got in results:
-            if got is not None:
-                require_close(what, got, defined[name.startswith("ours")])
-        for part, new in zip(written, (x.qkv[:, 1], x.qkv[:, 2]), strict=True):
-            require_equal(f"{what}, the cache", part, new)
-        row = setting.row("self", name, run, len(results), _self_least(name, x, setting.result))
+        check = partial(_check_self, f"self-attention, {name}, t={step}", x, defined, name)
+        timing = work.timed_calls([call] if name == "fa2" else [call] * _ROUNDS, check)
+        row = setting.row("self", name, timing, _self_least(name, x, setting.result))
         yield row | {"step": step, "beams": rows, "past_blocks": _past(name, table)}
+
+
+def _check_self(
+    what: str, x: SelfInputs, defined: Mapping[bool, Tensor], name: str, _: int, got: Tensor | None
+) -> None:
+    if got is not None:
+        require_close(what, got, defined[name.startswith("ours")])
+    for part, new in zip(x.written(), (x.qkv[:, 1], x.qkv[:, 2]), strict=True):
+        require_equal(f"{what}, the cache", part, new)
 
 
 def _past(name: str, table: BlockTable) -> int:

@@ -165,7 +165,7 @@ def _whole(
         decoder,
         work.device,
         work.options.seconds,
-        before=decoder.inputs,
+        before=decoder.take_next,
         warm_up_seconds=_POWER_SECONDS,
     )
     joules = timing.joules

@@ -21,7 +21,6 @@ from grace.bench.gpu.instruments.measure import (
     require_close,
     require_equal,
     require_overlap,
-    sustained,
     timed_on_host,
 )
 from grace.bench.gpu.subjects.search import (
@@ -151,10 +150,8 @@ def _static(
         }
         defined = step.select(REFERENCE)
         for name, call in calls.items():
-            run = work.record_calls([call] * _ROUNDS)
-            for kept in run():
-                _check_kept(f"step {number}, {name}", kept, defined, index)
-            timing = sustained(run, work.device, work.options.seconds, calls=_ROUNDS)
+            check = partial(_check_kept, f"step {number}, {name}", defined, index)
+            timing = work.timed_calls([call] * _ROUNDS, check)
             row = {"measure": "step", "variant": name, "step": number}
             rows = step.nodes.numel()
             yield row | {"beams": rows, "seconds": work.options.seconds, **timing.row()}
@@ -173,7 +170,7 @@ def _static_step(step: StepInputs, index: DecodeIndex) -> StaticStep:
     return StaticStep(logits, given.row_scale, scores, tokens, nodes, given.k, given.ordered)
 
 
-def _check_kept(what: str, got: KeptBeams, expected: Beams, index: DecodeIndex) -> None:
+def _check_kept(what: str, expected: Beams, index: DecodeIndex, _: int, got: KeptBeams) -> None:
     """Require the defined scores, tokens that lead to their nodes, and the defined nodes except
     near-ties."""
     scores, defined = (x.sort(dim=1)[0].clamp(min=-1e4) for x in (got.scores, expected.scores))

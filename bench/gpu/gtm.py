@@ -20,7 +20,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.instruments.measure import by_turns, require_close, require_equal, sustained
+from grace.bench.gpu.instruments.measure import Timing, by_turns, require_close, require_equal
 from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.gpu.subjects.node_masks import node_masks
 from grace.bench.gpu.subjects.search import (
@@ -40,6 +40,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.kernels import (
     REFERENCE,
     AdmissionSlot,
+    Beams,
     Candidates,
     DecodeIndex,
     UserTensors,
@@ -128,13 +129,10 @@ def _of_mode(
     batches: list[_Batch],
 ) -> Iterator[Row]:  # fmt: skip
     for step in range(len(batches[0].steps)):
-        run: Callable[[], object]
         if measure == "admission":
-            run = _checked_admission(work, step, index, batches)
+            timing = _admission(work, step, index, batches)
         else:
-            run = _checked_selection(work, [batch.steps[step] for batch in batches], engine)
-        calls = len(batches) * _ROUNDS
-        timing = sustained(run, work.device, work.options.seconds, calls=calls)
+            timing = _selection(work, [batch.steps[step] for batch in batches], engine)
         admitted = [len(batch.steps[step].admitted.tokens) for batch in batches]
         yield {
             "measure": measure,
@@ -166,17 +164,15 @@ def index_in_mode(mode: str, index: DecodeIndex) -> DecodeIndex:
     return replace(index, blooms=()) if mode == "bitmask" else index
 
 
-def _checked_admission(
-    work: Workload, step: int, index: DecodeIndex, batches: Sequence[_Batch]
-) -> Callable[[], object]:
+def _admission(work: Workload, step: int, index: DecodeIndex, batches: Sequence[_Batch]) -> Timing:
     calls = [partial(batch.slot.admit_children, batch.steps[step].nodes) for batch in batches]
-    run = work.record_calls(calls * _ROUNDS)
-    for place, candidates in enumerate(run()):
-        batch = batches[place % len(batches)]
-        if place < len(batches):
-            batch.check_admission(batch.steps[step], index)
-        _require_candidates(candidates, calls[place % len(batches)]())
-    return run
+    for batch in batches:
+        batch.check_admission(batch.steps[step], index)
+
+    def check(place: int, candidates: Candidates) -> None:
+        _require_candidates(candidates, calls[place % len(calls)]())
+
+    return work.timed_calls(calls * _ROUNDS, check)
 
 
 def _require_candidates(got: Candidates, expected: Candidates) -> None:
@@ -185,18 +181,17 @@ def _require_candidates(got: Candidates, expected: Candidates) -> None:
         require_equal(f"admission, {name}", getattr(one, name), getattr(other, name))
 
 
-def _checked_selection(
-    work: Workload, steps: Sequence[StepInputs], engine: Engine
-) -> Callable[[], object]:
-    run = work.record_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS)
+def _selection(work: Workload, steps: Sequence[StepInputs], engine: Engine) -> Timing:
     expected = [step.select(REFERENCE) for step in steps]
-    for place, beams in enumerate(run()):
+
+    def check(place: int, beams: Beams) -> None:
         # Rounding may change which of several nearly equal beams is kept, so only scores compare.
         own = expected[place % len(steps)]
         best, defined = (each.scores.sort(dim=1)[0].clamp(min=-1e4) for each in (beams, own))
         require_close("selection", best, defined)
         require_equal("selection, corrupt", beams.corrupt, own.corrupt)
-    return run
+
+    return work.timed_calls([partial(step.select, engine.ops) for step in steps] * _ROUNDS, check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +209,9 @@ def _sizes(work: Workload, engine: Engine) -> Iterator[Row]:
     contexts = work.contexts(engine.weights.dtype, BATCHES)
     asked = work.options.sids or (_TINY_SIZES if work.options.tiny else SIZES)
     sizes = [_size(work, engine, contexts, sids) for sids in asked]
-    decoders = by_turns(
-        [each.decoder for each in sizes],
-        work.device,
-        work.options.seconds,
-        befores=[each.decoder.inputs for each in sizes],
-    )
-    admissions = by_turns(
-        [each.admission for each in sizes], work.device, work.options.seconds, calls=BATCHES
-    )
+    device, seconds = work.device, work.options.seconds
+    decoders = by_turns([(x.decoder, x.decoder.take_next) for x in sizes], device, seconds)
+    admissions = by_turns([(x.admission, None) for x in sizes], device, seconds, calls=BATCHES)
     for size, decoder, admission in zip(sizes, decoders, admissions, strict=True):
         times = {"decoder": decoder, "admission": admission}
         yield {

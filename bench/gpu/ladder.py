@@ -14,7 +14,7 @@ the encoder's definition makes, in float32, of the requests that the whole path 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -45,7 +45,6 @@ from grace.bench.result_file import Row
 from grace.bench.rungs.coalesced_triton import DEFAULT_TILE, Tile
 from grace.bench.rungs.dense_search import (
     DENSE_RUNGS,
-    L1,
     PLAIN,
     Rung,
     RungDecoder,
@@ -149,7 +148,7 @@ def _rung(setting: _Setting, name: str) -> Row:
     search, batches = setting.search(name), setting.batches[snapshot_mode(name)]
     graph = DecoderGraph(work, search, batches, setting.engine.weights.dtype)
     share = graph.check(name, expected, precision)
-    decoder = sustained(graph, work.device, seconds, before=graph.inputs)
+    decoder = sustained(graph, work.device, seconds, before=graph.take_next)
     del graph
     loaded = setting.loaded[snapshot_mode(name)]
     path = FullPath(setting.around, loaded, search, setting.requests, batches[0].users)
@@ -186,9 +185,8 @@ def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
     weights, plain = engine.weights, engine.plain.decoder
     own = RungDecoder.of(plain, weights.device, weights.dtype)
     pieces = compiled_pieces() if work.on_gpu else PLAIN
-    if rung.name in ("L2", "L3"):
-        tiles = _tiles(work, weights.dtype, rung.name == "L3") if work.on_gpu else ()
-        rung = rung.tiled(tiles) if tiles else L1
+    if work.on_gpu and rung.name in ("L2", "L3"):
+        rung = replace(rung, tiles=_tiles(work, weights.dtype, rung.fused))
 
     def run(context: UserContext) -> TracedResult:
         found = dense_search(own, context.states, work.fixed, rung, pieces)
@@ -199,10 +197,10 @@ def _dense_search(work: Workload, rung: Rung, engine: Engine) -> Search:
     )
 
 
-def _tiles(work: Workload, dtype: torch.dtype, fused: bool) -> Sequence[Tile]:
+def _tiles(work: Workload, dtype: torch.dtype, fused: bool) -> tuple[Tile, ...]:
     rows = work.batch * work.fixed.beams[-1]
     tiles = [DEFAULT_TILE]  # for the one row per request at step 0
     for step in range(1, work.spec.sid_length):
         table = distinct_table(work, rows, step)
         tiles.append(best_tile(work, self_inputs(work, table, dtype), fused=fused))
-    return tiles
+    return tuple(tiles)

@@ -1,19 +1,16 @@
-"""Client processes: several that make one load together, or one apart from the caller.
+"""Several client processes that make one load together.
 
 One Python process makes about a thousand calls a second and is late beyond that. So each of N
 processes makes every N-th call of the load, over its own connections and by one common clock. Their
 calls are merged before anything is computed: a percentile is of calls, never of percentiles.
 """
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Any
 
 from grace.bench.load.client import (
@@ -21,54 +18,16 @@ from grace.bench.load.client import (
     ClosedLoop,
     Load,
     LoadRun,
-    OpenLoop,
     Part,
     Progress,
     run_load,
 )
-from grace.bench.load.ghz import read_result
 from grace.bench.load.shots import Shot
-from grace.client import PLAINTEXT, Access, Tls
+from grace.client import PLAINTEXT, Access
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
 _PROGRESS_SECONDS = 0.5
-
-
-def run_in_a_process(
-    address: str,
-    data: Path,
-    load: Load,
-    out: Path,
-    connections: int = 4,
-    timeout_ms: float | None = None,
-    processes: int = 1,
-    tls: Tls | None = None,
-) -> dict[str, Any]:
-    """Make the load outside this process, whose work would delay calls; return its result.
-
-    The result is also in `out`, and says whether it is valid. Each of the `processes` has its own
-    `connections`.
-    """
-    out.unlink(missing_ok=True)
-    options: dict[str, Any] = {
-        "address": address, "data": data, "seconds": load.seconds, "connections": connections,
-        "processes": processes, "out": out,
-    }  # fmt: skip
-    if isinstance(load, OpenLoop):
-        options |= {"rate": load.rate, "seed": load.seed}
-    else:
-        options["in-flight"] = load.in_flight
-    if timeout_ms is not None:
-        options["timeout-ms"] = timeout_ms
-    if tls is not None:
-        files = {"tls-ca": tls.ca, "tls-certificate": tls.certificate, "tls-key": tls.key}
-        options |= {name: file for name, file in files.items() if file is not None}
-    given = [f"--{name}={value}" for name, value in options.items()]
-    subprocess.run([sys.executable, "-m", "grace.bench.load", *given], check=False)
-    if not out.exists():
-        raise InputError(f"{address}: the client could not make the load; it printed why above")
-    return read_result(out)
 
 
 def run_together(
@@ -80,23 +39,23 @@ def run_together(
     progress: Progress = lambda seconds: None,
     connect_seconds: float = CONNECT_SECONDS,
     access: Access = PLAINTEXT,
+    *,
+    apart: bool = False,
 ) -> LoadRun:
-    """Make the load from N processes with `connections` each; from this process if N is 1."""
+    """Make the load from N processes with `connections` each.
+
+    If N is 1, this process makes it, unless it must be `apart` because other threads work here.
+    """
     if isinstance(load, ClosedLoop) and load.in_flight < processes:
         raise InputError(
             f"--in-flight {load.in_flight}: too few for {processes} processes, which need a call "
             "under way each; lower --processes"
         )
-    if processes == 1:
+    if processes == 1 and not apart:
         return run_load(
-            address,
-            shots,
-            load,
-            connections,
-            progress,
-            connect_seconds=connect_seconds,
-            access=access,
-        )
+            address, shots, load, connections, progress,
+            connect_seconds=connect_seconds, access=access,
+        )  # fmt: skip
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
@@ -171,17 +130,11 @@ def _make_part(
 
     part = Part(number, of, begin)
     try:
-        pipe.send(
-            run_load(
-                address,
-                shots,
-                load,
-                connections,
-                part=part,
-                connect_seconds=connect_seconds,
-                access=access,
-            )
-        )
+        run = run_load(
+            address, shots, load, connections,
+            part=part, connect_seconds=connect_seconds, access=access,
+        )  # fmt: skip
+        pipe.send(run)
     except GraceError as error:
         pipe.send(error)
 

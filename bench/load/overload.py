@@ -67,44 +67,30 @@ class Overload:
 def main(arguments: Sequence[str]) -> None:
     parser = parser_of("grace.bench.load.overload", __doc__)
     parser.add_argument("--out", type=Path, required=True, help="result file")
-    parser.add_argument(
-        "--capacity",
-        type=positive,
-        nargs="+",
-        default=[200.0],
-        help="requests a second that the engine can answer; default: 200",
-    )
-    parser.add_argument(
-        "--seconds", type=positive, default=30.0, help="length of each overload; default: 30"
-    )
-    means = "offered load, in multiples of the capacity; default: 1 2 5"
-    parser.add_argument("--times", type=positive, nargs="+", default=[1.0, 2.0, 5.0], help=means)
-    means = "deadlines of the calls; default: 800 200"
-    parser.add_argument(
-        "--deadlines-ms", type=positive, nargs="+", default=[800.0, 200.0], help=means
-    )
-    parser.add_argument(
-        "--processes", type=positive_integer, default=2, help="client processes; default: 2"
-    )
-    means = "listen.front_ends; default: 0"
-    parser.add_argument("--front-ends", type=int, nargs="+", default=[0], help=means)
+    for option, kind, default, means in (
+        ("--capacity", positive, [200.0], "requests a second that the engine can answer"),
+        ("--times", positive, [1.0, 2.0, 5.0], "offered load, in multiples of the capacity"),
+        ("--deadlines-ms", positive, [800.0, 200.0], "deadlines of the calls"),
+        ("--front-ends", int, [0], "listen.front_ends"),
+    ):
+        words = f"{means}; default: {' '.join(f'{each:g}' for each in default)}"
+        parser.add_argument(option, type=kind, nargs="+", default=default, help=words)
+    means = "length of each overload; default: 30"
+    parser.add_argument("--seconds", type=positive, default=30.0, help=means)
+    means = "client processes; default: 2"
+    parser.add_argument("--processes", type=positive_integer, default=2, help=means)
     means = "processors of the server, such as 0,1; the clients run on those of this command"
     parser.add_argument("--server-cores", default="", help=means)
     options = parser.parse_args(arguments)
     cases = [
         Overload(
-            times,
-            deadline,
-            capacity,
-            options.seconds,
-            options.processes,
-            front_ends,
+            times, deadline, capacity, options.seconds, options.processes, front_ends,
             options.server_cores,
         )
         for capacity, front_ends, deadline, times in product(
             options.capacity, options.front_ends, options.deadlines_ms, options.times
         )
-    ]
+    ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         rows = (measure(case, Path(folder)) for case in cases)
         record(rows, options.out, facts_of(PROGRAM, arguments))
@@ -118,11 +104,8 @@ def measure(case: Overload, folder: Path) -> Row:
         generation={"max_batch": case.batch},
         listen={"front_ends": case.front_ends},
     )
-    command: tuple[str, ...] = (
-        *FIXED_SERVER,
-        "--batch-ms",
-        f"{1000 * case.batch / case.capacity:g}",
-    )
+    milliseconds = f"{1000 * case.batch / case.capacity:g}"
+    command: tuple[str, ...] = (*FIXED_SERVER, "--batch-ms", milliseconds)
     if case.server_cores:
         command = (_taskset(), "--cpu-list", case.server_cores, *command)
     shots = read_shots(files.requests, case.deadline_ms / 1000)

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from grace.bench.load.client import OpenLoop
-from grace.bench.load.client_process import run_in_a_process
+from grace.bench.load.__main__ import main as make_load
 from grace.bench.load.options import parser_of, positive_integer, run_command
 from grace.bench.load.report import server_facts, write_report
 from grace.bench.load.shots import write_ghz_data
@@ -100,16 +99,12 @@ def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> P
                 "must listen there, with listen.reflection"
             )
     else:
-        load = OpenLoop(rate, options.seconds)
-        run_in_a_process(
-            address,
-            data,
-            load,
-            result,
-            options.connections,
-            options.timeout_ms,
-            options.processes,
-        )
+        given = {
+            "address": address, "data": data, "rate": rate, "seconds": options.seconds,
+            "connections": options.connections, "processes": options.processes,
+            "timeout-ms": options.timeout_ms, "out": result,
+        }  # fmt: skip
+        make_load([f"--{name}={value}" for name, value in given.items()])
     return result
 
 

@@ -29,29 +29,16 @@ def append(qkv: Tensor, cache: DenseCache, step: int) -> None:
     cache.values[step, : len(qkv)] = qkv[:, 2]
 
 
-def attend_sdpa(
-    qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
-) -> Tensor:
-    """Append, then solve one attention problem per row and head.
+def attend_sdpa(qkv: Tensor, cache: DenseCache, step: int, scale: float) -> Tensor:
+    """Solve one attention problem per row and head, over a cache that has the step.
 
-    qkv [rows, 3, H, d], bias [H, L] by distance -> [rows, H * d]
+    qkv [rows, 3, H, d] -> [rows, H * d]
     """
-    append(qkv, cache, step)
-    return sdpa_over_cache(qkv, cache, step, bias, scale)
-
-
-def sdpa_over_cache(
-    qkv: Tensor, cache: DenseCache, step: int, bias: Tensor | None, scale: float
-) -> Tensor:
-    """Attend over a cache that has the step."""
     rows = len(qkv)
     keys = cache.keys[: step + 1, :rows].permute(1, 2, 0, 3)  # [rows, H, step + 1, d]
     values = cache.values[: step + 1, :rows].permute(1, 2, 0, 3)
-    mask = None if bias is None else bias[:, : step + 1].flip(1)[None, :, None]
     with _only(SDPBackend.FLASH_ATTENTION, qkv):
-        attended = scaled_dot_product_attention(
-            qkv[:, 0].unsqueeze(2), keys, values, attn_mask=mask, scale=scale
-        )
+        attended = scaled_dot_product_attention(qkv[:, 0].unsqueeze(2), keys, values, scale=scale)
     return attended.reshape(rows, -1)
 
 

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.bench.rungs.attention import DenseCache, append
+from grace.bench.rungs.attention import DenseCache
 
 
 class Tile(NamedTuple):
@@ -29,41 +29,9 @@ TILES = tuple(Tile(*shape) for shape in ((16, 2), (16, 4), (32, 4), (32, 8), (64
 
 
 def attend_coalesced(
-    qkv: Tensor,
-    cache: DenseCache,
-    step: int,
-    bias: Tensor | None,
-    scale: float,
-    tile: Tile = DEFAULT_TILE,
+    qkv: Tensor, cache: DenseCache, step: int, scale: float, tile: Tile, *, fused: bool
 ) -> Tensor:
-    """Do what attend_sdpa does; copies write the cache before the kernel runs."""
-    append(qkv, cache, step)
-    return coalesced_over_cache(qkv, cache, step, bias, scale, tile)
-
-
-def attend_fused(
-    qkv: Tensor,
-    cache: DenseCache,
-    step: int,
-    bias: Tensor | None,
-    scale: float,
-    tile: Tile = DEFAULT_TILE,
-) -> Tensor:
-    """Do what attend_sdpa does, in one kernel."""
-    return coalesced_over_cache(qkv, cache, step, bias, scale, tile, fused=True)
-
-
-def coalesced_over_cache(
-    qkv: Tensor,
-    cache: DenseCache,
-    step: int,
-    bias: Tensor | None,
-    scale: float,
-    tile: Tile,
-    *,
-    fused: bool = False,
-) -> Tensor:
-    """Attend over a cache that has the step's keys and values; if `fused`, write them first."""
+    """Do what attend_sdpa does; if `fused`, write the step's keys and values, too."""
     rows, _, heads, d_head = qkv.shape
     if not (qkv.is_contiguous() and cache.keys.is_contiguous() and cache.values.is_contiguous()):
         raise ValueError("qkv and the cache must be contiguous; copy them before")
@@ -72,11 +40,9 @@ def coalesced_over_cache(
         qkv,
         cache.keys,
         cache.values,
-        qkv if bias is None else bias,
         out,
         rows,
         cache.keys.shape[1],
-        0 if bias is None else bias.stride(0),
         scale,
         step=step,
         heads=heads,
@@ -85,7 +51,6 @@ def coalesced_over_cache(
         block_rows=tile.rows,
         keys=triton.next_power_of_2(step + 1),
         fused=fused,
-        biased=bias is not None,
         num_warps=tile.warps,
     )
     return out
@@ -96,11 +61,9 @@ def _coalesced_kernel(
     p_qkv: tl.tensor,  # [rows, 3, H, d]
     p_keys: tl.tensor,  # [L, cache_rows, H, d]
     p_values: tl.tensor,
-    p_bias: tl.tensor,  # [H, L]
     p_out: tl.tensor,  # [rows, H * d]
     rows: tl.tensor,
     cache_rows: tl.tensor,
-    bias_stride: tl.tensor,
     scale: tl.tensor,
     step: tl.constexpr,
     heads: tl.constexpr,
@@ -109,7 +72,6 @@ def _coalesced_kernel(
     block_rows: tl.constexpr,
     keys: tl.constexpr,
     fused: tl.constexpr,
-    biased: tl.constexpr,
 ) -> None:
     i_head = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0).to(tl.int64) * block_rows
@@ -145,10 +107,6 @@ def _coalesced_kernel(
 
     # a row of scores for each row, over all the tile's keys
     b_scores = tl.dot(b_q, tl.trans(b_k), input_precision="ieee") * scale
-    if biased:
-        o_bias = i_head * bias_stride + step - b_position
-        b_bias = tl.load(p_bias + o_bias, mask=b_position <= step, other=0.0)
-        b_scores += b_bias[None, :].to(tl.float32)
     own = (b_place[:, None] == b_owner[None, :]) & (b_position[None, :] <= step)
     b_scores = tl.where(own, b_scores, float("-inf"))
     b_weights = tl.exp(b_scores - tl.max(b_scores, axis=1)[:, None])

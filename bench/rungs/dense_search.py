@@ -7,30 +7,28 @@ values on the host.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import gelu, linear, pad
+from torch.nn.functional import linear, pad
 
 from grace.bench.rungs.attention import (
     DenseCache,
+    append,
     attend_sdpa,
     cross_sdpa,
     spread_to_rows,
 )
-from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-
-DenseSelfAttention: TypeAlias = Callable[[Tensor, DenseCache, int, Tensor | None, float], Tensor]
-"""(qkv, cache, step, bias, scale): add the step's keys and values to the cache, and attend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +36,26 @@ class Rung:
     """
     spreads  whether cross-attention reads keys and values per beam row, [rows, H, T, d], instead of
              per request, [B, H, T, d]; they are then made once for all steps of equal beams
+    fused    whether the paper's kernel also writes the cache
+    tiles    of the paper's kernel at each step; without them, SDPA attends
     """
 
     name: str
-    self_attention: DenseSelfAttention
     spreads: bool = False
+    fused: bool = False
+    tiles: tuple[Tile, ...] = ()
 
-    def tiled(self, tiles: Sequence[Tile]) -> "Rung":
-        """Return the rung L2 or L3 with a kernel tile for each step."""
-        kernel = {"L2": attend_coalesced, "L3": attend_fused}[self.name]
-        return replace(
-            self,
-            self_attention=lambda qkv, cache, step, bias, scale: kernel(
-                qkv, cache, step, bias, scale, tiles[step]
-            ),
-        )
+    def attend(self, qkv: Tensor, cache: DenseCache, step: int, scale: float) -> Tensor:
+        """Add the step's keys and values to the cache, and attend."""
+        fused = self.fused and bool(self.tiles)
+        if not fused:
+            append(qkv, cache, step)
+        if not self.tiles:
+            return attend_sdpa(qkv, cache, step, scale)
+        return attend_coalesced(qkv, cache, step, scale, self.tiles[step], fused=fused)
 
 
-L0 = Rung("L0", attend_sdpa, spreads=True)
-L1 = Rung("L1", attend_sdpa)
-L2 = Rung("L2", attend_coalesced)
-L3 = Rung("L3", attend_fused)
+L0, L1, L2, L3 = Rung("L0", spreads=True), Rung("L1"), Rung("L2"), Rung("L3", fused=True)
 DENSE_RUNGS = {rung.name: rung for rung in (L0, L1, L2, L3)}
 
 
@@ -66,8 +63,7 @@ class RungDecoder(NamedTuple):
     """A decoder's weights in the type that the rung computes in. `plain` has the same shapes.
 
     layers  weights named and shaped as in model/definition/decoder.py
-    heads   [vocab_sizes[t] + extra rows, d] per step
-    bias    [H, L], or None if it is zero: FlashAttention takes no bias
+    heads   [vocab_sizes[t], d] per step
     """
 
     plain: Decoder
@@ -76,31 +72,29 @@ class RungDecoder(NamedTuple):
     layers: tuple[SimpleNamespace, ...]
     final_norm: Tensor
     heads: tuple[Tensor, ...]
-    bias: Tensor | None
 
     @staticmethod
     def of(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> "RungDecoder":
+        if bool(decoder.bias.any()) or any(decoder.extra) or decoder.spec.ffn != "relu":
+            raise InputError(
+                "the rungs measure the paper's decoder: give one of ReLU, without a relative bias, "
+                "which FlashAttention does not take, and without extra rows of the heads"
+            )
         state = {name: x.to(device, dtype) for name, x in decoder.state_dict().items()}
         layers: list[dict[str, Tensor]] = [{} for _ in decoder.layers]
         for name, weight in state.items():
             if name.startswith("layers."):
                 _, place, own = name.split(".")
                 layers[int(place)][own] = weight
-        widest = max(decoder.vocab_sizes)
-        heads = (
-            torch.cat([rows[:vocabulary], rows[widest : widest + extra]])
-            for rows, vocabulary, extra in zip(
-                state["head"], decoder.vocab_sizes, decoder.extra, strict=True
-            )
-        )
         return RungDecoder(
             decoder,
             state["start"],
             state["embed"],
             tuple(SimpleNamespace(**layer) for layer in layers),
             state["final_norm"],
-            tuple(heads),
-            state["bias"] if bool(decoder.bias.any()) else None,
+            tuple(
+                rows[:size] for rows, size in zip(state["head"], decoder.vocab_sizes, strict=True)
+            ),
         )
 
 
@@ -119,14 +113,12 @@ class Pieces(NamedTuple):
 
     norm      (x, gain, eps) -> normed x
     add_norm  (x, y, gain, eps) -> x + y, and that normed
-    activate  (hidden, ffn) -> the feed-forward network's activation
-    score     (logits, beam scores [rows], vocabulary) -> float32 [rows, vocabulary]
+    score     (logits, beam scores [rows]) -> float32 [rows, vocabulary]
     """
 
     norm: Callable[[Tensor, Tensor, float], Tensor]
     add_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
-    activate: Callable[[Tensor, str], Tensor]
-    score: Callable[[Tensor, Tensor, int], Tensor]
+    score: Callable[[Tensor, Tensor], Tensor]
 
 
 def _add_norm(x: Tensor, y: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -134,18 +126,11 @@ def _add_norm(x: Tensor, y: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, T
     return added, rms_norm(added, gain, eps)
 
 
-def _activate(hidden: Tensor, ffn: str) -> Tensor:
-    if ffn == "relu":
-        return torch.relu(hidden)
-    gate, value = hidden.chunk(2, dim=-1)
-    return gelu(gate, approximate="tanh") * value
+def _score(logits: Tensor, scores: Tensor) -> Tensor:
+    return logits.float().log_softmax(dim=-1) + scores[:, None]
 
 
-def _score(logits: Tensor, scores: Tensor, vocabulary: int) -> Tensor:
-    return logits.float().log_softmax(dim=-1)[:, :vocabulary] + scores[:, None]
-
-
-PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
+PLAIN = Pieces(rms_norm, _add_norm, _score)
 
 
 @functools.cache
@@ -174,8 +159,7 @@ def dense_search(
     pieces: Pieces = PLAIN,
 ) -> DenseGenerated:
     """states [B, T_ctx, d_context], all of them keys (`require_full_contexts`)."""
-    spec, vocab_sizes = decoder.plain.spec, decoder.plain.vocab_sizes
-    batch, length = len(states), len(vocab_sizes)
+    spec, batch, length = decoder.plain.spec, len(states), len(decoder.heads)
     shape = (length, batch * max(profile.beams), spec.heads, spec.d_head)
     here, there = (
         [DenseCache(states.new_empty(shape), states.new_empty(shape)) for _ in decoder.layers]
@@ -199,7 +183,7 @@ def dense_search(
             for k, v in per_request:
                 cross.append((spread_to_rows(k, width), spread_to_rows(v, width)))
         logits = _step(decoder, step, sids, here, cross, rung, pieces)
-        totals = pieces.score(logits, scores.flatten(), vocab_sizes[step])
+        totals = pieces.score(logits, scores.flatten())
         last = step + 1 == length
         parents, tokens, scores = _best(totals, batch, profile.kept_after(step), ordered=last)
         sids = sids[parents]
@@ -219,7 +203,7 @@ def _step(
     rung: Rung,
     pieces: Pieces,
 ) -> Tensor:
-    """-> logits [rows, vocabulary + extra rows]"""
+    """-> logits [rows, vocabulary]"""
     spec, scale, rows = decoder.plain.spec, decoder.plain.scale, len(sids)
     eps, layers = spec.norm_eps, decoder.layers
     if step == 0:
@@ -230,12 +214,12 @@ def _step(
     gains = [*(layer.self_norm for layer in layers[1:]), decoder.final_norm]
     for layer, cache, kv, gain in zip(layers, caches, cross, gains, strict=True):
         qkv = linear(normed, layer.qkv).view(rows, 3, spec.heads, spec.d_head)
-        attended = rung.self_attention(qkv, cache, step, decoder.bias, scale)
+        attended = rung.attend(qkv, cache, step, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.self_out), layer.cross_norm, eps)
         queries = linear(normed, layer.cross_q)
         attended = cross_sdpa(queries, *kv, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
-        hidden = pieces.activate(linear(normed, layer.ffn_in), spec.ffn)
+        hidden = torch.relu(linear(normed, layer.ffn_in))
         x, normed = pieces.add_norm(x, linear(hidden, layer.ffn_out), gain, eps)
     return linear(normed, decoder.heads[step])
 

@@ -2,15 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast, get_args
+from typing import TYPE_CHECKING
 
-import typer
-
-from grace.cli.options import AsJson, LogOptions
+from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.machine import yield_cores_while_waiting
-from grace.configs.options import Option, Stated
+from grace.configs.options import EvaluationSpec
 
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
@@ -18,50 +15,16 @@ if TYPE_CHECKING:
     from grace.model.train.precisions import ByPrecision
 
 
-def evaluate(
-    log: LogOptions,
-    stated: Stated,
-    checkpoint: Annotated[Path, "Folder of the checkpoint."],
-    cutoffs: Annotated[
-        tuple[int, ...], Option("Cut-offs k of recall@k and NDCG@k.", "K,K", commas="1,10,50")
-    ] = (1, 5, 10, 50),
-    users: Annotated[int, Option("Held-out users to measure, at most.", least=1)] = 2000,
-    beams: Annotated[int, Option("Beams of the search in every step.", least=1)] = 128,
-    fp8_keep: Annotated[
-        tuple[str, ...], "A decoder product to keep in bf16 with precision fp8; repeatable."
-    ] = (),
-    as_json: AsJson = False,
-) -> None:
+def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
 
     Also compare the precisions in which a server can run.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
-    at = tuple(sorted(set(cutoffs)))
-    if at[0] < 1:
-        raise typer.BadParameter(f"{at[0]}: give 1 or more", param_hint="--cutoffs")
-    from grace.configs.serving import Fp8Product
-
-    for name in fp8_keep:
-        if name not in get_args(Fp8Product):
-            others = ", ".join(get_args(Fp8Product))
-            raise typer.BadParameter(f"{name}: choose from {others}", param_hint="--fp8-keep")
     yield_cores_while_waiting()
-    from grace.kernels import device_named
-    from grace.model.train.checkpoint_report import EvaluationSpec, report_on
+    from grace.model.train.checkpoint_report import report_on
 
-    spec = EvaluationSpec(
-        checkpoint=checkpoint,
-        data=log.data,
-        cutoffs=at,
-        users=users,
-        beams=beams,
-        device=device_named(log.device, "--device"),
-        max_unknown=log.max_unknown,
-        stated=stated,
-        fp8_keep=cast("tuple[Fp8Product, ...]", tuple(dict.fromkeys(fp8_keep))),
-    )
     with progress_bars() as progress:
         report = report_on(spec, progress)
     if as_json:

@@ -1,17 +1,16 @@
 """`grace train`: train a model on a log of interactions."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from grace.cli.options import AsJson, LogOptions
+from grace.cli.options import AsJson
 from grace.cli.progress import note, progress_bars
 from grace.cli.signals import ending_in_order
 from grace.configs.extras import install_command
 from grace.configs.machine import yield_cores_while_waiting
-from grace.configs.options import Option, Stated
+from grace.configs.options import TrainingRun
 
 if TYPE_CHECKING:
     from grace.model.train.run import TrainingReport
@@ -20,20 +19,7 @@ _COMPARED_AT = 10  # the cut-off at which the model should be ahead of `follower
 
 
 def train(
-    log: LogOptions,
-    stated: Stated,
-    out: Annotated[Path, "Folder of the checkpoint, new or empty."],
-    config: Annotated[
-        Path | None, "YAML that changes the recipe: model, training, generation."
-    ] = None,
-    steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None,
-    epochs: Annotated[
-        float | None, Option("Passes over the log, instead of --steps.", least=0)
-    ] = None,
-    seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1,
-    resume: Annotated[
-        bool, "Continue an interrupted run from its state, OUT.partial next to OUT."
-    ] = True,
+    run: TrainingRun,
     plot: Annotated[bool, "Draw the loss curve, loss.png."] = True,
     as_json: AsJson = False,
 ) -> None:
@@ -44,29 +30,14 @@ def train(
 
     Example: `grace train --data catalogue --out checkpoint`
     """
-    if steps is not None and epochs is not None:
-        raise typer.BadParameter("give --steps or --epochs, not both", param_hint="--epochs")
     from grace.model.checkpoints.folder import require_new
 
-    require_new(out)  # before torch is imported, which takes seconds
+    require_new(run.out)  # before torch is imported, which takes seconds
     yield_cores_while_waiting()
     from grace.bench.result_file import write_result
-    from grace.kernels import device_named
-    from grace.model.train.run import TrainingRun, train_model
+    from grace.model.train.run import train_model
 
     draw = _loss_plotter() if plot else None
-    run = TrainingRun(
-        data=log.data,
-        out=out,
-        config=config,
-        seed=seed,
-        steps=steps,
-        epochs=epochs,
-        device=device_named(log.device, "--device"),
-        resume=resume,
-        max_unknown=log.max_unknown,
-        stated=stated,
-    )
     with ending_in_order() as end_if_asked, progress_bars() as show:
 
         def progress(step: str, done: int, total: int, latest: str) -> None:
@@ -75,27 +46,13 @@ def train(
 
         report = train_model(run, progress, note)
     if draw is not None:
-        draw(report.losses, f"{report.sid_space}: checkpoint {report.checkpoint}", out / "loss.png")
-    sizes = stated.vocab_sizes
-    chosen = {
-        "--config": config,
-        "--steps": steps,
-        "--epochs": epochs,
-        "--seed": seed,
-        "--device": log.device,
-        "--sid-space": stated.sid_space,
-        "--vocab-sizes": sizes and ",".join(map(str, sizes)),
-    }
-    arguments = ["--data", log.data, "--out", out]
-    arguments += [
-        part for name, value in chosen.items() if value is not None for part in (name, value)
-    ]
-    arguments += [part for name in stated.without for part in ("--without", name)]
-    write_result(out / "metrics.json", "grace train", list(map(str, arguments)), [report.to_json()])
+        title = f"{report.sid_space}: checkpoint {report.checkpoint}"
+        draw(report.losses, title, run.out / "loss.png")
+    write_result(run.out / "metrics.json", "grace", sys.argv[1:], [report.to_json()])
     if as_json:
-        print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
+        print(json.dumps({"out": str(run.out), **report.to_json()}, indent=1))
         return
-    _print(report, out)
+    _print(report, run.out)
 
 
 def _loss_plotter() -> Any:

@@ -8,8 +8,8 @@ from grace.cli.options import data_ids
 from grace.configs.errors import InputError
 
 if TYPE_CHECKING:
+    from grace.index.forms.component import Reason
     from grace.index.matching.ads_table import AdsTable
-    from grace.index.matching.explain import Reason
 
 
 def shown_table(ads: str | None, targeting: Path | None, data: Path | None) -> "AdsTable | None":

@@ -78,7 +78,7 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds |
 
 
 def _rules(reply: "ExplainResponse") -> Iterator[str]:
-    from grace.index.matching.explain import Reason
+    from grace.index.forms.component import Reason
 
     for rule in reply.rules:
         user, deciding = tuple(rule.user), tuple(rule.deciding)

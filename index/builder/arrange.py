@@ -12,7 +12,6 @@ import numpy.typing as npt
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import (
     first_use,
-    gather_spans,
     group_by_entity,
     order_by_id,
     order_by_sid,
@@ -21,7 +20,7 @@ from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import read_rows
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import SetRules, TargetingRules, gather_spans
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues

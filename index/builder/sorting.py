@@ -2,7 +2,6 @@
 
 import ctypes
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,13 +68,3 @@ def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
     used = np.zeros(1, np.int64)
     _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
     return Renumbering(new_of, old_of[: used[0]].copy())
-
-
-def gather_spans(
-    values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
-    offsets = np.zeros(len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=offsets[1:])
-    places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
-    return offsets, values[places]

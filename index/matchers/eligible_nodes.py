@@ -3,9 +3,10 @@
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.forms.lists import SetQueries
 from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import SetQueries, UserRows
+from grace.index.users.user_rows import UserRows
 
 Bools = npt.NDArray[np.bool_]
 

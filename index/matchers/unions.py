@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -23,20 +24,38 @@ Ids = npt.NDArray[np.int32]
 MakeMatchers = Callable[[Ids, Rows, int], NodeMatchers]
 """Makes matchers of the row of each rule, those rows, and the number of bits a row may set."""
 
-_union_level = declare(
-    "grace_union_level",
-    *(c_int64, array_in(np.int64), array_in(np.int32), c_void_p, array_in(np.uint64, 2)),
-    *(c_int64, c_int32, c_int32, c_void_p, array_out(np.int64)),
+_matcher_level = declare(
+    "grace_matcher_level",
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64, 2), c_int64),
+    *(c_int32, c_int32, c_int32, c_int64, c_int64, c_int32, c_void_p, array_out(np.int64)),
 )
-_union_level_take = declare(
-    "grace_union_level_take", c_void_p, array_out(np.int32), array_out(np.uint64, 2)
+_matcher_level_take = declare(
+    "grace_matcher_level_take",
+    *(c_void_p, c_int32, array_out(np.int32), array_out(np.int32), array_out(np.uint64, 2)),
 )
-_union_level_free = declare("grace_union_level_free", c_void_p)
+_matcher_level_free = declare("grace_matcher_level_free", c_void_p)
 _bloom_rows = declare(
     "grace_bloom_rows",
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64)),
     *(c_uint64, c_uint32, c_uint32, array_out(np.uint64, 2)),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """How the items of a node are divided.
+
+    width        partitions of every node; 0: each node has 1, 2, 4 .. k_max
+    fill_target  millionths of the `bits` of a row: with more of them set, a node doubles its number
+    """
+
+    width: int = 1
+    k_max: int = 0
+    fill_target: int = 0
+    bits: int = 0
+
+
+ONE_ROW = Partitions()
 
 
 def union_matchers(snapshot: Snapshot, threads: int) -> Matchers:
@@ -79,20 +98,16 @@ def _node_matchers(
     index = np.empty(trie.num_entries, np.int32)
     tables: list[Rows] = []
     begin, end = trie.entries_of_level(length)
-    tables.append(
-        union_level(ads.ad_offsets, ads.ad_rule, rule_rows, table, threads, index[begin:end])
-    )
+    tables.append(sid_rows(ads, rule_rows, table, threads, index[begin:end]))
     for level in range(length - 1, 0, -1):
         first_node = trie.level_starts[level]
         nodes = slice(first_node, trie.level_starts[level + 1] + 1)
         below_begin, below_end = begin, end
         offsets = trie.node_offsets[nodes].astype(np.int64) - below_begin
         begin, end = trie.entries_of_level(level)
-        tables.append(
-            union_level(
-                offsets, index[below_begin:below_end], None, tables[-1], threads, index[begin:end]
-            )
-        )
+        below = index[below_begin:below_end]
+        _, _, rows = level_rows(offsets, below, tables[-1], ONE_ROW, threads, index[begin:end])
+        tables.append(rows)
     tables.reverse()
     base = 0
     for level, rows in enumerate(tables, start=1):
@@ -102,24 +117,37 @@ def _node_matchers(
     return NodeMatchers(index, np.concatenate(tables), tuple(len(rows) for rows in tables))
 
 
-def union_level(
+def sid_rows(ads: SidToAds, rule_rows: Ids, table: Rows, threads: int, index: Ids) -> Rows:
+    """Write each SID's row id into `index`, and return the distinct rows: ORs of its ads' rows."""
+    rows_of_ads = rule_rows[ads.ad_rule]
+    _, _, rows = level_rows(ads.ad_offsets, rows_of_ads, table, ONE_ROW, threads, index)
+    return rows
+
+
+def level_rows(
     offsets: npt.NDArray[np.int64],
     items: Ids,
-    item_rows: Ids | None,
     table: Rows,
+    partitions: Partitions,
     threads: int,
-    index: Ids,
-) -> Rows:
-    """Writes each group's row id into `index` and returns the level's distinct rows."""
-    handle, rows = c_void_p(), np.zeros(1, np.int64)
-    words = table.shape[1]
-    _union_level(
-        *(len(index), offsets, items, None if item_rows is None else item_rows.ctypes.data),
-        *(table, len(table), words, threads, byref(handle), rows),
+    room: Ids,
+) -> tuple[Ids, Ids, Rows]:
+    """Return each node's number of ids, the ids of one level, and its distinct rows.
+
+    The items of node n, rows of `table`, are items[offsets[n]] .. items[offsets[n + 1]]. Unless
+    each node chooses its number of ids, they are written to `room`.
+    """
+    nodes, width = len(offsets) - 1, partitions.width
+    handle, sizes = c_void_p(), np.zeros(2, np.int64)
+    _matcher_level(
+        *(nodes, offsets, items, table, *table.shape, width, partitions.k_max),
+        *(partitions.bits, partitions.fill_target, threads, byref(handle), sizes),
     )
     try:
-        distinct = np.empty((rows[0], words), np.uint64)
-        _union_level_take(handle, index, distinct)
+        num_rows, num_ids = sizes.tolist()
+        counts, ids = np.empty(nodes, np.int32), room if width else np.empty(num_ids, np.int32)
+        distinct = np.empty((num_rows, table.shape[1]), np.uint64)
+        _matcher_level_take(handle, width, counts, ids, distinct)
     finally:
-        _union_level_free(handle)
-    return distinct
+        _matcher_level_free(handle)
+    return counts, ids, distinct

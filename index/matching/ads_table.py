@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace.index.matching.explain import Reason, explain_lists
+from grace.index.forms.component import Reason
+from grace.index.matching.explain import explain_lists
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.ids import DataIds

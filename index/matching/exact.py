@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.index.forms.components import parts_of
 from grace.index.matching.request_lists import (
     entity_limits,
     excluded_places,
@@ -32,21 +33,23 @@ _open = declare(
     "grace_exact_open",
     *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(c_int64, array_in(np.int32), c_int32, array_in(np.uint64, 2), array_in(np.int32, 2)),
-    array_out(np.uint64),
-)
-_add_set = declare(
-    "grace_exact_add_set",
-    *(c_uint64, c_int64, c_int64),
-    *(array_in(np.int64), array_in(np.int32), array_in(np.int64), array_in(np.int32), c_int32),
+    *(c_int64, array_out(np.uint64)),
 )
 _add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
     *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(array_in(np.uint64, 2), array_in(np.uint8, 2), array_in(np.int64), array_in(np.int32)),
-    *(c_void_p, c_void_p, array_in(np.int64), array_in(np.int64), c_void_p, c_void_p, c_void_p),
+    *(
+        array_in(np.uintp),
+        c_void_p,
+        c_void_p,
+        array_in(np.int64),
+        array_in(np.int64),
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ),
     array_in(np.int64),
     *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
 )
@@ -57,17 +60,16 @@ _take = declare(
 _drop = declare("grace_replies_drop", c_uint64)
 
 _NO_ADS = np.empty(0, np.int64)
-_NO_VALUES = np.empty(0, np.int32)
-_FIXED_COUNTS = 8
-"""leaves, wasted, generated, attributes, stopped, excluded, matched, limited; then sets"""
+_FIXED_COUNTS = 7
+"""leaves, wasted, generated, stopped, excluded, matched, limited; then failed, by component"""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchCounts:
     """The ads of each request, each counted once, by the first test that it failed.
 
-    All int64 [B], and `sets` int64 [B, sets].
-    generated = attributes + sum of sets + stopped + excluded + matched
+    All int64 [B], and `failed` int64 [B, components].
+    generated = sum of failed + stopped + excluded + matched
     matched >= returned + limited, which are the ads that `at_most` left out until the list was full
     sids are the live leaves, and wasted those of them with no ad that passes targeting.
     """
@@ -75,12 +77,11 @@ class MatchCounts:
     sids: npt.NDArray[np.int64]
     wasted: npt.NDArray[np.int64]
     generated: npt.NDArray[np.int64]
-    attributes: npt.NDArray[np.int64]
-    sets: npt.NDArray[np.int64]
     stopped: npt.NDArray[np.int64]
     excluded: npt.NDArray[np.int64]
     matched: npt.NDArray[np.int64]
     limited: npt.NDArray[np.int64]
+    failed: npt.NDArray[np.int64]
     returned: npt.NDArray[np.int64]
 
     @property
@@ -180,16 +181,17 @@ class ExactMatcher:
         places = excluded_places(exclude, requests, snapshot.entities)
         limits = entity_limits(at_most, requests, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
-        counts = np.empty((requests, _FIXED_COUNTS + len(users.sets)), np.int64)
+        asked, kept = _asked(users)
+        counts = np.empty((requests, _FIXED_COUNTS + len(asked)), np.int64)
         fault = np.zeros(2, np.int64)
         replies = np.zeros(1, np.uint64)
         _match(
             *(self._handle, requests, first_leaves, leaves, scores),
-            *(np.ascontiguousarray(users.bitmask), *_user_values(users)),
-            *(_address(words), _address(weights), *_ad_lists(exclude_ads, requests)),
+            *(asked, _address(words), _address(weights), *_ad_lists(exclude_ads, requests)),
             *(*map(_address, places), _address(limits)),
             *(_limits(max_ads, requests), offsets, counts, fault, replies),
         )
+        del kept
         _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
         handle = int(replies[0])
         try:
@@ -218,24 +220,16 @@ class ExactMatcher:
 
 
 def _open_matcher(snapshot: Snapshot, threads: int) -> int:
-    ads, rules = snapshot.ads, snapshot.rules
+    ads = snapshot.ads
     handle = np.zeros(1, np.uint64)
     _open(
         *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
         *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
-        *(rules.num_rules, rules.bitmask, snapshot.schema.words, rules.bitmask_table),
-        *(rules.set_rules, handle),
+        *(snapshot.rules.num_rules, handle),
     )
     try:
-        for target_set, set_rules, values in zip(
-            snapshot.schema.sets, rules.sets, snapshot.set_values, strict=True
-        ):
-            _add_set(
-                *(int(handle[0]), set_rules.num_rules, len(values)),
-                *(set_rules.include_offsets, set_rules.include_values),
-                *(set_rules.exclude_offsets, set_rules.exclude_values),
-                target_set.missing_passes_exclude,
-            )
+        for component, ids, rows in parts_of(snapshot):
+            component.add_to_matcher(int(handle[0]), ids, rows)
         for entities in snapshot.entities:
             _add_entities(int(handle[0]), len(entities), entities.of_ad)
     except BaseException:
@@ -347,27 +341,14 @@ def _address(array: npt.NDArray[np.generic] | None) -> int | None:
     return None if array is None else array.ctypes.data
 
 
-def _user_values(
-    users: UserRows,
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Return if there is any value [sets, B]; offsets [sets * B + 1], set by set; and value ids."""
-    present = np.empty((len(users.sets), len(users)), np.uint8)
-    offsets = np.zeros(present.size + 1, np.int64)
-    first, row = 0, 1
-    for any_value, queries in zip(present, users.sets, strict=True):
-        np.not_equal(queries.offsets[1:], queries.offsets[:-1], out=any_value.view(np.bool_))
-        np.add(queries.value_offsets[1:], first, out=offsets[row : row + len(users)])
-        first, row = first + len(queries.value_ids), row + len(users)
-    if len(users.sets) == 1:
-        return present, offsets, np.ascontiguousarray(users.sets[0].value_ids)
-    return present, offsets, np.concatenate([_NO_VALUES, *(q.value_ids for q in users.sets)])
+def _asked(users: UserRows) -> tuple[npt.NDArray[np.uintp], list[object]]:
+    """Return where C++ reads what users ask of each component, and what must live meanwhile."""
+    kept: list[object] = []
+    parts = zip(users.encoder.components, users.asked, strict=True)
+    addresses = [component.address(asked, kept) for component, asked in parts]
+    return np.array(addresses, np.uintp), kept
 
 
 def _counts(counts: npt.NDArray[np.int64], returned: npt.NDArray[np.int64]) -> MatchCounts:
-    sids, wasted, generated, attributes, stopped, excluded, matched, limited = counts.T[
-        :_FIXED_COUNTS
-    ]
-    return MatchCounts(
-        *(sids, wasted, generated, attributes, counts[:, _FIXED_COUNTS:]),
-        *(stopped, excluded, matched, limited, returned),
-    )
+    fixed, failed = counts.T[:_FIXED_COUNTS], counts[:, _FIXED_COUNTS:]
+    return MatchCounts(*(*fixed, failed, returned))

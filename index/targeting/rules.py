@@ -5,6 +5,7 @@ deduplicated separately, their ids given by first use in (SID, ad id) order.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,3 +45,13 @@ class TargetingRules:
     @property
     def num_rules(self) -> int:
         return len(self.bitmask)
+
+
+def gather_spans(
+    values: npt.NDArray[Any], begins: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    """Return offsets, and the spans values[begins[i] : begins[i] + sizes[i]] one after another."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    places = np.repeat(begins - offsets[:-1], sizes) + np.arange(offsets[-1])
+    return offsets, values[places]

@@ -17,7 +17,7 @@ from grace.index.snapshot import Snapshot
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
 from grace.kernels.devices import require_device
-from grace.kernels.eligibility.gpu_plan import EligibilityPlan
+from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import ExactTensors
 from grace.kernels.staged_copy import staged_copy
@@ -109,7 +109,7 @@ class DecodeIndex:
 
     @cached_property
     def eligibility_plan(self) -> EligibilityPlan:
-        """The plan by which a GPU makes the masks of mode `exact`, from its first use on."""
+        """The plan by which native code makes the masks of mode `exact`, from its first use on."""
         if self.exact is None:
             raise ValueError("index: it has no lists of mode exact: use a snapshot of mode exact")
         return EligibilityPlan(self.exact, self.node_offsets)

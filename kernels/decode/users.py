@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from grace.index.users.user_rows import UserRows
-from grace.kernels.checks import address
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +57,6 @@ class UserTensors:
                 for s in users.sets
             ),
         )
-
-
-def value_addresses(queries: QueryTensors, device: torch.device) -> dict[str, int]:
-    """Return the addresses by which compiled code finds the values that requests ask about."""
-    return {
-        "offsets": address("offsets of queries", queries.offsets, device, torch.int32),
-        "value_offsets": address("offsets of values", queries.value_offsets, device, torch.int32),
-        "values": address("values of queries", queries.values, device, torch.int32),
-    }
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

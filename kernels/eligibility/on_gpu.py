@@ -1,22 +1,20 @@
 """Eligible nodes on a GPU: one call of native code, which launches all kernels of a batch.
 
-Predicates without a body in CUDA run their plain torch before it. All work goes to the current
-stream, and nothing waits for the device. Each batch allocates its own memory, so batches may
-overlap.
+All work goes to the current stream, and nothing waits for the device. Each batch allocates its own
+memory, so batches may overlap.
 """
 
-from ctypes import POINTER, Structure, byref, c_int64, c_void_p, sizeof
+from ctypes import c_void_p
 
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, current_stream, fields, require_tensor
+from grace.kernels.checks import current_stream
 from grace.kernels.decode.tensors import DecodeIndex
-from grace.kernels.decode.users import QueryTensors, UserTensors, value_addresses
-from grace.kernels.eligibility.attributes import check_attributes
+from grace.kernels.decode.users import UserTensors
+from grace.kernels.eligibility.batch import ARGUMENTS, EligibilityBatch
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
-from grace.kernels.eligibility.gpu_plan import EligibilityPlan, Plan
-from grace.kernels.eligibility.masks import masks_of
+from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.native.loader import declare, load_cuda_library
 
 STEPS = ("attributes", "sets", "rules", "leaves")
@@ -24,36 +22,8 @@ STEPS = ("attributes", "sets", "rules", "leaves")
 
 _ALL_STEPS = -1
 
-
-class _SetQueries(Structure):
-    _fields_ = (*fields(c_void_p, "offsets value_offsets values"), ("num_values", c_int64))
-
-
-class _OtherMasks(Structure):
-    _fields_ = (("masks", c_void_p), ("rows", c_int64))
-
-
-class _Batch(Structure):
-    """The layout of native/cuda/eligibility.cuh."""
-
-    _fields_ = (
-        ("requests", c_int64),
-        ("bitmask", c_void_p),
-        ("sets", POINTER(_SetQueries)),
-        ("others", POINTER(_OtherMasks)),
-        *fields(c_void_p, "eligible scratch"),
-        *fields(c_int64, "scratch_bytes steps"),
-    )
-
-
 _eligible_nodes = declare(
-    "grace_cuda_eligible_nodes",
-    c_void_p,
-    c_int64,
-    c_int64,
-    POINTER(Plan),
-    POINTER(_Batch),
-    library=load_cuda_library,
+    "grace_cuda_eligible_nodes", c_void_p, *ARGUMENTS, library=load_cuda_library
 )
 
 
@@ -65,50 +35,18 @@ def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
     return call.eligible
 
 
-class EligibleNodesCall:
-    """The memory and arguments of one batch.
-
-    eligible  int16 [ceil(B / 16), nodes]   the result, once all steps have run
-    """
+class EligibleNodesCall(EligibilityBatch):
+    """A batch with the memory that its kernels need between them."""
 
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
-        """The users must stay alive until the last launch."""
-        device, requests = plan.device, users.bitmask.shape[0]
-        groups = masks_of(requests)
-        for attributes in plan.attributes:
-            check_attributes(attributes.table, users.bitmask)
-        queries = [_set_queries(each.queries(users), requests, device) for each in plan.sets]
-        self._others = [each.passes(users) for each in plan.others]
-        others = [_other_masks(masks, groups, device) for masks in self._others]
-        self.eligible = torch.empty(groups, plan.nodes, dtype=torch.int16, device=device)
-        self._plan = plan
-        self._batch = _Batch(
-            requests=requests,
-            bitmask=address("users.bitmask", users.bitmask, device, torch.int64),
-            sets=(_SetQueries * len(queries))(*queries),
-            others=(_OtherMasks * len(others))(*others),
-            eligible=self.eligible.data_ptr(),
-        )
-        self._run(stream=0)  # without scratch memory it only returns how much it needs
-        self._scratch = torch.empty(self._batch.scratch_bytes, dtype=torch.uint8, device=device)
-        self._batch.scratch = self._scratch.data_ptr()
+        super().__init__(plan, users)
+        self._device = plan.device
+        _eligible_nodes(0, *self.arguments)  # without scratch memory it only returns how much
+        size = self.layout.scratch_bytes
+        self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
+        self.layout.scratch = self._scratch.data_ptr()
 
     def launch(self, step: int | None = None) -> None:
         """Run all steps, or a single one on what the steps before it have made."""
-        self._batch.steps = _ALL_STEPS if step is None else 1 << step
-        self._run(current_stream(self._plan.device))
-
-    def _run(self, stream: int) -> None:
-        plan, batch = self._plan.layout, self._batch
-        _eligible_nodes(stream, sizeof(plan), sizeof(batch), byref(plan), byref(batch))
-
-
-def _set_queries(queries: QueryTensors, requests: int, device: torch.device) -> _SetQueries:
-    require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
-    require_tensor("offsets of values", queries.value_offsets, ends=requests + 1)
-    return _SetQueries(**value_addresses(queries, device), num_values=queries.values.numel())
-
-
-def _other_masks(masks: Tensor, groups: int, device: torch.device) -> _OtherMasks:
-    require_tensor("masks of a predicate", masks, groups=groups, rows=masks.shape[-1])
-    return _OtherMasks(address("masks of a predicate", masks, device, torch.int16), masks.shape[-1])
+        self.layout.steps = _ALL_STEPS if step is None else 1 << step
+        _eligible_nodes(current_stream(self._device), *self.arguments)

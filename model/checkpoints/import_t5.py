@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from grace.configs.options import T5Layout
+from grace.configs.sections import load_section
 from grace.model.checkpoints.checkpoint import empty_model
 from grace.model.checkpoints.t5_folder import T5Config, T5Tensors, open_tensors, read_config
 from grace.model.definition.model import Model
-from grace.model.definition.spec import parse_spec
+from grace.model.definition.spec import ModelSpec
 from grace.model.definition.t5_encoder import distance_buckets
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
@@ -26,7 +27,7 @@ Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
 def import_t5(folder: Path, layout: T5Layout) -> Model:
     """Return the model in float32, on the CPU."""
     config = read_config(folder)
-    spec = parse_spec(_spec(config, layout), f"{folder} with this layout")
+    spec = load_section(ModelSpec, _spec(config, layout), f"{folder} with this layout")
     attention, cross, feed_forward = _sublayers(config)
     with open_tensors(folder) as tensors:
         of_decoder, layers = [attention, cross, feed_forward], config.decoder_layers

@@ -18,16 +18,16 @@ import xxhash
 from torch import Tensor
 
 from grace.configs.generation import GenerationConfig
-from grace.configs.sections import load_section, read_sections
+from grace.configs.sections import load_section
+from grace.configs.yaml_loader import read_yaml
 from grace.model.checkpoints.checkpoint import empty_model, write_checkpoint
 from grace.model.checkpoints.weights_file import TensorEntry
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.definition.spec import ModelSpec
 
 LOGIT_STD = 2.0
 RELATIVE_BIAS_STD = 0.5
 
-_SECTIONS = ("generation", "model")
 _VECTORS = ("queries", "start", "summaries", "tokens")
 """Learned vectors that enter the residual stream, like embeddings."""
 
@@ -41,11 +41,7 @@ class ModelConfig:
 
 
 def load_model_config(path: Path) -> ModelConfig:
-    sections = read_sections(path, _SECTIONS)
-    return ModelConfig(
-        parse_spec(sections["model"], f"{path}: model"),
-        load_section(GenerationConfig, sections["generation"], f"{path}: generation"),
-    )
+    return load_section(ModelConfig, read_yaml(path), str(path))
 
 
 def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32) -> Model:

@@ -8,13 +8,13 @@ and `sid_space` and `vocab_sizes`, which must be the snapshot's.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
-from grace.configs.errors import ConfigError
-from grace.configs.sections import load_section
+from grace.configs.options import Option
+from grace.configs.sections import Section, load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, is_sid_space
 
@@ -22,37 +22,16 @@ MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every o
 
 Ffn = Literal["relu", "gated_gelu"]
 
-
-class _Section:
-    """A section of model.yaml, which its constructor checks.
-
-    Each integer must be at least 1, except the field that `not_a_size` names.
-    """
-
-    __slots__ = ()
-    not_a_size: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        for each in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
-            if type(value) is int and value < 1 and each.name != self.not_a_size:
-                raise ConfigError(f"{each.name}: must be at least 1, got {value}")
-            if each.name == "norm_eps" and value <= 0:
-                raise ConfigError(f"norm_eps: must be above 0, got {value}")
-        for fault in self.faults():
-            raise ConfigError(fault)
-
-    def faults(self) -> Iterable[str]:
-        """Yield the faults that valid sizes can still have."""
-        return ()
+Size: TypeAlias = Annotated[int, Option(least=1)]
+Epsilon: TypeAlias = Annotated[float, Option(above=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class DenseInput(_Section):
+class DenseInput(Section):
     """`size` numbers. A request without them gets `default`, or zeros if that is empty."""
 
-    kind: ClassVar[str] = "dense"
-    size: int = 1
+    kind: Literal["dense"] = field(default="dense", kw_only=True)
+    size: Size = 1
     default: tuple[float, ...] = ()
 
     def faults(self) -> Iterable[str]:
@@ -63,12 +42,11 @@ class DenseInput(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class CategoricalInput(_Section):
+class CategoricalInput(Section):
     """One id from 0 to cardinality - 1."""
 
-    kind: ClassVar[str] = "categorical"
-    not_a_size: ClassVar[str] = "default"
-    cardinality: int
+    kind: Literal["categorical"] = field(default="categorical", kw_only=True)
+    cardinality: Size
     default: int = 0
 
     def faults(self) -> Iterable[str]:
@@ -77,11 +55,11 @@ class CategoricalInput(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class BagInput(_Section):
+class BagInput(Section):
     """64-bit ids, hashed to `hash_rows` rows. A request without any gets `default`."""
 
-    kind: ClassVar[str] = "bag"
-    hash_rows: int
+    kind: Literal["bag"] = field(default="bag", kw_only=True)
+    hash_rows: Size
     default: tuple[int, ...] = ()
 
     def faults(self) -> Iterable[str]:
@@ -90,53 +68,46 @@ class BagInput(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceInput(_Section):
+class SequenceInput(Section):
     """Events, oldest first. Each has a SID, an optional time, and side ids with cardinalities.
 
     The model reads the `max_length` most recent events.
     """
 
-    kind: ClassVar[str] = "sequence"
-    max_length: int
-    side: dict[str, int] = field(default_factory=dict)
+    kind: Literal["sequence"] = field(default="sequence", kw_only=True)
+    max_length: Size
+    side: Annotated[dict[str, int], Option(least=1)] = field(default_factory=dict)
 
 
 InputSpec: TypeAlias = DenseInput | CategoricalInput | BagInput | SequenceInput
 Kind = TypeVar("Kind", DenseInput, CategoricalInput, BagInput, SequenceInput)
 
-_KINDS: dict[str, type[InputSpec]] = {
-    each.kind: each for each in (DenseInput, CategoricalInput, BagInput, SequenceInput)
-}
-
 
 @dataclass(frozen=True, slots=True)
-class T5EncoderSpec(_Section):
+class T5EncoderSpec(Section):
     """TIGER's encoder: it reads the history's SIDs as tokens of one vocabulary of `num_tokens`.
 
     Value v at SID position t is token token_offsets[t] + v. `prefix_tokens` come before the
     history, `eos_token` after it.
     """
 
-    not_a_size: ClassVar[str] = "eos_token"
-    layers: int
-    d_model: int
-    heads: int
-    d_head: int
-    d_ff: int
+    layers: Size
+    d_model: Size
+    heads: Size
+    d_head: Size
+    d_ff: Size
     history: str
-    num_tokens: int
+    num_tokens: Size
     token_offsets: tuple[int, ...]
     prefix_tokens: tuple[int, ...] = ()
     eos_token: int | None = None
     ffn: Ffn = "relu"
     scale_scores: bool = False
-    relative_buckets: int = 32
-    relative_max_distance: int = 128
-    norm_eps: float = 1e-6
+    relative_buckets: Annotated[int, Option(least=4)] = 32  # half per direction, half of it exact
+    relative_max_distance: Size = 128
+    norm_eps: Epsilon = 1e-6
 
     def faults(self) -> Iterable[str]:
-        if self.relative_buckets < 4:  # each direction has half, of which half are exact
-            yield f"relative_buckets: must be at least 4, got {self.relative_buckets}"
         if self.relative_max_distance <= self.relative_buckets // 4:
             yield (
                 f"relative_max_distance: must be above {self.relative_buckets // 4} with "
@@ -145,18 +116,18 @@ class T5EncoderSpec(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class InterFormerSpec(_Section):
+class InterFormerSpec(Section):
     """The paper's encoder: non-sequence tokens and event sequences that exchange summaries."""
 
-    blocks: int
-    d_model: int
-    heads: int
-    d_ff: int
-    context_tokens: int
-    non_sequence_tokens: int = 32
-    summary_tokens: int = 4
-    bag_dim: int = 128
-    norm_eps: float = 1e-6
+    blocks: Size
+    d_model: Size
+    heads: Size
+    d_ff: Size
+    context_tokens: Size
+    non_sequence_tokens: Size = 32
+    summary_tokens: Size = 4
+    bag_dim: Size = 128
+    norm_eps: Epsilon = 1e-6
 
     def faults(self) -> Iterable[str]:
         if self.d_model % self.heads:
@@ -164,7 +135,7 @@ class InterFormerSpec(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class EncoderSpec(_Section):
+class EncoderSpec(Section):
     t5: T5EncoderSpec | None = None
     interformer: InterFormerSpec | None = None
 
@@ -174,32 +145,22 @@ class EncoderSpec(_Section):
 
 
 @dataclass(frozen=True, slots=True)
-class DecoderSpec(_Section):
+class DecoderSpec(Section):
     """A decoder of the T5 family. A step's `extra_head_rows` only enter its normaliser."""
 
-    layers: int
-    d_model: int
-    heads: int
-    d_head: int
-    d_ff: int
+    layers: Size
+    d_model: Size
+    heads: Size
+    d_head: Size
+    d_ff: Size
     ffn: Ffn = "relu"
     scale_scores: bool = False
     extra_head_rows: tuple[int, ...] = ()  # none
-    norm_eps: float = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class _SpecWithoutInputs:
-    """The sections of model.yaml without the inputs, whose types depend on their kinds."""
-
-    sid_space: str
-    vocab_sizes: tuple[int, ...]
-    encoder: EncoderSpec
-    decoder: DecoderSpec
+    norm_eps: Epsilon = 1e-6
 
 
 @dataclass(frozen=True)
-class ModelSpec(_Section):
+class ModelSpec(Section):
     sid_space: str
     vocab_sizes: tuple[int, ...]
     inputs: dict[str, InputSpec]
@@ -222,14 +183,13 @@ class ModelSpec(_Section):
                 f"decoder.extra_head_rows: expected {len(sizes)} numbers, 0 or more, "
                 f"got {list(extra)}"
             )
+        if not self.inputs:
+            yield "inputs: declare at least one, as name: {kind: ...}"
         for name, value in self.inputs.items():
             sides = value.side if isinstance(value, SequenceInput) else {}
             for each in (name, *sides):
                 if not each or "." in each:
                     yield f"inputs.{name}: a name is not empty and has no dot: {each!r}"
-            for side, size in sides.items():
-                if size < 1:
-                    yield f"inputs.{name}.side.{side}: must be at least 1, got {size}"
         if self.encoder.t5 is not None:
             yield from _faults_of_t5(self, self.encoder.t5)
 
@@ -274,44 +234,14 @@ class ModelSpec(_Section):
         return encoder.d_model
 
     def to_json(self) -> dict[str, Any]:
-        """Return the values that `parse_spec` turns into an equal specification."""
-        return {
-            "sid_space": self.sid_space,
-            "vocab_sizes": self.vocab_sizes,
-            "inputs": {n: {"kind": i.kind, **asdict(i)} for n, i in self.inputs.items()},
-            "encoder": {name: value for name, value in asdict(self.encoder).items() if value},
-            "decoder": asdict(self.decoder),
-        }
+        """Return the values that `load_section` turns into an equal specification."""
+        values = asdict(self)
+        values["encoder"] = {name: value for name, value in values["encoder"].items() if value}
+        return values
 
 
 def load_spec(path: Path) -> ModelSpec:
-    return parse_spec(read_yaml(path), str(path))
-
-
-def parse_spec(values: Mapping[str, Any], source: str) -> ModelSpec:
-    """Return the checked specification in `values`. Errors start with `source`."""
-    written = dict(values)
-    inputs = written.pop("inputs", None)
-    try:
-        rest = load_section(_SpecWithoutInputs, written)
-        return ModelSpec(
-            rest.sid_space, rest.vocab_sizes, parse_inputs(inputs), rest.encoder, rest.decoder
-        )
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
-
-
-def parse_inputs(written: Any) -> dict[str, InputSpec]:
-    if not isinstance(written, Mapping) or not written:
-        raise ConfigError("inputs: declare at least one, as name: {kind: ...}")
-    inputs: dict[str, InputSpec] = {}
-    for name, values in written.items():
-        kind = values.get("kind") if isinstance(values, Mapping) else None
-        if kind not in _KINDS:
-            raise ConfigError(f"inputs.{name}.kind: expected one of {', '.join(_KINDS)}")
-        rest = {key: value for key, value in values.items() if key != "kind"}
-        inputs[name] = load_section(_KINDS[kind], rest, f"inputs.{name}")
-    return inputs
+    return load_section(ModelSpec, read_yaml(path), str(path))
 
 
 def _faults_of_t5(spec: ModelSpec, t5: T5EncoderSpec) -> Iterable[str]:

@@ -19,7 +19,7 @@ from grace.model.engine.feature_lookups import (
     table_begins,
 )
 from grace.native.loader import array_in, array_out, declare
-from grace.native.wire import read_batch
+from grace.native.wire import field_number, read_batch
 
 _open = declare(
     "grace_features_open",
@@ -27,18 +27,10 @@ _open = declare(
     *(c_int64, array_in(np.int32), c_int64, array_in(np.int32), c_int32),
     array_out(np.uint64),
 )
-_add_dense = declare("grace_features_add_dense", c_uint64, c_char_p, c_int64, array_in(np.float32))
-_add_categorical = declare(
-    "grace_features_add_categorical", c_uint64, c_char_p, c_int64, c_int64, c_int64
+_add_input = declare(
+    "grace_features_add",
+    *(c_uint64, c_int64, c_char_p, c_int64, array_in(np.int64), c_int64, array_in(np.float32)),
 )
-_add_bag = declare(
-    "grace_features_add_bag", c_uint64, c_char_p, c_uint64, c_int64, c_int64, array_in(np.int64)
-)
-_add_sequence = declare(
-    "grace_features_add_sequence",
-    *(c_uint64, c_char_p, c_int64, c_int64, c_int64, c_int64, c_int64, array_in(np.int64)),
-)
-_add_side = declare("grace_features_add_side", c_uint64, c_char_p, c_int64, c_int64)
 _close = declare("grace_features_close", c_uint64)
 _read = declare(
     "grace_features_read",
@@ -76,8 +68,7 @@ class FeatureReader:
         self._places, self._ids, zeros = _event_shape(spec)
         self._handle = _opened(spec, self._places, self._ids, zeros, threads or _threads())
         weakref.finalize(self, _close, self._handle).atexit = False
-        _declare_single(self._handle, spec)
-        _declare_sequences(self._handle, spec)
+        _declare(self._handle, spec)
 
     def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
         """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
@@ -135,31 +126,28 @@ def _opened(spec: ModelSpec, places: int, ids: int, zeros: int, threads: int) ->
     return int(handle[0])
 
 
-def _declare_single(handle: int, spec: ModelSpec) -> None:
+def _declare(handle: int, spec: ModelSpec) -> None:
+    """Add all inputs, in the form that native/src/features.cpp describes."""
+
+    def add(path: str, name: str, numbers: Sequence[int], defaults: Sequence[float] = ()) -> None:
+        ids, floats = np.array(numbers, np.int64), np.array(defaults, np.float32)
+        number = field_number(f"features.{path}")
+        _add_input(handle, number, name.encode(), len(ids), ids, len(floats), floats)
+
     for name, dense in spec.dense.items():
-        defaults = np.array(dense.default or (0.0,) * dense.size, np.float32)
-        _add_dense(handle, name.encode(), dense.size, defaults)
+        add("dense", name, (), dense.default or (0.0,) * dense.size)
     begins = table_begins([each.cardinality for each in spec.categorical.values()]).tolist()
     for (name, one), begin in zip(spec.categorical.items(), begins, strict=True):
-        _add_categorical(handle, name.encode(), one.cardinality, one.default, begin)
+        add("categorical", name, (one.cardinality, one.default, begin))
     begins = table_begins([each.hash_rows for each in spec.bags.values()]).tolist()
     for (name, bag), begin in zip(spec.bags.items(), begins, strict=True):
-        ids = np.array(bag.default, np.int64)
-        _add_bag(handle, name.encode(), bag.hash_rows, begin, len(ids), ids)
-
-
-def _declare_sequences(handle: int, spec: ModelSpec) -> None:
-    t5 = spec.encoder.t5
-    if t5 is not None:
-        tokens = np.array(t5.token_offsets, np.int64)
+        add("bags", name, (bag.hash_rows, begin, *bag.default))
+    if t5 := spec.encoder.t5:
         length = spec.sequences[t5.history].max_length
-        _add_sequence(handle, t5.history.encode(), length, 0, 0, 0, len(tokens), tokens)
+        add("sequences", t5.history, (length, 0, 0, 0, *t5.token_offsets))
         return
     for (name, sequence), rows in zip(spec.sequences.items(), event_rows_of(spec)[0], strict=True):
-        tokens = np.array(rows.tokens, np.int64)
-        _add_sequence(
-            *(handle, name.encode(), sequence.max_length, rows.places.start),
-            *(rows.age, rows.position, len(tokens), tokens),
-        )
+        places = (sequence.max_length, rows.places.start)
+        add("sequences", name, (*places, rows.age, rows.position, *rows.tokens))
         for (side, cardinality), begin in zip(sequence.side.items(), rows.side, strict=True):
-            _add_side(handle, side.encode(), cardinality, begin)
+            add("sequences.{name}.side", side, (cardinality, begin))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.kernels import (
     AdmissionSlot,
     DecodeIndex,

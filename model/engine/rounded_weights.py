@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import ConfigError
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.kernels.products.fp8_products import LARGEST, ORDERED, RoundedOps, RoundedWeight
 from grace.model.definition.spec import DecoderSpec
 from grace.model.engine.decode_weights import PRECISIONS, FastLayer, FastWeights, Precision, Weight

@@ -1,7 +1,7 @@
 """The catalogue of a data folder, built as `grace build` does, for training and evaluation."""
 
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from grace.configs.eligibility import CD, Eligibility
@@ -14,23 +14,13 @@ from grace.index.tables.data_folder import DataFolder
 _ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 
 
-NOTHING_STATED = Stated()
-
-
 def catalogue_of(
-    folder: DataFolder,
-    stated: Stated = NOTHING_STATED,
-    eligibility: Eligibility = CD,
+    folder: DataFolder, stated: Stated | None = None, eligibility: Eligibility = CD
 ) -> Snapshot:
     """Build a snapshot, without ads that a build refuses. Training tests no node."""
     folder.require_codebook()
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
-        spec = replace(
-            spec_of(folder, Path(root)),
-            sid_space=stated.sid_space,
-            vocab_sizes=stated.vocab_sizes,
-            without=stated.without,
-            max_rejects=_ANY,
-        )
+        facts = {each.name: getattr(stated, each.name) for each in fields(Stated)} if stated else {}
+        spec = replace(spec_of(folder, Path(root)), max_rejects=_ANY, **facts)
         build(spec, lambda *_: None)
         return load_snapshot(spec.root, eligibility=eligibility)

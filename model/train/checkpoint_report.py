@@ -8,7 +8,6 @@ server's precision changes.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,20 +16,14 @@ import torch
 
 from grace.configs.eligibility import EXACT
 from grace.configs.generation import BeamProfile
-from grace.configs.options import Stated
-from grace.configs.serving import Fp8Product
+from grace.configs.options import EvaluationSpec
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserEncoder
-from grace.kernels import DecodeIndex, UserTensors, with_eligible
+from grace.kernels import DecodeIndex, UserTensors, device_named, with_eligible
 from grace.kernels.eligibility.masks import has_bit
-from grace.model.checkpoints.checkpoint import (
-    CPU,
-    checkpoint_id,
-    load_checkpoint,
-    require_match,
-)
-from grace.model.train.catalogue import NOTHING_STATED, catalogue_of
+from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
+from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import (
     USERS_PER_BATCH,
     Followers,
@@ -50,19 +43,6 @@ from grace.model.train.recipe import profile_of
 
 Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSpec:
-    checkpoint: Path
-    data: Path
-    cutoffs: tuple[int, ...]
-    users: int  # measured at most
-    beams: int  # of every step after the first
-    device: torch.device = CPU
-    max_unknown: float = 0.1
-    stated: Stated = NOTHING_STATED
-    fp8_keep: tuple[Fp8Product, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +82,27 @@ class CheckpointReport:
 
 
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
-    model = load_checkpoint(spec.checkpoint, spec.device)
+    device = device_named(spec.device, "--device")
+    cutoffs, kept = sorted({*spec.cutoffs}), tuple(dict.fromkeys(spec.fp8_keep))
+    model = load_checkpoint(spec.checkpoint, device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
-    catalogue = catalogue_of(folder, spec.stated, EXACT)
+    catalogue = catalogue_of(folder, spec, EXACT)
     require_match(model.spec, catalogue, spec.checkpoint)
     read = read_log(folder, catalogue, tuple(history.side), spec.max_unknown, attributes=True)
     log = read.interactions
     trie = catalogue.trie
     profile = profile_of(trie.vocab_sizes, trie.num_leaves, spec.beams)
-    index = DecodeIndex.of(catalogue, spec.device)
+    index = DecodeIndex.of(catalogue, device)
     search = Search(model, index.without_matchers(), profile)
     batches, events = HistoryBatches(log, history), log.last_events(spec.users)
-    with reproducible(device=spec.device):
-        found = compare(search, batches, events, spec.cutoffs, progress)
+    with reproducible(device=device):
+        found = compare(search, batches, events, cutoffs, progress)
         people = find_people(folder, catalogue, log, model.spec, spec.users)
         targeted = None
         if people is not None:
-            targeted = _targeted(replace(search, index=index), catalogue, log, people, spec.cutoffs)
-        precisions = by_precision(search, batches, events, spec.cutoffs, spec.fp8_keep, progress)
+            targeted = _targeted(replace(search, index=index), catalogue, log, people, cutoffs)
+        precisions = by_precision(search, batches, events, cutoffs, kept, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,
@@ -129,7 +111,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         measured_users=len(events),
         unknown_events=read.left_out,
         beams=profile,
-        device=spec.device.type,
+        device=device.type,
         without_targeting=found,
         targeted=targeted,
         by_precision=precisions,

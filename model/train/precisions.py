@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import ConfigError
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED
 from grace.model.engine.decode_weights import Precision

@@ -21,7 +21,7 @@ from grace.configs.sections import load_section
 from grace.configs.training import TrainingConfig
 from grace.configs.yaml_loader import read_yaml
 from grace.index.snapshot import Snapshot
-from grace.model.definition.spec import ModelSpec, parse_inputs, parse_spec
+from grace.model.definition.spec import InputSpec, ModelSpec
 from grace.model.train.interactions import Interactions
 
 _SECTIONS = ("model", "training", "generation")
@@ -37,6 +37,9 @@ class Recipe:
     model: ModelSpec
     training: TrainingConfig
     generation: GenerationConfig
+
+    def __post_init__(self) -> None:
+        self.generation.require_steps(self.model.sid_length)
 
     def to_json(self) -> dict[str, Any]:
         """Return the values of a file that makes an equal recipe for the same data.
@@ -84,6 +87,11 @@ _CPU_SIZES = (_SIZES[0], replace(_SIZES[1], sids=float("inf")))
 
 
 @dataclass(frozen=True, slots=True)
+class _Inputs:
+    inputs: dict[str, InputSpec]
+
+
+@dataclass(frozen=True, slots=True)
 class RecipeFile:
     """The content of a YAML file; the data fill in the rest."""
 
@@ -93,13 +101,9 @@ class RecipeFile:
     @property
     def side_columns(self) -> tuple[str, ...]:
         """Return the columns of ids that the model reads from the log."""
-        if "inputs" not in self.sections["model"]:
-            return ()
-        try:
-            inputs = parse_inputs(self.sections["model"]["inputs"])
-        except ConfigError as error:
-            raise ConfigError(f"{self.path}: model: {error}") from None
-        return tuple(name for each in inputs.values() for name in getattr(each, "side", ()))
+        inputs = self.sections["model"].get("inputs", {})
+        declared = load_section(_Inputs, {"inputs": inputs}, f"{self.path}: model").inputs
+        return tuple(name for each in declared.values() for name in getattr(each, "side", ()))
 
 
 def read_recipe(path: Path | None) -> RecipeFile:
@@ -133,16 +137,12 @@ def recipe_for(
                 f"{source}: model.{name} is {model[name]}, the data's is {fact}; leave it out, or "
                 "train on other data"
             )
-    spec = parse_spec(_with_tokens(model, facts["vocab_sizes"]), f"{source}: model")
-    training = {**default["training"], **written.sections["training"]}
-    config = load_section(TrainingConfig, training, f"{source}: training")
-    beams = written.sections["generation"] or default["generation"]
-    generation = load_section(GenerationConfig, beams, f"{source}: generation")
-    try:
-        generation.require_steps(spec.sid_length)
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
-    return Recipe(spec, config, generation)
+    sections = {
+        "model": _with_tokens(model, facts["vocab_sizes"]),
+        "training": {**default["training"], **written.sections["training"]},
+        "generation": written.sections["generation"] or default["generation"],
+    }
+    return load_section(Recipe, sections, source)
 
 
 def default_recipe(catalogue: Snapshot, log: Interactions, device: str) -> dict[str, Any]:

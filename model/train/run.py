@@ -14,13 +14,12 @@ import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
-from grace.configs.options import Stated
+from grace.configs.options import TrainingRun
 from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
-from grace.kernels import DecodeIndex
+from grace.kernels import DecodeIndex, device_named
 from grace.model.checkpoints.checkpoint import (
-    CPU,
     checkpoint_id,
     load_checkpoint,
     save_checkpoint,
@@ -29,7 +28,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.model import Model
-from grace.model.train.catalogue import NOTHING_STATED, catalogue_of
+from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import ReadLog, read_log
@@ -39,28 +38,11 @@ from grace.model.train.saved_state import SavedState
 
 RECIPE_FILE = "recipe.yaml"
 
-MOST_UNKNOWN = 0.1
 MOST_USERS = 2000  # held-out users whose newest event measures the checkpoint
 
 _SAMPLED_USERS = 128  # measured while the training runs
 _SAMPLED_CUTOFF = 10
 _FINAL_SHARE = 0.05  # the final loss is the mean over this share of the steps, the last ones
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingRun:
-    """The input and output of a run. `steps` and `epochs` override the recipe's length."""
-
-    data: Path
-    out: Path
-    config: Path | None = None
-    seed: int = 1
-    steps: int | None = None
-    epochs: float | None = None
-    device: torch.device = CPU
-    resume: bool = True
-    max_unknown: float = MOST_UNKNOWN
-    stated: Stated = NOTHING_STATED
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +94,7 @@ def train_model(
     `note` receives a line before each part that shows no progress.
     """
     require_new(run.out)
+    device = device_named(run.device, "--device")
     try:
         run.out.parent.mkdir(parents=True, exist_ok=True)
         # A temporary folder next to `out`, so that a run that fails leaves no `out`.
@@ -121,8 +104,8 @@ def train_model(
     with made as folder:
         partial = Path(folder) / "checkpoint"
         note(f"reading the ads and the log of {run.data}")
-        prepared = _prepare(run)
-        note(prepared.plan(run.device))
+        prepared = _prepare(run, device)
+        note(prepared.plan())
         report = _train(run, prepared, partial, progress)
         partial.rename(run.out)
         prepared.state.remove()
@@ -136,44 +119,45 @@ class _Prepared:
     recipe: Recipe
     batches: HistoryBatches
     state: SavedState
+    device: torch.device
 
-    def plan(self, device: torch.device) -> str:
+    def plan(self) -> str:
         """Return one line that says what the run will do."""
         config, examples = self.recipe.training, len(self.batches.log.examples())
         return (
             f"{self.catalogue.trie.num_leaves:,} SIDs, {examples:,} events: {config.steps:,} steps "
-            f"of {config.batch} events on {device.type}, "
+            f"of {config.batch} events on {self.device.type}, "
             f"{config.steps * config.batch / examples:.1f} passes over the log"
         )
 
 
-def _prepare(run: TrainingRun) -> _Prepared:
+def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     written = read_recipe(run.config)
     folder = read_data_folder(run.data)
-    catalogue = catalogue_of(folder, run.stated)
+    catalogue = catalogue_of(folder, run)
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
-    recipe = recipe_for(written, catalogue, log, run.device.type)
+    recipe = recipe_for(written, catalogue, log, device.type)
     recipe = replace(recipe, training=_with_steps(recipe.training, run, len(log.examples())))
     facts = {
         **recipe.to_json(),
         "sid_space": recipe.model.sid_space,
         "data": _digest(log),
         "seed": run.seed,
-        "device": run.device.type,
+        "device": device.type,
     }
     state = SavedState.of_run(run.out, facts)
     if not run.resume:
         state.remove()
-    return _Prepared(
-        catalogue, read, recipe, HistoryBatches(log, history_input(recipe.model)), state
-    )
+    batches = HistoryBatches(log, history_input(recipe.model))
+    return _Prepared(catalogue, read, recipe, batches, state, device)
 
 
 def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress) -> TrainingReport:
     recipe, batches, catalogue = prepared.recipe, prepared.batches, prepared.catalogue
+    device = prepared.device
     log, profile = batches.log, recipe.generation.profiles[recipe.generation.default_profile]
-    index = DecodeIndex.of(catalogue, run.device)
+    index = DecodeIndex.of(catalogue, device)
     sample = log.last_events(_SAMPLED_USERS)
 
     def recall_now(model: Model) -> str:
@@ -181,7 +165,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         share = quality(ranks, (_SAMPLED_CUTOFF,)).recall[_SAMPLED_CUTOFF]
         return f", recall@{_SAMPLED_CUTOFF} {share:.0%} of {len(sample)} users"
 
-    model = random_model(recipe.model, run.seed).to(run.device)
+    model = random_model(recipe.model, run.seed).to(device)
     started = time.perf_counter()
     watch = Watch(progress, recall_now, prepared.state)
     fitted = fit(model, batches, recipe.training, run.seed, watch)
@@ -189,8 +173,8 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     save_checkpoint(model, out)
     write_yaml(out / RECIPE_FILE, recipe.to_json())
     events, counts = log.last_events(MOST_USERS), log.leaf_counts(catalogue.trie.num_leaves)
-    search = Search(load_checkpoint(out, run.device), index, profile)
-    with reproducible(device=run.device):
+    search = Search(load_checkpoint(out, device), index, profile)
+    with reproducible(device=device):
         found = compare(search, batches, events, CUTOFFS, progress)
     return TrainingReport(
         checkpoint=checkpoint_id(out),
@@ -206,7 +190,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         popularity_skew=skew_of(counts),
         config=recipe.training,
         seed=run.seed,
-        device=run.device.type,
+        device=device.type,
         resumed_at=fitted.first_step,
         losses=fitted.losses,
         train_seconds=seconds,

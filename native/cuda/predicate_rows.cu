@@ -16,7 +16,6 @@ constexpr int kBlock = 256;  // threads of a block
 constexpr int kRows = 4;     // rows of a thread, in flight at once
 constexpr int kRun = 512;    // most postings of a run
 constexpr unsigned kMostBlocks = 1024;
-constexpr uint8_t kHasInclude = 1, kHasExclude = 2;
 
 // The distinct bits of one word that users of a group have, and the requests that have them.
 struct alignas(16) Asked {

@@ -1,101 +1,225 @@
-// The masks of all nodes, which kernels/eligibility/eligible_nodes.py defines: a rule's is the AND
-// of its rows', a leaf's the OR of its rules', and any other node's the OR of its children's.
+// The masks of rows, rules, leaves and all other nodes, which kernels/eligibility/eligible_nodes.py
+// defines. Bit i of a group's mask is its request i. A rule's mask is the AND of its rows', a
+// leaf's the OR of its rules', and any other node's the OR of its children's.
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "grace/abi.h"
+#include "grace/eligibility.h"
 #include "grace/masks.h"
+#include "grace/match.h"
 #include "grace/parallel.h"
 
-// The masks of one predicate's rows, and each rule's row.
-struct GracePredicateRows {
-  const uint16_t* masks;  // [groups, rows]
-  int64_t rows;
-  const int32_t* ids;  // rule r has row ids[r * stride]
-  int64_t stride;
-};
-
+namespace grace::eligibility {
 namespace {
 
-constexpr int64_t kPerTask = 16384;  // rules, leaves or nodes
+constexpr int64_t kBitmaskRowsPerTask = 8192;
+constexpr int64_t kSetRulesPerTask = 65536;  // both masks of a task fit the L2 cache
+constexpr int64_t kPerTask = 16384;          // rules, leaves or nodes
 
-struct Graph {
-  const GracePredicateRows* predicates;
-  int64_t num_predicates;
-  int64_t num_rules;
-  const int32_t* leaf_offsets;
-  const int32_t* leaf_rules;
-  const int32_t* node_offsets;
-  const int64_t* level_starts;  // [levels + 1]
-  int64_t levels;
+using Masks = std::unique_ptr<uint16_t[]>;  // [groups, rows]
+
+struct RowsOfRules {
+  const uint16_t* masks;
+  RuleRows rules;
 };
 
-void join_rows(const Graph& graph, int64_t group, uint16_t all, grace::Range range,
+// Calls make(first, count, masks) for each group of requests, `first` .. `first + count`.
+template <typename Make>
+Masks masks_of_groups(int64_t requests, int64_t rows, Make&& make) {
+  const int64_t groups = (requests + kRequestsPerMask - 1) / kRequestsPerMask;
+  Masks masks(new uint16_t[groups * rows]);
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t first = group * kRequestsPerMask;
+    make(first, std::min(requests - first, kRequestsPerMask), masks.get() + group * rows);
+  }
+  return masks;
+}
+
+// Answers for each byte of a bitmask row at once: which users of a group have no bit in this byte
+// that the row lacks. Bytes in which no user has a bit pass everyone, and are left out.
+class UserBytes {
+ public:
+  UserBytes(const uint64_t* users, int64_t requests, int64_t words) : all_(mask_of(requests)) {
+    for (int64_t byte = 0; byte < words * 8; ++byte) {
+      uint64_t any = 0;
+      for (int64_t b = 0; b < requests; ++b) any |= byte_of(users + b * words, byte);
+      if (any == 0) continue;
+      bytes_.push_back(byte);
+      std::array<uint16_t, 256>& passing = passing_.emplace_back();
+      for (uint64_t row = 0; row < 256; ++row) {
+        uint16_t mask = 0;
+        for (int64_t b = 0; b < requests; ++b) {
+          const uint64_t user = byte_of(users + b * words, byte);
+          if (contains_all(&row, &user, 1)) mask |= static_cast<uint16_t>(1U << b);
+        }
+        passing[row] = mask;
+      }
+    }
+  }
+
+  uint16_t users_passing(const uint64_t* row, int64_t word_stride) const {
+    uint16_t mask = all_;
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      mask &= passing_[i][byte_of(row, bytes_[i], word_stride)];
+    }
+    return mask;
+  }
+
+ private:
+  static uint64_t byte_of(const uint64_t* row, int64_t byte, int64_t word_stride = 1) {
+    return (row[byte / 8 * word_stride] >> (byte % 8 * 8)) & 255;
+  }
+
+  uint16_t all_;
+  std::vector<int64_t> bytes_;
+  std::vector<std::array<uint16_t, 256>> passing_;
+};
+
+Masks attribute_rows(const AttributeTable& table, const Batch& batch, int32_t threads) {
+  const int64_t words = table.words_per_row, rows = table.rules.rows;
+  return masks_of_groups(batch.requests, rows, [&](int64_t first, int64_t count, uint16_t* masks) {
+    const UserBytes group(batch.bitmask + first * words, count, words);
+    parallel_ranges(rows, kBitmaskRowsPerTask, threads, [&](Range range) {
+      for (int64_t r = range.begin; r < range.end; ++r) {
+        masks[r] = group.users_passing(table.words + r * table.row_stride, table.word_stride);
+      }
+    });
+  });
+}
+
+// Adds a request to the masks of the rules in [range.begin, range.end) that a posting list has.
+void walk(const PostingLists& lists, int32_t value, Range range, uint16_t request,
+          uint16_t* masks) {
+  const int32_t* end = lists.rules + lists.offsets[value + 1];
+  const int32_t* at = std::lower_bound(lists.rules + lists.offsets[value], end, range.begin);
+  for (; at < end && *at < range.end; ++at) masks[*at - range.begin] |= request;
+}
+
+// The masks of the set rules in a range, for the requests first .. first + requests.
+void match_sets(const SetLists& lists, const SetQueries& queries, int64_t first, int64_t requests,
+                Range range, uint16_t* included) {
+  std::vector<uint16_t> excluded(range.end - range.begin, 0);
+  std::fill_n(included, range.end - range.begin, uint16_t{0});
+  uint16_t missing = 0;
+  for (int64_t i = 0; i < requests; ++i) {
+    const int64_t b = first + i;
+    const auto request = static_cast<uint16_t>(1U << i);
+    if (queries.offsets[b] == queries.offsets[b + 1]) missing |= request;
+    for (int32_t v = queries.value_offsets[b]; v < queries.value_offsets[b + 1]; ++v) {
+      const int32_t value = queries.values[v];
+      walk(lists.include, value, range, request, included);
+      walk(lists.exclude, value, range, request, excluded.data());
+    }
+  }
+  const uint16_t all = mask_of(requests);
+  const uint16_t failing_excludes = lists.missing_passes_exclude != 0 ? 0 : missing;
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    const int64_t at = r - range.begin;
+    const uint8_t kind = lists.kinds[r];
+    if ((kind & kHasInclude) == 0) included[at] = all;
+    if ((kind & kHasExclude) != 0) excluded[at] |= failing_excludes;
+    included[at] = static_cast<uint16_t>(included[at] & ~excluded[at]);
+  }
+}
+
+Masks set_rows(const SetLists& lists, const SetQueries& queries, int64_t requests,
+               int32_t threads) {
+  for (int32_t v = 0; v < queries.value_offsets[requests]; ++v) {
+    require(queries.values[v] >= 0 && queries.values[v] < lists.num_values,
+            "eligible_nodes: a user's value is not one of the set's");
+  }
+  const int64_t rows = lists.rules.rows;
+  return masks_of_groups(requests, rows, [&](int64_t first, int64_t count, uint16_t* masks) {
+    parallel_ranges(rows, kSetRulesPerTask, threads, [&](Range range) {
+      match_sets(lists, queries, first, count, range, masks + range.begin);
+    });
+  });
+}
+
+void join_rows(const std::vector<RowsOfRules>& predicates, int64_t group, uint16_t all, Range range,
                uint16_t* rules) {
   std::fill(rules + range.begin, rules + range.end, all);
-  for (int64_t p = 0; p < graph.num_predicates; ++p) {
-    const GracePredicateRows& predicate = graph.predicates[p];
-    const uint16_t* masks = predicate.masks + group * predicate.rows;
+  for (const RowsOfRules& predicate : predicates) {
+    const uint16_t* masks = predicate.masks + group * predicate.rules.rows;
     for (int64_t r = range.begin; r < range.end; ++r) {
-      rules[r] &= masks[predicate.ids[r * predicate.stride]];
+      rules[r] &= masks[predicate.rules.ids[r * predicate.rules.id_stride]];
     }
   }
 }
 
-void join_rules(const Graph& graph, const uint16_t* rules, grace::Range range, uint16_t* leaves) {
-  int32_t at = graph.leaf_offsets[range.begin];
+void join_rules(const Plan& plan, const uint16_t* rules, Range range, uint16_t* leaves) {
+  int32_t at = plan.leaf_offsets[range.begin];
   for (int64_t leaf = range.begin; leaf < range.end; ++leaf) {
-    const int32_t end = graph.leaf_offsets[leaf + 1];
+    const int32_t end = plan.leaf_offsets[leaf + 1];
     uint16_t any = 0;
-    for (; at < end; ++at) any |= rules[graph.leaf_rules[at]];
+    for (; at < end; ++at) any |= rules[plan.leaf_rules[at]];
     leaves[leaf] = any;
   }
 }
 
-void join_children(const Graph& graph, grace::Range range, uint16_t* nodes) {
-  int32_t child = graph.node_offsets[range.begin] + 1;  // entry j leads to node j + 1
+void join_children(const Plan& plan, Range range, uint16_t* nodes) {
+  int32_t child = plan.node_offsets[range.begin] + 1;  // entry j leads to node j + 1
   for (int64_t node = range.begin; node < range.end; ++node) {
-    const int32_t end = graph.node_offsets[node + 1] + 1;
+    const int32_t end = plan.node_offsets[node + 1] + 1;
     uint16_t any = 0;
     for (; child < end; ++child) any |= nodes[child];
     nodes[node] = any;
   }
 }
 
-}  // namespace
+// Writes the masks of the nodes of one group.
+void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRules>& predicates,
+                int64_t group, int32_t threads, std::vector<uint16_t>& rules) {
+  const int64_t first_leaf = plan.level_starts[plan.levels];
+  const int64_t num_nodes = plan.level_starts[plan.levels + 1];
+  const int64_t left = batch.requests - group * kRequestsPerMask;
+  const uint16_t all = mask_of(std::min(left, kRequestsPerMask));
+  uint16_t* nodes = batch.eligible + group * num_nodes;
+  parallel_ranges(plan.rules, kPerTask, threads,
+                  [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
+  parallel_ranges(num_nodes - first_leaf, kPerTask, threads,
+                  [&](Range range) { join_rules(plan, rules.data(), range, nodes + first_leaf); });
+  for (int64_t level = plan.levels; level-- > 0;) {
+    const int64_t begin = plan.level_starts[level];
+    parallel_ranges(plan.level_starts[level + 1] - begin, kPerTask, threads, [&](Range range) {
+      join_children(plan, {begin + range.begin, begin + range.end}, nodes);
+    });
+  }
+}
 
-// eligible uint16 [groups, nodes]: filled
-GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t requests,
-                                       const GracePredicateRows* predicates, int64_t num_predicates,
-                                       int64_t num_rules, const int32_t* leaf_offsets,
-                                       const int32_t* leaf_rules, const int32_t* node_offsets,
-                                       const int64_t* level_starts, int64_t levels,
-                                       uint16_t* eligible) {
+}  // namespace
+}  // namespace grace::eligibility
+
+// Writes the masks of all nodes. The sizes are those that the caller has for Plan and Batch.
+GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64_t batch_size,
+                                       const grace::eligibility::Plan* plan,
+                                       const grace::eligibility::Batch* batch) {
+  using namespace grace::eligibility;
   return grace::guarded([&] {
-    const Graph graph{predicates, num_predicates, num_rules,    leaf_offsets,
-                      leaf_rules, node_offsets,   level_starts, levels};
-    const int64_t first_leaf = level_starts[levels - 1];
-    const int64_t num_nodes = level_starts[levels];
+    grace::require(plan_size == sizeof(Plan) && batch_size == sizeof(Batch),
+                   "eligible_nodes: another layout of Plan or Batch");
+    std::vector<Masks> made;
+    std::vector<RowsOfRules> predicates;
+    for (int64_t i = 0; i < plan->num_attributes; ++i) {
+      made.push_back(attribute_rows(plan->attributes[i], *batch, threads));
+      predicates.push_back({made.back().get(), plan->attributes[i].rules});
+    }
+    for (int64_t i = 0; i < plan->num_sets; ++i) {
+      made.push_back(set_rows(plan->sets[i], batch->sets[i], batch->requests, threads));
+      predicates.push_back({made.back().get(), plan->sets[i].rules});
+    }
+    for (int64_t i = 0; i < plan->num_others; ++i) {
+      predicates.push_back({batch->others[i].masks, plan->others[i]});
+      predicates.back().rules.rows = batch->others[i].rows;
+    }
     // One more rule than there are: the one that nobody passes stands for stopped ads.
-    std::vector<uint16_t> rules(num_rules + 1, 0);
-    for (int64_t first = 0; first < requests; first += grace::kRequestsPerMask) {
-      const int64_t group = first / grace::kRequestsPerMask;
-      const uint16_t all = grace::mask_of(std::min(requests - first, grace::kRequestsPerMask));
-      uint16_t* nodes = eligible + group * num_nodes;
-      grace::parallel_ranges(num_rules, kPerTask, threads, [&](grace::Range range) {
-        join_rows(graph, group, all, range, rules.data());
-      });
-      grace::parallel_ranges(num_nodes - first_leaf, kPerTask, threads, [&](grace::Range range) {
-        join_rules(graph, rules.data(), range, nodes + first_leaf);
-      });
-      for (int64_t level = levels - 2; level >= 0; --level) {
-        const int64_t begin = level_starts[level];
-        grace::parallel_ranges(
-            level_starts[level + 1] - begin, kPerTask, threads, [&](grace::Range range) {
-              join_children(graph, {begin + range.begin, begin + range.end}, nodes);
-            });
-      }
+    std::vector<uint16_t> rules(plan->rules + 1, 0);
+    for (int64_t group = 0; group * grace::kRequestsPerMask < batch->requests; ++group) {
+      join_group(*plan, *batch, predicates, group, threads, rules);
     }
   });
 }

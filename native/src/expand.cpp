@@ -72,7 +72,7 @@ void number_rules(const Ads& ads, int64_t generated, Scratch& scratch) {
 // The ads whose rule passed, in the order of the leaves. Which pass is hard to foretell, so nothing
 // here branches on it.
 void collect_matches(Scratch& scratch, Counts& counts) {
-  std::vector<int64_t> by_verdict(kFirstSet + scratch.user_values.size());
+  std::vector<int64_t> by_verdict(kFails + scratch.marks.size());
   scratch.matches.resize(scratch.rule_numbers.size() + 1);
   Match* out = scratch.matches.data();
   const int32_t* number = scratch.rule_numbers.data();
@@ -87,8 +87,7 @@ void collect_matches(Scratch& scratch, Counts& counts) {
     counts.wasted += out == before ? 1 : 0;
   }
   scratch.matches.resize(out - scratch.matches.data());
-  counts.attributes = by_verdict[kAttributes];
-  counts.sets.assign(by_verdict.begin() + kFirstSet, by_verdict.end());
+  counts.failed.assign(by_verdict.begin() + kFails, by_verdict.end());
 }
 
 // Drops the matches at those places; returns how many.
@@ -212,31 +211,11 @@ namespace {
 
 using Replies = std::vector<Reply>;
 
-constexpr int64_t kFixedCounts = 8;
+constexpr int64_t kFixedCounts = 7;
 
 void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
   require(offsets[0] >= 0, text);
   for (int64_t i = 0; i < count; ++i) require(offsets[i] <= offsets[i + 1], text);
-}
-
-// Reorders the users' sets from set by set to request by request.
-std::vector<UserSet> user_sets(const Ads& ads, int64_t requests, const uint8_t* present,
-                               const int64_t* offsets, const int32_t* ids) {
-  const auto num_sets = static_cast<int64_t>(ads.sets.size());
-  require_offsets(offsets, num_sets * requests, "exact_match: value_offsets descend");
-  std::vector<UserSet> users(num_sets * requests);
-  for (int64_t s = 0; s < num_sets; ++s) {
-    const int64_t num_values = ads.sets[s].num_values;
-    for (int64_t b = 0; b < requests; ++b) {
-      const int64_t at = s * requests + b;
-      const int32_t* begin = ids + offsets[at];
-      const int32_t* end = ids + offsets[at + 1];
-      require(std::all_of(begin, end, [&](int32_t id) { return id >= 0 && id < num_values; }),
-              "exact_match: a user's value id is out of range");
-      users[b * num_sets + s] = {begin, end - begin, present[at] != 0};
-    }
-  }
-  return users;
 }
 
 // From request by request and kind by kind to a span for each.
@@ -267,53 +246,30 @@ const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request)
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
-  for (int64_t count : {counts.leaves, counts.wasted, counts.generated, counts.attributes,
-                        counts.stopped, counts.excluded, counts.matched, counts.limited}) {
+  for (int64_t count : {counts.leaves, counts.wasted, counts.generated, counts.stopped,
+                        counts.excluded, counts.matched, counts.limited}) {
     *out++ = count;
   }
-  std::copy(counts.sets.begin(), counts.sets.end(), out);
+  std::copy(counts.failed.begin(), counts.failed.end(), out);
 }
 
 }  // namespace
 
-// The arrays must outlive the handle. `threads` counts the caller's thread, too. `rule_sets` is
-// [rules, sets]; grace_exact_add_set adds each set.
+void add_component(uint64_t handle, Part part) {
+  reinterpret_cast<Matcher*>(handle)->add(std::move(part));
+}
+
+// The arrays must outlive the handle. `threads` counts the caller's thread, too. Each form of
+// component has a function that adds one, in the schema's order, before the first match.
 GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
                                    int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
-                                   const float* ad_weight, int64_t rules,
-                                   const int32_t* rule_bitmask, int32_t words,
-                                   const uint64_t* bitmask_table, const int32_t* rule_sets,
-                                   uint64_t* handle) {
+                                   const float* ad_weight, int64_t rules, uint64_t* handle) {
   return guarded([&] {
     require(ads <= INT32_MAX, "exact_open: more ads than int32 ordinals can number");
     require(ad_offsets[leaves] == ads, "exact_open: ad_offsets do not end at the last ad");
-    auto matcher = std::make_unique<Matcher>(Ads{leaves,
-                                                 ads,
-                                                 rules,
-                                                 words,
-                                                 ad_offsets,
-                                                 ad_ids,
-                                                 ad_rule,
-                                                 ad_weight,
-                                                 rule_bitmask,
-                                                 bitmask_table,
-                                                 rule_sets,
-                                                 {},
-                                                 {}},
-                                             threads);
+    Ads all{leaves, ads, rules, ad_offsets, ad_ids, ad_rule, ad_weight, {}, {}};
+    auto matcher = std::make_unique<Matcher>(std::move(all), threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
-  });
-}
-
-// Add the sets in the schema's order, before the first match.
-GRACE_API int32_t grace_exact_add_set(uint64_t handle, int64_t set_rules, int64_t values,
-                                      const int64_t* include_offsets, const int32_t* include_values,
-                                      const int64_t* exclude_offsets, const int32_t* exclude_values,
-                                      int32_t missing_passes_exclude) {
-  return guarded([&] {
-    reinterpret_cast<Matcher*>(handle)->add_set({set_rules, values, include_offsets, include_values,
-                                                 exclude_offsets, exclude_values,
-                                                 missing_passes_exclude != 0});
   });
 }
 
@@ -327,48 +283,46 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 }
 
 // Matches all requests. grace_replies_take copies the ads, and grace_replies_drop frees the handle.
-//   bitmask        uint64 [requests, words]
-//   present        uint8 [sets, requests]; value_offsets int64 [sets * requests + 1], set by set
+//   asked          of each component, in the words of its form
 //   stopped        uint64 [ceil(ads / 64)], or null
 //   weight         float32 [ads] instead of the snapshot's, or null
 //   entity_offsets int64 [requests * kinds + 1], or null: excluded entities by request and kind
 //   at_most        int64 [requests, kinds], or null: a limit or kNoLimit
 //   reply_offsets  int64 [requests + 1]
-//   counts         int64 [requests, 8 + sets]: live leaves, those of which no ad passed its rule,
-//                  generated, attributes, stopped, excluded, matched, limited, sets
+//   counts         int64 [requests, 7 + components]: live leaves, those of which no ad passed its
+//                  rule, generated, stopped, excluded, matched, limited, failed by component
 //   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
 //                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
                                     const int32_t* leaves, const float* scores,
-                                    const uint64_t* bitmask, const uint8_t* present,
-                                    const int64_t* value_offsets, const int32_t* value_ids,
-                                    const uint64_t* stopped, const float* weight,
-                                    const int64_t* ad_offsets, const int64_t* excluded_ads,
-                                    const int64_t* entity_offsets, const int32_t* entity_places,
-                                    const int64_t* at_most, const int64_t* max_ads,
-                                    int64_t* reply_offsets, int64_t* counts, int64_t* fault,
-                                    uint64_t* replies_handle) {
+                                    const void* const* asked, const uint64_t* stopped,
+                                    const float* weight, const int64_t* ad_offsets,
+                                    const int64_t* excluded_ads, const int64_t* entity_offsets,
+                                    const int32_t* entity_places, const int64_t* at_most,
+                                    const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
+                                    int64_t* fault, uint64_t* replies_handle) {
   return guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
     const Ads& ads = matcher.ads();
-    const auto num_sets = static_cast<int64_t>(ads.sets.size());
     require_offsets(leaf_offsets, requests, "exact_match: leaf_offsets descend");
     require_offsets(ad_offsets, requests, "exact_match: ad_offsets descend");
     const auto kinds = static_cast<int64_t>(ads.entities.size());
     const std::vector<Places> excluded =
         excluded_entities(ads, requests, entity_offsets, entity_places);
-    const std::vector<UserSet> users = user_sets(ads, requests, present, value_offsets, value_ids);
+    for (size_t c = 0; c < ads.parts.size(); ++c) {
+      ads.parts[c].component->require_valid(asked[c], requests);
+    }
     auto replies = std::make_unique<Replies>(requests);
     const auto match_one = [&](int64_t b) {
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
       try {
-        (*replies)[b] = matcher.match(
-            {leaves + first, scores + first, leaf_offsets[b + 1] - first, bitmask + b * ads.words,
-             users.data() + b * num_sets, stopped, weight == nullptr ? ads.weight : weight,
-             excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
-             excluded.empty() ? nullptr : excluded.data() + b * kinds, limits_of(at_most, kinds, b),
-             max_ads[b]});
+        (*replies)[b] =
+            matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first, asked, b,
+                           stopped, weight == nullptr ? ads.weight : weight,
+                           excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
+                           excluded.empty() ? nullptr : excluded.data() + b * kinds,
+                           limits_of(at_most, kinds, b), max_ads[b]});
       } catch (LeafFault& found) {
         found.position += first;
         throw;
@@ -385,7 +339,8 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     for (int64_t b = 0; b < requests; ++b) {
       const Reply& reply = (*replies)[b];
       reply_offsets[b + 1] = reply_offsets[b] + static_cast<int64_t>(reply.ad_ids.size());
-      write_counts(reply.counts, counts + b * (kFixedCounts + num_sets));
+      write_counts(reply.counts,
+                   counts + b * (kFixedCounts + static_cast<int64_t>(ads.parts.size())));
     }
     *replies_handle = reinterpret_cast<uint64_t>(replies.release());
   });

@@ -110,48 +110,35 @@ class Inputs {
   Inputs(EventLayout layout, int32_t threads)
       : workers(threads, "grace-read"), layout_(std::move(layout)) {}
 
-  void add(const std::string& name, Dense input) {
-    declare(name, {Field::kDense, dense_.size()});
-    numbers_ += static_cast<int64_t>(input.defaults.size());
-    dense_.push_back(std::move(input));
-  }
-
-  void add(const std::string& name, Categorical input) {
-    declare(name, {Field::kCategorical, categorical_.size()});
-    categorical_.push_back(input);
-  }
-
-  void add(const std::string& name, Bag input) {
-    require(input.hash_rows > 0, "features: a bag without rows");
-    declare(name, {Field::kBags, bags_.size()});
-    default_ids_ += static_cast<int64_t>(input.defaults.size());
-    bags_.push_back(std::move(input));
-  }
-
-  void add(Sequence input) {
-    const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
-    const int64_t places = layout_.packed ? input.max_length * length +
-                                                static_cast<int64_t>(layout_.prefix.size()) +
-                                                static_cast<int64_t>(layout_.suffix.size())
-                                          : input.max_length;
-    require(input.first_place >= 0 && input.max_length > 0 &&
-                input.first_place + places <= layout_.places &&
-                input.token_rows.size() == layout_.vocab_sizes.size() &&
-                layout_.ids >= (layout_.packed ? 1 : 2 + length),
-            "features: a sequence is not within the layout");
-    declare(input.name, {Field::kSequences, sequences_.size()});
-    sequences_.push_back(std::move(input));
-  }
-
-  // Adds a side input to the last sequence.
-  void add_side(const std::string& name, Side side) {
-    require(!sequences_.empty(), "features: a side before its sequence");
-    Sequence& sequence = sequences_.back();
-    const auto filled = static_cast<int64_t>(2 + sequence.token_rows.size() + sequence.side.size());
-    require(!layout_.packed && filled < layout_.ids &&
-                sequence.side_names.emplace(name, sequence.side.size()).second,
-            "features: a side is declared twice or not within the layout");
-    sequence.side.push_back(side);
+  // Adds an input to those of one map of features, as grace_features_add describes it.
+  void add(Field map, const std::string& name, const std::vector<int64_t>& numbers,
+           std::vector<float> defaults) {
+    const auto rest = [&](size_t first) {
+      require(first <= numbers.size(), "features: an input lacks numbers");
+      return std::vector<int64_t>(numbers.begin() + static_cast<int64_t>(first), numbers.end());
+    };
+    switch (map) {
+      case Field::kDense:
+        declare(name, {map, dense_.size()});
+        numbers_ += static_cast<int64_t>(defaults.size());
+        return dense_.push_back({std::move(defaults)});
+      case Field::kCategorical:
+        declare(name, {map, categorical_.size()});
+        return categorical_.push_back({numbers.at(0), numbers.at(1), numbers.at(2)});
+      case Field::kBags:
+        require(numbers.at(0) > 0, "features: a bag without rows");
+        declare(name, {map, bags_.size()});
+        bags_.push_back({static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
+        default_ids_ += static_cast<int64_t>(bags_.back().defaults.size());
+        return;
+      case Field::kSequences:
+        return add_sequence(
+            {name, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
+      case Field::kSides:
+        return add_side(name, {numbers.at(0), numbers.at(1)});
+      default:
+        require(false, "features: no input is in this map");
+    }
   }
 
   // Where each of `size` rows has room for the ids of its bags: an id takes a byte at least.
@@ -232,6 +219,31 @@ class Inputs {
 
   void declare(const std::string& name, Place place) {
     require(names_.emplace(name, place).second, "features: an input is declared twice");
+  }
+
+  void add_sequence(Sequence input) {
+    const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
+    const int64_t places = layout_.packed ? input.max_length * length +
+                                                static_cast<int64_t>(layout_.prefix.size()) +
+                                                static_cast<int64_t>(layout_.suffix.size())
+                                          : input.max_length;
+    require(input.first_place >= 0 && input.max_length > 0 &&
+                input.first_place + places <= layout_.places &&
+                input.token_rows.size() == layout_.vocab_sizes.size() &&
+                layout_.ids >= (layout_.packed ? 1 : 2 + length),
+            "features: a sequence is not within the layout");
+    declare(input.name, {Field::kSequences, sequences_.size()});
+    sequences_.push_back(std::move(input));
+  }
+
+  void add_side(const std::string& name, Side side) {
+    require(!sequences_.empty(), "features: a side before its sequence");
+    Sequence& sequence = sequences_.back();
+    const auto filled = static_cast<int64_t>(2 + sequence.token_rows.size() + sequence.side.size());
+    require(!layout_.packed && filled < layout_.ids &&
+                sequence.side_names.emplace(name, sequence.side.size()).second,
+            "features: a side is declared twice or not within the layout");
+    sequence.side.push_back(side);
   }
 
   Given find(const Spans& request) const {
@@ -423,7 +435,7 @@ std::vector<T> copied(const T* values, int64_t count) {
 }  // namespace
 
 // The arguments are an EventLayout, and the threads that read a batch, the caller's among them. Add
-// the inputs of each kind in declared order.
+// the inputs of each map in declared order.
 GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_sizes,
                                       int64_t places, int64_t ids, int32_t zeros, int32_t packed,
                                       int64_t prefixes, const int32_t* prefix, int64_t suffixes,
@@ -438,46 +450,20 @@ GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_s
   });
 }
 
-GRACE_API int32_t grace_features_add_dense(uint64_t handle, const char* name, int64_t size,
-                                           const float* defaults) {
-  return grace::guarded([&] { inputs_of(handle).add(name, {copied(defaults, size)}); });
-}
-
-GRACE_API int32_t grace_features_add_categorical(uint64_t handle, const char* name,
-                                                 int64_t cardinality, int64_t standard,
-                                                 int64_t first_row) {
-  return grace::guarded(
-      [&] { inputs_of(handle).add(name, Categorical{cardinality, standard, first_row}); });
-}
-
-GRACE_API int32_t grace_features_add_bag(uint64_t handle, const char* name, uint64_t hash_rows,
-                                         int64_t first_row, int64_t count,
-                                         const int64_t* defaults) {
-  return grace::guarded(
-      [&] { inputs_of(handle).add(name, Bag{hash_rows, first_row, copied(defaults, count)}); });
-}
-
-// `token_rows` [sid_length]
-GRACE_API int32_t grace_features_add_sequence(uint64_t handle, const char* name, int64_t max_length,
-                                              int64_t first_place, int64_t age_row,
-                                              int64_t position_row, int64_t sid_length,
-                                              const int64_t* token_rows) {
+// Adds an input to those of `map`, a row of wire_fields.h.
+//   numbers  int64 [count], by map:
+//              dense        none: `defaults` float32 [size] has one for each number of the input
+//              categorical  cardinality, default id, first row
+//              bags         rows, first row, default ids
+//              sequences    most events, first place, first row of ages, first row of positions,
+//                           first row of the tokens at each position of a SID
+//              side         cardinality, first row; it is of the sequence that was added last
+GRACE_API int32_t grace_features_add(uint64_t handle, int64_t map, const char* name, int64_t count,
+                                     const int64_t* numbers, int64_t size, const float* defaults) {
   return grace::guarded([&] {
-    inputs_of(handle).add(Sequence{name,
-                                   max_length,
-                                   first_place,
-                                   age_row,
-                                   position_row,
-                                   copied(token_rows, sid_length),
-                                   {},
-                                   {}});
+    inputs_of(handle).add(static_cast<Field>(map), name, copied(numbers, count),
+                          copied(defaults, size));
   });
-}
-
-// Adds a side input to the sequence that was added last.
-GRACE_API int32_t grace_features_add_side(uint64_t handle, const char* name, int64_t cardinality,
-                                          int64_t first_row) {
-  return grace::guarded([&] { inputs_of(handle).add_side(name, {cardinality, first_row}); });
 }
 
 GRACE_API int32_t grace_features_close(uint64_t handle) {

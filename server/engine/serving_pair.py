@@ -11,7 +11,8 @@ from grace.configs.eligibility import Eligibility
 from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.configs.machine import available_cores
-from grace.configs.serving import Fp8Product, LimitsConfig, PrecisionSetting, ServingConfig
+from grace.configs.options import Fp8Product
+from grace.configs.serving import LimitsConfig, PrecisionSetting, ServingConfig
 from grace.index.allocation import mapped_memory
 from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher

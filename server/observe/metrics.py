@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 
 from grace.configs.marked_text import rewrite
+from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot, creation_time
 from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import (
@@ -76,14 +77,13 @@ class Metrics:
         self._sids.inc(int(counts.sids.sum()))
         self._wasted.inc(int(counts.wasted.sum()))
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
-        schema = answered.input.batch.pair.snapshot.schema
-        self._filtered["attributes"].inc(int(counts.attributes.sum()))
         self._filtered["stopped"].inc(int(counts.stopped.sum()))
         self._filtered["excluded"].inc(int(counts.excluded.sum()))
         self._filtered["limited"].inc(int(counts.limited.sum()))
-        for target_set, count in zip(schema.sets, counts.sets.sum(axis=0).tolist(), strict=True):
-            self._filter.labels(f"set:{target_set.name}").inc(count)
-        passed = counts.generated - counts.attributes - counts.sets.sum(axis=1)
+        components = components_of(answered.input.batch.pair.snapshot.schema)
+        for component, count in zip(components, counts.failed.sum(axis=0).tolist(), strict=True):
+            self._filter.labels(component.label).inc(count)
+        passed = counts.generated - counts.failed.sum(axis=1)
         shares = zip(passed.tolist(), counts.generated.tolist(), strict=True)
         for histogram, values in (
             (self._queue_seconds, queue_seconds(answered.input.requests, spans)),

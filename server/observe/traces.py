@@ -10,13 +10,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Literal, Protocol, TypeAlias, get_args
 
 from grpc import StatusCode
 
-from grace.configs.errors import ConfigError
-from grace.configs.extras import install_command
 from grace.configs.serving import TracesConfig
 from grace.server.messages import Span
 from grace.server.observe.thread_names import name_this_thread
@@ -125,20 +122,6 @@ class Traces:
         except Exception:  # noqa: BLE001, the service goes on without its traces; they are counted
             taken = False
         self._count("exported" if taken else "failed", len(calls))
-
-
-def open_traces(config: TracesConfig, count: Callable[[TraceResult, int], None]) -> Traces | None:
-    """Return None if the configuration names no collector."""
-    if config.endpoint is None:
-        return None
-    try:
-        # Only here: a server without traces needs none of these packages.
-        otlp = import_module("grace.server.observe.otlp")
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"traces.endpoint: traces need {error.name}: {install_command('traces')}"
-        ) from None
-    return Traces(config, otlp.OtlpExporter(config.endpoint), count)
 
 
 def _caller_of(traceparent: str) -> tuple[int, int, bool] | None:

@@ -1,7 +1,6 @@
 """The rungs below the engine compute what the plain beam search does; other systems, valid SIDs."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,25 +21,19 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
-from grace.model.definition.inputs import UserContext
 from support.decode_cases import DecodeCase, branching_case, decode_case
-from support.rung_cases import expected_sids, rung_case
+from support.rung_cases import PROFILE, expected_sids, rung_case
 
 CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
 @pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"biased": False},
-        {"ffn": "gated_gelu", "extra": (0, 3, 1)},  # and rows that only normalise
-        {"profile": BeamProfile((1, 11, 11), 11)},  # beams beyond the first vocabulary are dead
-    ],
+    "profile",
+    [PROFILE, BeamProfile((1, 11, 11), 11)],  # beams beyond the first vocabulary are dead
 )
-def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, changed: Any) -> None:
-    case = rung_case(7, **changed)
+def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, profile: BeamProfile) -> None:
+    case = rung_case(7, profile)
     weights = RungDecoder.of(case.decoder, CPU, torch.float32)
     generated = dense_search(weights, case.context.states, case.profile, rung)
     sids, scores = expected_sids(case)
@@ -49,19 +42,15 @@ def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, changed: Any)
     np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
 
 
-def test_a_zero_bias_is_left_out_and_any_other_is_not() -> None:
-    biased, plain = rung_case(7), rung_case(7, biased=False)
-    assert RungDecoder.of(biased.decoder, CPU, torch.float32).bias is not None
-    assert RungDecoder.of(plain.decoder, CPU, torch.float32).bias is None
-
-
-def test_a_context_with_masked_keys_is_refused() -> None:
-    context = rung_case(7).context
-    require_full_contexts(context)
-    mask = context.mask.clone()
-    mask[1, 2] = False
+def test_a_masked_context_and_a_decoder_that_flash_attention_does_not_take_are_refused() -> None:
+    case = rung_case(7)
+    require_full_contexts(case.context)
+    case.context.mask[1, 2] = False
     with pytest.raises(InputError, match="full user contexts"):
-        require_full_contexts(UserContext(context.states, mask))
+        require_full_contexts(case.context)
+    case.decoder.bias.data[0, 0] = 1.0
+    with pytest.raises(InputError, match="without a relative bias"):
+        RungDecoder.of(case.decoder, CPU, torch.float32)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -74,7 +63,7 @@ def test_every_row_of_a_request_gets_its_keys(dtype: torch.dtype) -> None:
 
 
 def test_dead_beams_without_constraints_have_no_number() -> None:
-    case = rung_case(13, profile=BeamProfile((1, 11, 11), 11))
+    case = rung_case(13, BeamProfile((1, 11, 11), 11))
     expected = unconstrained_result(case.decoder, case.context, case.profile)
     dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
     places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))

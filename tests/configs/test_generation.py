@@ -18,34 +18,29 @@ def test_a_profile_as_wide_as_its_vocabulary_fits() -> None:
 @pytest.mark.parametrize(
     ("config", "fault"),
     [
-        (
-            of(1, 8, 8, num_sids=8),
-            r"full\.beams\[1\]: 8, but the earlier beams have at most 7 contin",
-        ),
-        (
-            of(1, 5, 56, num_sids=8),
-            r"full\.beams\[2\]: 56, but the earlier beams have at most 55 contin",
-        ),
-        (
-            of(1, 5, 5, num_sids=16),
-            r"full\.num_sids: 16, but the earlier beams have at most 15 contin",
-        ),
+        (of(1, 8, 8, num_sids=8), r"beams\[1\]: 8, but the earlier beams have at most 7 contin"),
+        (of(1, 5, 56, num_sids=8), r"beams\[2\]: 56, but the earlier beams have at most 55 contin"),
+        (of(1, 5, 5, num_sids=16), "num_sids: 16, but the earlier beams have at most 15 contin"),
     ],
-    ids=["first-step", "second-step", "sids"],
 )
 def test_a_profile_wider_than_the_beams_before_it_can_fill_is_refused(
     config: GenerationConfig, fault: str
 ) -> None:
-    with pytest.raises(ConfigError, match=fault):
+    with pytest.raises(ConfigError, match=rf"profiles\.full\.{fault}"):
         config.require_vocabulary((7, 11, 3))
 
 
 def test_beams_and_batches_beyond_the_bounds_are_refused() -> None:
     of(1, 65_536, num_sids=65_536)
-    for beams, num_sids in (((1, 65_537), 1), ((1, 1), 65_537)):
-        with pytest.raises(ConfigError, match="beams and num_sids must be at most 65536, got"):
+    for beams, num_sids, fault in (
+        ((1, 65_537), 1, r"beams\[1\]: must be at most 65536, got 65537"),
+        ((1, 1), 65_537, "num_sids: must be at most 65536, got 65537"),
+        ((1, 0), 1, r"beams\[1\]: must be at least 1, got 0"),
+        ((), 1, r"beams: decoding starts from 1 beam, got \[\]"),
+    ):
+        with pytest.raises(ConfigError, match=fault):
             of(*beams, num_sids=num_sids)
-    with pytest.raises(ConfigError, match="max_batch: must be 1 to 1024, got 1025"):
+    with pytest.raises(ConfigError, match="max_batch: must be at most 1024, got 1025"):
         GenerationConfig(1025, of(1, num_sids=1).profiles)
 
 

@@ -23,7 +23,7 @@ from support.plain_builder import plain_snapshot
 from support.strategies import ENTITY_IDS, Case, cases, examples, random_case, random_schema
 
 PLENTY = 1 << 40
-FATES = ("sids", "wasted", "generated", "attributes", "stopped", "excluded", "matched")
+FATES = ("sids", "wasted", "generated", "stopped", "excluded", "matched")
 
 Value = TypeVar("Value")
 Returned = tuple[int, float, int]
@@ -105,6 +105,10 @@ def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: 
     )
 
 
+def components(case: Case) -> list[str]:
+    return ["attributes", *(target_set.name for target_set in case.schema.sets)]
+
+
 def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Returned]]]:
     """Per request: the counts, whether max_ads cut the list, and the reply."""
     sids = sorted({ad.sid for ad in case.ads})
@@ -113,7 +117,7 @@ def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Retu
     for b, user in enumerate(case.users):
         excluded_ads = set(ask.exclude_ads[b]) if ask.exclude_ads is not None else set()
         exclude = ask.exclude[b] if ask.exclude is not None else {}
-        counts = dict.fromkeys((*FATES, *(each.name for each in case.schema.sets)), 0)
+        counts = dict.fromkeys((*FATES, *components(case)), 0)
         matched = []
         for position, (leaf, score) in enumerate(zip(ask.leaves[b], ask.scores[b], strict=True)):
             own = [ad for ad in case.ads if leaf != NO_NODE and ad.sid == sids[leaf]]
@@ -156,7 +160,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
         assert list(triples) == reply
         assert {
             **{name: getattr(got.counts, name)[b] for name in (*FATES, "limited")},
-            **{s.name: got.counts.sets[b, i] for i, s in enumerate(case.schema.sets)},
+            **dict(zip(components(case), got.counts.failed[b], strict=True)),
         } == counts
         assert got.counts.truncated[b] == truncated
     assert_counts_conserved(got)
@@ -164,7 +168,7 @@ def assert_equals_oracle(case: Case, ask: Ask, got: MatchedAds) -> None:
 
 def assert_counts_conserved(got: MatchedAds) -> None:
     c = got.counts
-    filtered = c.attributes + c.sets.sum(axis=1) + c.stopped + c.excluded
+    filtered = c.failed.sum(axis=1) + c.stopped + c.excluded
     assert (c.generated == filtered + c.matched).all()
     assert (c.returned == np.diff(got.offsets)).all()
     assert (c.returned + c.limited <= c.matched).all()

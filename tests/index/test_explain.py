@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from grace.index.matching.explain import Reason, explain, explain_lists
+from grace.index.forms.component import Reason
+from grace.index.matching.explain import explain, explain_lists
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, eligible
 from support.plain_builder import plain_snapshot

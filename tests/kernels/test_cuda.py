@@ -20,8 +20,8 @@ from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cu
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.eligibility.attributes import attribute_rows_reference
-from grace.kernels.eligibility.gpu_plan import EligibilityPlan
 from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
+from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.kernels.eligibility.sets import set_rows_reference
 from grace.kernels.eligibility.tensors import Predicate, SetPostings
 from grace.model.definition.beam_search import leaves_of

@@ -15,20 +15,17 @@ from grace.index.matchers.live_rules import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
 from grace.kernels.eligibility.attributes import attribute_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.eligibility.on_cpu import (
-    attribute_rows_cpu,
-    eligible_nodes_on_cpu,
-    set_rows_cpu,
-)
 from grace.kernels.eligibility.sets import set_rows_reference
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.exact_indexes import (
+    attribute_rows_by_nodes,
     random_exact_index,
     random_exact_users,
     random_postings,
     random_queries,
     random_table,
     random_user_bits,
+    set_rows_by_nodes,
 )
 from support.oracle import RawAd, eligible_prefixes
 from support.strategies import Case, cases, examples
@@ -133,7 +130,7 @@ def test_large_lists_agree_on_any_number_of_threads(
     before = torch.get_num_threads()
     for threads in (1, 2, 7):
         torch.set_num_threads(threads)
-        assert torch.equal(eligible_nodes_on_cpu(users, index), expected)
+        assert torch.equal(NATIVE.eligible_nodes(users, index), expected)
     torch.set_num_threads(before)
 
 
@@ -142,11 +139,13 @@ def test_large_lists_agree_on_any_number_of_threads(
 def test_rows_in_native_code_equal_the_reference(rows: int, words: int, requests: int) -> None:
     rng = np.random.default_rng(rows)
     table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
-    assert torch.equal(attribute_rows_cpu(table, users), attribute_rows_reference(table, users))
+    expected = attribute_rows_reference(table, users)
+    assert torch.equal(attribute_rows_by_nodes(NATIVE, table, users), expected)
     queries = random_queries(rng, requests, 29)
     for missing_passes in (False, True):
         postings = random_postings(rng, rows, 29, missing_passes)
-        assert torch.equal(set_rows_cpu(postings, queries), set_rows_reference(postings, queries))
+        made = set_rows_by_nodes(NATIVE, postings, queries)
+        assert torch.equal(made, set_rows_reference(postings, queries))
 
 
 @dataclass(frozen=True)
@@ -195,4 +194,4 @@ def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
     postings, queries = random_postings(rng, 63, 29, False), random_queries(rng, 3, 29)
     queries.values[-1] = 29
     with pytest.raises(NativeError, match="a user's value is not one of the set's"):
-        set_rows_cpu(postings, queries)
+        set_rows_by_nodes(NATIVE, postings, queries)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema, load_schema

@@ -10,7 +10,7 @@ import torch
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError, DeviceError
 from grace.configs.generation import BeamProfile
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, load_ops, require_fp8
 from grace.model.definition.beam_search import Generated

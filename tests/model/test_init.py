@@ -78,8 +78,8 @@ def config(tmp_path: Path) -> Path:
     [
         ("generation:", "generator:", "unknown key 'generator'; known: generation, model"),
         ("max_batch", "batch", "generation: unknown key 'batch'"),
-        ("d_model", "width", "model: .*unknown key 'width'"),
-        (None, "generation: {}\n", "section 'model' is missing"),
+        ("d_model", "width", r"model\.\w+(\.t5)?: unknown key 'width'"),
+        (None, "generation: {}\n", "missing key 'model'"),
     ],
 )
 def test_an_unknown_key_or_missing_section_is_named_with_its_path(

@@ -13,10 +13,10 @@ import pytest
 from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
-from grace.model.train.run import TrainingRun, train_model
+from grace.model.train.run import train_model
 from support.command import GRACE, plain_environment
 from support.in_process import invoke_grace
-from support.training import evaluation_ends
+from support.training import evaluation_ends, small_run
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -36,7 +36,7 @@ def test_it_writes_a_checkpoint_its_metrics_and_a_loss_curve(
     for recommender in ("model", "followers", "popularity", "random"):
         assert f"\n{recommender} " in done.stdout
     metrics = json.loads((out / "metrics.json").read_text())
-    assert metrics["command"].startswith(f"grace train --data {data} --out {out} --config ")
+    assert metrics["command"].startswith("grace ")
     (row,) = metrics["rows"]
     assert row["checkpoint"] == checkpoint_id(out)
 
@@ -154,7 +154,7 @@ def test_a_resumed_training_counts_only_its_own_steps(
 ) -> None:
     recipe, out = training_folder / "recipe.yaml", tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
-        train_model(TrainingRun(training_folder, out, recipe, steps=11), evaluation_ends)
+        train_model(small_run(training_folder, out, steps=11), evaluation_ends)
     options = ("--config", recipe, "--steps", "11", "--device", "cpu", "--no-plot")
     done = invoke_grace("train", "--data", training_folder, "--out", out, *options)
     assert done.stdout.startswith("0 steps of 63 on cpu in ")

@@ -17,10 +17,10 @@ from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
 from grace.model.train.recipe import Recipe, read_recipe, recipe_for
-from grace.model.train.run import RECIPE_FILE, TrainingRun, train_model
+from grace.model.train.run import RECIPE_FILE, train_model
 from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
-from support.training import SMALL_RECIPE, evaluation_ends, silent
+from support.training import SMALL_RECIPE, evaluation_ends, silent, small_run
 
 
 @pytest.fixture(autouse=True)
@@ -56,11 +56,11 @@ def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -
         ("model:", "model:\n  vocab_sizes: [64, 8, 8]", r"model.vocab_sizes is \[64, 8, 8\]"),
         ("training:", "trainings:", "unknown key 'trainings'; known: model, training, generation"),
         ("training: {", "training:\nother: {", "training: expected keys with values; add some"),
-        ("steps: 60", "steps: 0", "training: steps: must be at least 1, got 0"),
-        ("0.01", "-0.01", "training: learning_rate: must be above 0, got -0.01"),
-        ("warmup_steps: 6", "warmup_steps: -6", "warmup_steps: must not be negative, got -6"),
-        ("num_sids: 9", "num_sid: 9", r"generation: profiles\.full: unknown key 'num_sid'"),
-        ("clicks: {kind: sequence", "clicks: {kind: seq", r"model: inputs\.clicks\.kind"),
+        ("steps: 60", "steps: 0", r"training\.steps: must be at least 1, got 0"),
+        ("0.01", "-0.01", r"training\.learning_rate: must be above 0, got -0\.01"),
+        ("warmup_steps: 6", "warmup_steps: -6", r"training\.warmup_steps: must be at least 0"),
+        ("num_sids: 9", "num_sid: 9", r"generation\.profiles\.full: unknown key 'num_sid'"),
+        ("clicks: {kind: sequence", "clicks: {kind: seq", r"model\.inputs\.clicks\.kind"),
     ],
 )
 def test_a_faulty_recipe_is_refused_by_path(
@@ -139,7 +139,7 @@ def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
     seen: list[str] = []
     notes: list[str] = []
     report = train_model(
-        TrainingRun(training_folder, tmp_path / "out", config, epochs=0.3),
+        small_run(training_folder, tmp_path / "out", config=config, epochs=0.3),
         lambda step, _done, _total, latest: seen.append(f"{step} {latest}"),
         notes.append,
     )
@@ -158,7 +158,7 @@ def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
 def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    run = TrainingRun(training_folder, tmp_path / "a", training_folder / "recipe.yaml", steps=2)
+    run = small_run(training_folder, tmp_path / "a", steps=2)
     runs = run, replace(run, out=tmp_path / "b"), replace(run, out=tmp_path / "c", seed=2)
     one, same, other = (train_model(each, silent) for each in runs)
     assert replace(one, train_seconds=0) == replace(same, train_seconds=0)
@@ -196,8 +196,7 @@ def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
 def test_a_run_goes_on_by_itself_and_leaves_only_the_checkpoint(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    recipe = training_folder / "recipe.yaml"
-    run = TrainingRun(training_folder, tmp_path / "out", recipe, steps=11)
+    run = small_run(training_folder, tmp_path / "out", steps=11)
     expected = train_model(replace(run, out=tmp_path / "whole"), silent)
     state = tmp_path / "out.partial"
 
@@ -219,7 +218,7 @@ def test_a_run_goes_on_by_itself_and_leaves_only_the_checkpoint(
 def test_a_damaged_state_is_refused_and_no_resume_begins_again(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    run = TrainingRun(training_folder, tmp_path / "out", training_folder / "recipe.yaml", steps=2)
+    run = small_run(training_folder, tmp_path / "out", steps=2)
     (tmp_path / "out.partial").write_bytes(b"half a file")
     with pytest.raises(
         InputError, match=r"out\.partial: cannot be read: .*; remove .*out\.partial"
@@ -296,8 +295,7 @@ def test_on_a_cpu_the_default_recipe_takes_minutes(
 def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
     training_folder: Path, training_catalogue: Snapshot, training_log: Interactions, tmp_path: Path
 ) -> None:
-    config = training_folder / "recipe.yaml"
-    train_model(TrainingRun(training_folder, tmp_path / "out", config, steps=1), silent)
+    train_model(small_run(training_folder, tmp_path / "out", steps=1), silent)
     written = (tmp_path / "out" / RECIPE_FILE).read_text()
     assert "sid_space" not in written
     again = recipe_for(
@@ -312,7 +310,7 @@ def test_a_run_that_cannot_work_is_refused_before_it_trains(
 ) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    run = TrainingRun(training_folder, tmp_path / "x", training_folder / "recipe.yaml")
+    run = small_run(training_folder, tmp_path / "x")
     cases = [
         (replace(run, out=tmp_path / "full"), InputError, "full: is already there"),
         (replace(run, out=tmp_path / "full" / "file"), InputError, "file: is already there"),

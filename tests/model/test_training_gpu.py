@@ -10,9 +10,9 @@ import torch
 from grace.configs.errors import InputError
 from grace.kernels import device_named
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.train.run import TrainingRun, train_model
+from grace.model.train.run import train_model
 from support.in_process import invoke_grace
-from support.training import evaluation_ends, silent
+from support.training import evaluation_ends, silent, small_run
 
 pytestmark = pytest.mark.gpu
 
@@ -23,8 +23,7 @@ def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_r
     training_folder: Path, tmp_path: Path
 ) -> None:
     assert device_named(None) == CUDA
-    config = training_folder / "recipe.yaml"
-    run = TrainingRun(training_folder, tmp_path / "whole", config, steps=60, device=CUDA)
+    run = small_run(training_folder, tmp_path / "whole", steps=60, device="cuda")
     whole = train_model(run, silent)
     assert whole.final_loss < 0.6 * whole.losses[0]
 
@@ -32,7 +31,7 @@ def test_a_training_on_the_gpu_lowers_the_loss_goes_on_and_writes_what_the_cpu_r
     with pytest.raises(KeyboardInterrupt):
         train_model(parts, evaluation_ends)
     with pytest.raises(InputError, match="device was cuda, now it is cpu"):
-        train_model(replace(parts, device=torch.device("cpu")), silent)
+        train_model(replace(parts, device="cpu"), silent)
     again = train_model(parts, silent)
     assert (again.resumed_at, again.checkpoint) == (60, whole.checkpoint)
     on_cpu = load_checkpoint(tmp_path / "whole").state_dict()
@@ -45,8 +44,7 @@ def test_an_evaluation_on_the_gpu_finds_what_the_cpu_finds(
 ) -> None:
     """Another order of addition may swap near-ties of a user or two among some 9."""
     out = tmp_path / "checkpoint"
-    config = training_folder / "recipe.yaml"
-    train_model(TrainingRun(training_folder, out, config, steps=60, device=CUDA), silent)
+    train_model(small_run(training_folder, out, steps=60, device="cuda"), silent)
     found = {}
     for device in ("cpu", "cuda"):
         given = ("--checkpoint", out, "--data", training_folder, "--device", device, "--json")

@@ -9,7 +9,6 @@ import pytest
 from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
 from support.live_snapshots import LiveRoot
-from support.many_starts import ManyStarts
 from support.occupied import FAULTY_PLACES
 from support.pipeline_cases import Clock, Recorder
 from support.scripted_stages import Script, Start, pipelines
@@ -50,13 +49,6 @@ def faulty_server(
     )
     with ServerProcess(config, faults=Faults(tmp_path_factory.mktemp("faults"))) as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def many_starts() -> Iterator[ManyStarts]:
-    """A process in which `grace serve` starts again and again."""
-    with ManyStarts() as starts:
-        yield starts
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Updates in the test's process: every level on real batches, pairs that come meanwhile, faults."""
+"""Updates in the test's process: pairs that come meanwhile, the log, callers that wait, faults."""
 
 import gc
 import threading
@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from grace.configs.serving import UpdatesConfig
-from grace.index.entities import group_ads
 from grace.index.matching.exact import ExactMatcher
 from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
@@ -25,8 +23,8 @@ from grace.server.errors import ServiceError
 from grace.server.updates import ad_updates
 from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
-from support.stage_cases import answer, load_cpu_pair, replies_of, request_batch
-from support.update_calls import Levels, assert_only_missing, update
+from support.stage_cases import load_cpu_pair
+from support.update_calls import Levels, update
 
 
 def nothing(*given: object) -> None:
@@ -49,63 +47,13 @@ def submitted(updates: AdUpdates, sequence: int, **what: Any) -> "Future[Updated
 
 @pytest.fixture(scope="module")
 def pair(serving_files: ServingFiles) -> ServingPair:
-    """Ad n, in (SID, ad id) order, is in campaign n % 63; odd campaigns are advertiser 5's."""
-    loaded = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
-    ordinals = np.arange(loaded.snapshot.ads.num_ads)
-    campaigns = ordinals % 63
-    entities = (
-        group_ads("campaign", campaigns, np.zeros(len(ordinals), np.bool_)),
-        group_ads("advertiser", np.full(len(ordinals), 5), campaigns % 2 == 0),
-    )
-    snapshot = replace(loaded.snapshot, entities=entities)
-    return fresh(replace(loaded, snapshot=snapshot))
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 def fresh(pair: ServingPair) -> ServingPair:
     """Another pair of the same snapshot, as a load of a checkpoint makes it."""
     matcher, index = ExactMatcher(pair.snapshot, 1), DecodeIndex.of(pair.snapshot, pair.device)
     return replace(pair, live=LiveAds(pair.snapshot), matcher=matcher, index=index)
-
-
-def ads_of(pair: ServingPair, files: ServingFiles) -> list[int]:
-    request = {**files.requests[0], "request_id": "r", "max_ads": 10_000}
-    # The encoder of users belongs to the loaded snapshot, which has the same values.
-    return list(replies_of(answer(request_batch(pair, [request], 1)))["r"].ad_ids)
-
-
-def test_a_stop_at_any_level_takes_the_ads_from_the_next_batch(
-    pair: ServingPair, serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    before = ads_of(pair, serving_files)
-    campaign_of = dict(
-        zip(
-            pair.snapshot.ads.ad_ids.tolist(),
-            pair.snapshot.entities[0].of_ad.tolist(),
-            strict=True,
-        )
-    )
-    campaign = campaign_of[before[0]]
-    with running(tmp_path) as updates:
-        updates.attach(pair)
-        submitted(updates, 1, stop={"campaign": [campaign, 10**9]}).result()
-        of_campaign = {ad for ad in campaign_of if campaign_of[ad] == campaign}
-        assert_only_missing(ads_of(pair, serving_files), before, of_campaign)
-        submitted(updates, 2, stop={"advertiser": [5]}).result()
-        odd = {ad for ad in campaign_of if campaign_of[ad] % 2}
-        assert_only_missing(ads_of(pair, serving_files), before, odd | of_campaign)
-        even = [ad for ad in before if ad not in odd | of_campaign]
-        submitted(updates, 3, stop={"ad": even[:1]}, resume={"campaign": [campaign]}).result()
-        later = fresh(pair)
-        updates.attach(later)
-        expected = ads_of(pair, serving_files)
-        assert_only_missing(expected, before, {*odd, even[0]})
-        assert ads_of(later, serving_files) == expected
-    with running(tmp_path) as updates:  # a restart
-        again = fresh(pair)
-        updates.attach(again)
-        assert ads_of(again, serving_files) == expected
-        submitted(updates, 4, full=True).result()
-        assert ads_of(again, serving_files) == before
 
 
 def is_stopped(pair: ServingPair, ad: int) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,41 +11,41 @@ from typing import Any
 import grpc
 import pytest
 
-from grace.client import AsyncClient, Client, InputError, Retry, Tls
+from grace.client import AdminClient, AsyncClient, Client, InputError, Retry, Tls
+from grace.client.connection import PLAINTEXT, connection_fault
 from grace.client.retry import DEFAULT_RETRY
 from grace.client.target import SERVICE_CONFIG, target_of
-from grace.configs.errors import CallError, InvalidCallError
+from grace.configs.errors import CallError
 from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.known_server import REPLY, known_server
 from support.retrieve_calls import METHOD, Counters, message
+from support.served import Service, served
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
+NO_ADDRESSES = (
+    *("", "foo", "50051", ":50051", "127.0.0.1:", "127.0.0.1:http", "http://127.0.0.1:50051"),
+    *("unix:grace.sock", "::1:50051", "[127.0.0.1]:50051", "[::1]50051", "a b:50051"),
+    *("127.0.0.1:50051/", "127.0.0.1:٣", "127.0.0.1:50051\n"),
+)
+
 
 @pytest.mark.parametrize(
-    "address",
+    ("addresses", "fault"),
     [
-        *("", "foo", "50051", ":50051", "127.0.0.1:", "127.0.0.1:http", "http://127.0.0.1:50051"),
-        *("unix:grace.sock", "::1:50051", "[127.0.0.1]:50051", "[::1]50051", "a b:50051"),
-        *("127.0.0.1:50051/", "127.0.0.1:٣", "127.0.0.1:50051\n"),
+        *((each, f"address {each!r}: expected HOST:PORT") for each in NO_ADDRESSES),
+        *((f"127.0.0.1:{port}", "the port must be 1 to 65535") for port in (0, 65536, 99999)),
+        ([], "addresses: an empty list; give at least one HOST:PORT"),
+        (["a:1", "b:1"], "addresses a:1, b:1: a list must have IP addresses of one kind"),
+        (["10.0.0.1:1", "[::1]:1"], "addresses 10.0.0.1:1, [::1]:1: a list must have IP addr"),
+        (["10.0.0.1:1", "10.0.0.2"], "address '10.0.0.2': expected HOST:PORT, such as 127"),
     ],
 )
-def test_an_address_is_host_and_port_and_nothing_else(address: str) -> None:
-    with pytest.raises(InputError, match="expected HOST:PORT") as refused:
-        Client(address)
-    assert str(refused.value).startswith(f"address {address!r}: ")
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "99999"])
-def test_a_port_that_there_is_not_is_refused(port: str) -> None:
-    with pytest.raises(InputError, match=r"the port must be 1 to 65535$"):
-        Client(f"127.0.0.1:{port}")
-
-
-@pytest.mark.parametrize("address", ["ads-1.example.com:1", "[::1]:65535", "[fe80::1%eth0]:50051"])
-def test_names_and_both_kinds_of_addresses_are_taken(address: str) -> None:
-    with Client(address) as client:
-        assert client.address == address
+def test_addresses_that_cannot_be_called_are_refused(
+    addresses: str | list[str], fault: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        Client(addresses)
+    assert fault in str(refused.value)
 
 
 @pytest.mark.subprocess
@@ -61,29 +60,6 @@ def test_a_call_to_the_admin_address_says_that_it_may_be_that(
             with pytest.raises(CallError, match="it may be the Admin address") as refused:
                 call()
             assert refused.value.exit_code == 1
-
-
-@pytest.mark.subprocess
-def test_the_asyncio_client_gets_the_reply_and_the_errors_of_the_other(
-    healthy_server: ServerProcess,
-) -> None:
-    request = RetrieveRequest(request_id="r1", max_ads=3)
-    unknown = RetrieveRequest(profile="no-such-profile")
-
-    async def calls() -> tuple[list[int], str]:
-        async with AsyncClient(healthy_server.address) as client:
-            calls = (client.retrieve(request, timeout=30.0) for _ in range(3))
-            replies = await asyncio.gather(*calls)
-            with pytest.raises(InvalidCallError) as refused:
-                await client.retrieve(unknown, timeout=30.0)
-        assert len({tuple(reply.ads.ad_ids) for reply in replies}) == 1
-        return replies[0].ads.ad_ids.tolist(), str(refused.value)
-
-    with Client(healthy_server.address) as client:
-        expected = client.retrieve(request, timeout=30.0).ads.ad_ids.tolist()
-        with pytest.raises(InvalidCallError) as refused:
-            client.retrieve(unknown, timeout=30.0)
-    assert asyncio.run(calls()) == (expected, str(refused.value))
 
 
 @pytest.mark.subprocess
@@ -134,23 +110,6 @@ def test_a_list_of_addresses_becomes_grpc_s_target(addresses: str | list[str], u
 def test_over_tls_several_servers_have_one_name() -> None:
     with pytest.raises(InputError, match="TLS needs one name; give the servers a name in DNS"):
         Client(["10.0.0.1:1", "10.0.0.2:1"], tls=Tls())
-
-
-@pytest.mark.parametrize(
-    ("addresses", "fault"),
-    [
-        ([], "addresses: an empty list; give at least one HOST:PORT"),
-        (["a:1", "b:1"], "addresses a:1, b:1: a list must have IP addresses of one kind"),
-        (["10.0.0.1:1", "[::1]:1"], "addresses 10.0.0.1:1, [::1]:1: a list must have IP addr"),
-        (["10.0.0.1:1", "10.0.0.2"], "address '10.0.0.2': expected HOST:PORT, such as 127"),
-    ],
-)
-def test_addresses_that_grpc_cannot_call_in_turn_are_refused(
-    addresses: list[str], fault: str
-) -> None:
-    with pytest.raises(InputError) as refused:
-        Client(addresses)
-    assert str(refused.value).startswith(fault)
 
 
 def test_the_client_s_own_retries_are_those_of_the_service_config() -> None:
@@ -244,16 +203,35 @@ def test_servers_are_called_in_turn_and_one_that_drains_or_dies_loses_no_call(
                 drained.set()
 
 
-def test_grpc_s_own_retries_are_never_earlier_than_the_push_back() -> None:
-    times: list[float] = []
+def fault_of(address: str) -> str:
+    with Client(address, retry=None) as client, pytest.raises(CallError) as refused:
+        client.retrieve(user={}, timeout=TIMEOUT)
+    return str(refused.value)
 
-    def answer(_request: bytes, context: Any) -> bytes:
-        times.append(time.monotonic())
-        if len(times) == 1:
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", "300"),))
-            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused")
-        return REPLY
 
-    with known_server(answer, warm_up=0) as address, plain_call(address) as call:
-        assert call(b"", timeout=TIMEOUT) == REPLY
-    assert times[1] - times[0] >= 0.3
+def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
+    async def ask(service: Service, _: Any) -> None:
+        host, _, _ = service.address.rpartition(":")
+        assert host == "localhost"  # gRPC watches health only for a name
+        fault = await asyncio.to_thread(fault_of, service.address)
+        assert f"the server at {service.address} is starting, or drains; see its log" in fault
+
+    served(ask, host="localhost")
+
+
+@pytest.mark.subprocess
+def test_the_metrics_port_is_not_reported_as_a_missing_server(
+    healthy_server: ServerProcess,
+) -> None:
+    address = healthy_server.metrics_address
+    with AdminClient(address) as client, pytest.raises(CallError) as refused:
+        client.status(TIMEOUT)
+    for fault in (fault_of(address), str(refused.value)):
+        assert f"what answers at {address} is no gRPC server; it may be the metrics port" in fault
+        assert "section listen" in fault
+        assert "admin" in fault
+
+
+def test_a_proxy_without_healthy_servers_is_named() -> None:
+    fault = connection_fault("lb:1", "no healthy upstream", PLAINTEXT)
+    assert fault == "the proxy at lb:1 has no healthy server behind it; see the servers' logs"

@@ -97,40 +97,19 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             r"exclude_ads\[1\]: 'CJ-1': texts need the data folder",
         ),
         (
-            {"exclude": {"advertiser": "acme"}},
-            False,
-            r"exclude\.advertiser\.ids\[0\]: 'acme'",
-        ),
-        (
             {"sequences": {"clicks": ["x"]}},
             False,
             r"features\.sequences\.clicks\.sids\[0\]: 'x': texts need .*ids=FOLDER\)",
         ),
-        ({"exclude_ads": ["007"]}, False, r"exclude_ads\[0\]: '007': texts need the data folder"),
         (
             {"sequences": {"clicks": ["x", None]}},
             True,
             r"features\.sequences\.clicks\.sids\[1\]: None; give a SID or an item's id",
         ),
         (
-            {"request": {"exclude": {"advertiser": {"ids": [3, "7"]}}}},
-            True,
-            r"exclude\.advertiser\.ids: '7': JSON has the API's numbers: write numbers",
-        ),
-        (
             {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
             True,
             r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
-        ),
-        (
-            {"request": {"exclude_ads": None, "excludeAds": [7, "8"]}},
-            True,
-            r"excludeAds: '8': JSON has",
-        ),
-        (
-            {"sequences": {"clicks": ["11", "22", "33", "44"]}},
-            False,
-            r"features\.sequences\.clicks\.sids\[0\]: '11': texts need the data folder: Client\(",
         ),
         (
             {"sequences": {"clicks": Events([(1, 2), "33"])}},

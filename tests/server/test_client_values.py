@@ -123,17 +123,14 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
     ("fields", "fault"),
     [
         ({"usr": 1}, r"request: unknown field 'usr'; known: request_id, model, sid_space, user, "),
-        ({"user": ["US"]}, r"user: expected an object, got a list$"),
         ({"user": {"country": ["US", 3]}}, r"user\.country\.values\[1\]: expected text, got 3$"),
         ({"dense": {"hour": "late"}}, r"features\.dense\.hour\.values\[0\]: expected a number"),
-        ({"categorical": {"device": 1.5}}, r"features\.categorical\.device\.ids\[0\]: expected an"),
         ({"sequences": {"clicks": [(1, 2), (3,)]}}, r"sequences: SIDs of 1, 2 tokens; all have"),
         (
             {"sequences": {"clicks": Events([], side=THREE)}},
             r"features\.sequences\.clicks\.side: expec",
         ),
         ({"max_ads": -1}, r"max_ads: -1 is not one of 0 to 4294967295$"),
-        ({"priority": 3}, r"priority: expected text, got 3$"),
         ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
     ],
 )
@@ -242,24 +239,17 @@ def test_a_result_has_every_field_of_the_reply(
     [
         ("[]", "request: expected an object, got a list"),
         ('{"maxads": 3}', "request: unknown key 'maxads'; known: request_id, model, sid_space, "),
-        ('{"features": {"dens": {}}}', "features: unknown key 'dens'; known: dense, categorical,"),
         ('{"features": {"bags": {"b": {"id": []}}}}', "features.bags.b: unknown key 'id'; known"),
         ('{"user": {"country": ["US"]}}', "user.country: expected an object, got a list"),
-        ('{"user": {"country": null}}', "user.country: expected an object, got null"),
         ('{"user": {"country": {"values": "US"}}}', "user.country.values: expected a list, got '"),
         ('{"user": {"age": {"values": ["a", 3]}}}', "user.age.values[1]: expected text, got 3"),
-        ('{"user": {"age": {"values": [null]}}}', "user.age.values[0]: expected text, got null"),
         ('{"user": {"age": {"values": ["\\ud800"]}}}', "user.age.values[0]: expected text, got '"),
         ('{"user": {"\\ud800": {"values": []}}}', "user: the name '\\ud800' is no text"),
         ('{"user": {"a\\nb": {"values": 1}}}', "user.'a\\nb'.values: expected a list, got 1"),
         ('{"request_id": {}}', "request_id: expected text, got an object"),
         ('{"include_sids": "true"}', "include_sids: expected true or false, got 'true'"),
-        ('{"max_ads": "many"}', "max_ads: expected an integer, got 'many'"),
-        ('{"max_ads": 1.5}', "max_ads: expected an integer, got 1.5"),
         ('{"max_ads": true}', "max_ads: expected an integer, got true"),
-        ('{"max_ads": " 3"}', "max_ads: expected an integer, got ' 3'"),
-        ('{"max_ads": NaN}', "max_ads: expected an integer, got NaN"),
-        ('{"maxAds": -3}', "maxAds: -3 is not one of 0 to 4294967295"),
+        ('{"maxAds": " 3"}', "maxAds: expected an integer, got ' 3'"),
         ('{"max_ads": 4294967296}', "max_ads: 4294967296 is not one of 0 to 4294967295"),
         (
             '{"exclude_ads": [7, "9223372036854775808"]}',
@@ -270,16 +260,8 @@ def test_a_result_has_every_field_of_the_reply(
             "features.sequences.clicks.side.action.ids[1]: expected an integer, got a list",
         ),
         (
-            '{"features": {"sequences": {"clicks": {"sids": [-1]}}}}',
-            "features.sequences.clicks.sids[0]: -1 is not one of 0 to 4294967295",
-        ),
-        (
             '{"features": {"dense": {"hour": {"values": [1, "noon"]}}}}',
             "features.dense.hour.values[1]: expected a number, got 'noon'",
-        ),
-        (
-            '{"features": {"dense": {"hour": {"values": [1e39]}}}}',
-            "features.dense.hour.values[0]: 1e+39 is not one of -3.4e38 to 3.4e38",
         ),
         (
             '{"features": {"dense": {"hour": {"values": [Infinity]}}}}',

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from grace.index.targeting.schema import load_schema
@@ -108,6 +109,9 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
     assert all(ads[int(ad)].entities["advertiser"] != brand for ad in reply["ad_ids"])
     shown = printed("explain", "--ad", sku(first), *options, "--address", server.admin)
     assert f"\nadvertiser {brand} is acme\n" in shown
+    titles = pq.read_table(shop / "ads.parquet", columns=["sku", "title"]).to_pylist()
+    (title,) = (row["title"] for row in titles if row["sku"] == sku(first))
+    assert shown.startswith(f"{title}\nad {sku(first)} (ad_id {first}): ")
 
 
 @pytest.mark.parametrize(

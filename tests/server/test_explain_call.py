@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from grace.proto import retrieval_pb2 as wire
 from grace.server.transport.explain_call import MOST_EXPLANATIONS
 from support.faults import Faults
-from support.in_process import complaint, invoke_grace, printed
+from support.in_process import invoke_grace, printed
 from support.operators import operator_of, refused
 from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
-from support.update_calls import Updater
 
 pytestmark = pytest.mark.subprocess
 
@@ -74,34 +71,16 @@ def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
     return reply
 
 
-def test_a_stop_is_explained_until_it_ends(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
-) -> None:
-    request = message(serving_files.requests[0])
-    ad_id = returned(server, request).ad_ids[0]
-    with Updater(server) as updater:
-        updater.apply(1, stop={"ad": [ad_id], "advertiser": [2**40]})
-        explained = explainer.explain(ad_id, request)
-        updater.apply(2, resume={"ad": [ad_id]})
-    assert explained.outcome == Outcome.OUTCOME_STOPPED
-    assert explained.text == f"an update stops it: ad {ad_id}"
-    assert [(stop.level, stop.id) for stop in explained.stops] == [("ad", ad_id)]
-    assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
         b"\x08\x01",
         b"\x0a\x01\xff",
-        b"\x22\x05ab",
-        message({"max_ads": 10_001}),
         message({"profile": "huge"}),
         message({"sid_space": "another"}),
         message({"features": {"dense": {"hour": {"values": [1, 2]}}}}),
-        message({"request_id": "r" * 200}),
     ],
-    ids=["type", "UTF-8", "bytes", "limit", "profile", "space", "features", "request id"],
+    ids=["type", "UTF-8", "profile", "space", "features"],
 )
 def test_a_wrong_request_has_the_error_that_retrieve_gives_it(
     server: ServerProcess, explainer: Explainer, wrong: bytes
@@ -113,20 +92,6 @@ def test_a_wrong_request_has_the_error_that_retrieve_gives_it(
         explainer.start(1, wrong).result()
     assert (found[0].code, found[0].reason) == (expected.code, expected.reason)
     assert found[0].text == expected.text
-
-
-def test_a_request_in_pieces_is_joined(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
-) -> None:
-    request = message(serving_files.requests[0])
-    piece = wire.RetrieveRequest(max_ads=3)
-    split = wire.ExplainRequest(ad_id=7, request=wire.RetrieveRequest.FromString(request))
-    pieces = split.SerializeToString() + wire.ExplainRequest(request=piece).SerializeToString()
-    with grpc.insecure_channel(server.admin) as channel:
-        method: Any = channel.unary_unary(METHOD)
-        for asked in (pieces, b"\x12\x00" * 99_999 + pieces):
-            joined = wire.ExplainResponse.FromString(method(asked, timeout=PATIENCE_SECONDS))
-            assert joined == explainer.explain(7, request + piece.SerializeToString())
 
 
 def test_explanations_are_neither_counted_as_requests_nor_logged(
@@ -195,41 +160,6 @@ def test_a_failure_is_logged_and_harms_no_other_call(
     assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
 
 
-def test_a_server_that_starts_or_drains_explains_nothing(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    config = serving_files.write_config("drains.yaml", listen={"linger_seconds": 0})
-    request = message(serving_files.requests[0], request_id="held")
-    with ServerProcess(config, faults=faults, ready=False) as server:
-        with faults.warm_up_closed():
-            server.wait_log("listening")
-            with Explainer(server) as explainer, refused() as early:
-                explainer.start(1, request).result()
-        server.wait_ready()
-        caller = Caller(server.address)
-        with Explainer(server) as explainer:
-            with faults.closed("generate"):
-                held = caller.start(request)
-                server.wait_until(lambda: "held" in faults.reached("generate"), "it is held")
-                server.terminate()
-                server.wait_log("draining")
-                server.wait_until(lambda: refused_by(explainer) == "draining", "it refuses")
-            assert held.outcome().ok
-        caller.close()
-        assert server.wait() == 0
-    assert early[0].reason == "not_ready"
-
-
-def refused_by(explainer: Explainer) -> str:
-    """The reason with which an explanation is refused; empty if it is given."""
-    try:
-        explainer.explain(1, b"")
-    except grpc.RpcError as error:
-        given: Any = error
-        return str(dict(given.trailing_metadata()).get("grace-reason"))
-    return ""
-
-
 @pytest.fixture(scope="module")
 def request_file(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("explain") / "requests.jsonl"
@@ -253,49 +183,6 @@ def test_the_command_prints_the_outcome_and_every_step(
     assert re.search(r"^snapshot 1, checkpoint \w+, profile full$", shown, re.MULTILINE)
 
 
-def test_the_command_takes_an_ads_own_id_and_prints_its_title(
-    server: ServerProcess, serving_files: ServingFiles, request_file: Path, tmp_path: Path
-) -> None:
-    """The data folder's table is a CSV with other names, and its id map numbers the ads."""
-    catalogue = serving_files.folder / "catalogue"
-    ads = pq.read_table(catalogue / "ads.parquet").slice(3, 9).to_pylist()
-    lines = ["sku,name", *(f"sku-{ad['ad_id']},Ad {ad['ad_id']}" for ad in ads)]
-    (tmp_path / "ads.csv").write_text("\n".join(lines))
-    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
-    columns = "{ad_id: sku, title: name}"
-    (tmp_path / "tables.yaml").write_text(
-        f"ads: {{files: [ads.csv], columns: {columns}}}\nid_map: ids.parquet\n"
-    )
-    numbers = [ad["ad_id"] for ad in ads]
-    names = {"item_id": [f"sku-{number}" for number in numbers], "ad_id": numbers}
-    pq.write_table(pa.table(names), tmp_path / "ids.parquet")
-    options = ("--address", server.admin, "--request", request_file, "--line", "3")
-    shown = printed("explain", "--ad", f"sku-{numbers[4]}", "--data", tmp_path, *options)
-    title, outcome, *_ = shown.splitlines()
-    assert title == f"Ad {numbers[4]}"
-    assert outcome.startswith(f"ad sku-{numbers[4]} (ad_id {numbers[4]}): ")
-    fault = complaint("explain", "--ad", "sku-x", *options)
-    assert fault.startswith("ad 'sku-x': ids are 0 to 2^63 - 1; give --data FOLDER")
-
-
-def test_a_value_that_stands_for_a_missing_one_is_shown_as_such(
-    server: ServerProcess, serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    """The schema says `missing: unknown` of the attribute gender."""
-    rows = pq.read_table(serving_files.folder / "catalogue" / "ads.parquet").to_pylist()
-    ad = next(row["ad_id"] for row in rows if row["gender"] == ["female"])
-    (tmp_path / "request.json").write_text("{}")
-    asked = ("explain", "--ad", str(ad), "--address", server.admin)
-    done = invoke_grace(*asked, "--request", tmp_path / "request.json")
-    first, _, *rules = done.stdout.splitlines()
-    words = "gender: only female (user: no value, which counts as unknown)"
-    assert words in first
-    assert f"FAILS   {words}" in rules
-    done = invoke_grace(*asked, "--request", tmp_path / "request.json", "--json")
-    (rule,) = (each for each in json.loads(done.stdout)["rules"] if each["name"] == "gender")
-    assert (rule["user"], rule["deciding"]) == ([], ["unknown"])
-
-
 def test_the_command_explains_what_retrieve_asks_with_the_same_options(
     server: ServerProcess, serving_files: ServingFiles, request_file: Path
 ) -> None:
@@ -314,16 +201,3 @@ def test_the_command_explains_what_retrieve_asks_with_the_same_options(
     assert {"nowhere"} in [{*rule["user"]} for rule in explained["rules"]] or explained["steps"]
     explained = json.loads(invoke_grace(*asked, *options, "--at-most", "advertiser=0").stdout)
     assert explained["outcome"] == "OUTCOME_AT_MOST"
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "error"),
-    [
-        (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
-        (("--timeout", "1e300"), 2, "--timeout: 1e+300 seconds, at most 86400, which is a day"),
-        (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
-        (("--address", "127.0.0.1:1"), 1, "UNAVAILABLE: no server at 127.0.0.1:1; start it"),
-    ],
-)
-def test_a_mistake_is_one_line(options: tuple[str, ...], code: int, error: str) -> None:
-    assert complaint("explain", "--ad", "7", *options, code=code).startswith(error)

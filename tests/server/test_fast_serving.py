@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from grace.catalogues.synth import preset_spec, write_folder
-from grace.configs.errors import ConfigError
 from grace.index.builder import BuildSpec, build
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.feature_stage import PlainStage
-from grace.model.engine.generation import EngineSettings, FastGeneration, PlainGeneration
+from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
 from support.fast_serving import (
     CPU,
@@ -62,13 +60,6 @@ def fast_pairs(files: ServingFiles, device: torch.device) -> TwoPairs:
     return fast_cpu_pairs(files) if device == CPU else captured_pairs(files, "fp32")
 
 
-def test_a_cpu_serves_the_definition_in_float32(plain: TwoPairs) -> None:
-    model = plain.first.model
-    assert isinstance(model.generation, PlainGeneration)
-    assert isinstance(model.features, PlainStage)
-    assert model.engine == EngineFacts("fp32", (), 0, 0, 0, graphs=0, capture_seconds=0.0)
-
-
 @pytest.mark.parametrize("profile", GENERATION.profiles)
 @pytest.mark.parametrize("bucket", GENERATION.batch_buckets, ids=lambda n: f"bucket={n}")
 def test_the_fast_engine_gives_the_plain_one_s_replies(
@@ -84,20 +75,6 @@ def test_the_fast_engine_gives_the_plain_one_s_replies(
         assert sum(len(reply.ad_ids) for reply in expected.values()) > 0
         for name, reply in expected.items():
             assert_same_answers(got[name], reply)
-
-
-@pytest.mark.parametrize("memo_bytes", [0, 1 << 16])
-def test_the_memo_changes_no_reply(
-    plain: TwoPairs, serving_files: ServingFiles, memo_bytes: int
-) -> None:
-    quick = fast_cpu_pairs(serving_files, memo_bytes).first
-    generation = quick.model.generation
-    assert isinstance(generation, FastGeneration)
-    assert 1 <= generation.memo.steps < len(GENERATION.profiles["full"].beams)
-    requests = [whole(serving_files.requests[7], "r")]
-    (expected,) = replies_of(answer(request_batch(plain.first, requests, 2))).values()
-    (got,) = replies_of(answer(request_batch(quick, requests, 2))).values()
-    assert_same_answers(got, expected)
 
 
 def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: ServingFiles) -> None:
@@ -173,15 +150,6 @@ def test_a_precision_follows_from_setting_and_device(
     setting: str, device: torch.device, precision: str
 ) -> None:
     assert precision_of(setting, device) == precision  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("setting", ["bf16", "fp16"])
-def test_a_precision_that_a_cpu_does_not_have_is_refused(setting: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        precision_of(setting, CPU)  # type: ignore[arg-type]
-    assert str(refused.value) == (
-        f"precision: {setting} needs a GPU; on device cpu use fp32 or auto"
-    )
 
 
 @gpu

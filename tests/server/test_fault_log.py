@@ -104,24 +104,3 @@ def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_cou
     lines = server.lines[before:]
     assert all(isinstance(json.loads(line), dict) for line in lines)
     assert len(lines) < 20
-
-
-@front_ends
-def test_a_server_whose_log_is_not_read_outlives_cancelled_calls(
-    serving_files: ServingFiles, front_ends: int
-) -> None:
-    request = message(serving_files.requests[0])
-    config = serving_files.write_config(
-        f"unread-{front_ends}.yaml", listen={"front_ends": front_ends}
-    )
-    with ServerProcess(config) as server:
-        caller = Caller(server.address)
-        with server.unread_log() as unread_bytes:
-            give_up(caller, request, 600)
-            assert unread_bytes() > 0
-            assert caller.call(request).ok
-            assert health(server) == "SERVING"
-            server.terminate()
-            wait_until(lambda: not server.running, "it ends")
-        caller.close()
-        assert server.wait() == 0

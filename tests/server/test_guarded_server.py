@@ -112,14 +112,6 @@ def test_the_documented_commands_reach_it(
         assert "3 returned" in done.stdout or len(json.loads(done.stdout)["ad_ids"]) == 3
 
 
-def test_grpcurl_needs_a_token_for_retrieve_alone(guarded: Guarded) -> None:
-    tls = ("-cacert", guarded.ca.file, "-cert", guarded.client.certificate, "-key")
-    done = grpcurl(*tls, guarded.client.key, guarded.server.address, RETRIEVE)  # by reflection
-    assert "Code: Unauthenticated" in done.stderr
-    done = grpcurl(*tls, guarded.client.key, guarded.admin, STATUS)
-    assert json.loads(done.stdout)["state"] == "STATE_SERVING"
-
-
 def test_admin_cannot_be_reached_without_a_certificate_of_its_ca(
     guarded: Guarded, tmp_path: Path
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from random import Random
 from time import perf_counter
 
@@ -12,19 +11,18 @@ import torch
 from grpc import StatusCode
 
 from grace.configs.serving import LimitsConfig
-from grace.proto.retrieval_pb2 import Features, RetrieveResponse
+from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 from grace.server.messages import Answer, Failure, PendingRequest
 from grace.server.scheduling.pipeline import Pipeline
-from grace.server.stages.input_stage import prepare_inputs
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES
 from support.fast_serving import assert_same_answers, fast_cpu_pairs, whole
 from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, answer, message_of, replies_of, request_batch
-from support.wire_cases import field, hostile_request
+from support.wire_cases import hostile_request
 
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "1"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
@@ -40,58 +38,6 @@ def pair(serving_files: ServingFiles) -> ServingPair:
 
 def pending(message: bytes) -> PendingRequest:
     return PendingRequest(read_request(message, LIMITS, GENERATION), perf_counter(), float("inf"))
-
-
-def hour(*values: float) -> bytes:
-    features = Features()
-    features.dense["hour"].values.extend(values)
-    return field(5, features.SerializeToString())
-
-
-ODD = pending(hour(3.0) + hour(4.0))
-"""A name that comes twice, of which the last one counts."""
-
-REFUSED = {
-    "a length in six bytes": (field(5, field(1, b"\x0a\x04hour", 6)), "malformed", ""),
-    "a name that is no text": (field(4, field(1, b"\xff")), "malformed", ""),
-    "a reserved value": (
-        message_of({"user": {"mood": {"values": ["*"]}}}),
-        "invalid_field",
-        "user.mood.values: '*' is reserved; name values, or send none",
-    ),
-    "too many numbers": (
-        hour(1.0, 2.0),
-        "invalid_field",
-        "features.dense.hour.values: 2 values, the model takes 1",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", REFUSED)
-def test_a_refused_request_fails_alone(
-    pair: ServingPair, serving_files: ServingFiles, fault: str
-) -> None:
-    """As if the event loop had let it through; among good ones, of which one is odd."""
-    message, reason, text = REFUSED[fault]
-    nothing = pending(b"")
-    bad = replace(nothing, retrieval=replace(nothing.retrieval, message=message))
-    first, last = (pending(message_of(request)) for request in serving_files.requests[:2])
-    waiting = (first, bad, last, ODD)
-    batch = replace(request_batch(pair, [], 8), requests=waiting)
-    made = prepare_inputs(batch)
-    (failure,) = made.failures
-    assert failure.request is bad
-    assert failure.error.reason == reason
-    assert not text or failure.error.text == text
-    assert made.requests == (first, last, ODD)
-    without = prepare_inputs(replace(batch, requests=made.requests))
-    assert not without.failures
-    tensors = zip(made.inputs.tensors(), without.inputs.tensors(), strict=True)
-    assert all(torch.equal(one, other) for one, other in tensors)
-    assert torch.equal(made.users.bitmask, without.users.bitmask)
-    assert made.users.eligible is not None
-    assert without.users.eligible is not None
-    assert torch.equal(made.users.eligible, without.users.eligible)
 
 
 def test_hostile_requests_fail_no_good_one_and_no_stage(

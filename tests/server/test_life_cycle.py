@@ -1,6 +1,5 @@
 """Readiness, what a server reports about itself, and its end. test_start_up.py has its start."""
 
-import sys
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,11 +10,17 @@ import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from grace.client import Client
-from grace.proto.retrieval_pb2 import GetStatusResponse, SetLogLevelRequest, SetLogLevelResponse
+from grace.proto.retrieval_pb2 import (
+    ExplainRequest,
+    GetStatusResponse,
+    SetLogLevelRequest,
+    SetLogLevelResponse,
+)
 from support.faults import Faults
 from support.health import HealthWatch, health, status
+from support.operators import operator_of, refused
 from support.retrieve_calls import Caller, counted_calls, message
-from support.server_process import PATIENCE_SECONDS, ServerProcess, server_script
+from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -35,9 +40,8 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
     listen = {"reflection": False, "front_ends": 2}
     config = serving_files.write_config("readiness.yaml", listen=listen)
     request = message(serving_files.requests[0])
-    command = (sys.executable, *server_script(faults))
     with (
-        ServerProcess(config, faults=faults, ready=False, command=command) as server,
+        ServerProcess(config, faults=faults, ready=False) as server,
         ExitStack() as stack,
     ):
         caller = Caller(server.address)
@@ -102,14 +106,6 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     (ready,) = healthy_server.log("ready")
     assert ready["checkpoint"] == shown.model.checkpoint
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)
-
-
-def test_clients_cannot_reach_the_admin_service(healthy_server: ServerProcess) -> None:
-    with grpc.insecure_channel(healthy_server.address) as channel:
-        call: Any = channel.unary_unary("/grace.v1.Admin/GetStatus")
-        with pytest.raises(grpc.RpcError) as refused:
-            call(b"", timeout=30)
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_request_leaves_one_line_in_the_log_with_its_times(
@@ -183,6 +179,9 @@ def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
         with counted_calls(server) as caller:
             early = caller.call(message(serving_files.requests[0]))
             assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
+        with operator_of(server) as operator, refused() as found:
+            operator.stub.Explain(ExplainRequest(), timeout=PATIENCE_SECONDS)
+        assert found[0].reason == "not_ready"
         server.terminate()
         assert server.wait() == 0
     assert not server.log("ready")

@@ -4,7 +4,6 @@ import asyncio
 import gc
 from collections import Counter
 from contextlib import ExitStack, suppress
-from typing import Any
 
 import grpc
 import pytest
@@ -15,7 +14,7 @@ from grace.server.errors import ServiceError
 from grace.server.messages import PendingRequest
 from grace.server.transport.front_end import Call
 from support.raw_http2 import RawHttp2
-from support.served import PADDING, Service, front_ends, reason_of, served, serving, until
+from support.served import PADDING, Service, reason_of, serving, until
 
 OK, RESOURCE_EXHAUSTED = 0, 8  # gRPC's codes on the wire
 
@@ -77,28 +76,9 @@ async def test_an_answered_request_is_freed_at_once(service: Service) -> None:
     assert alive() == others
 
 
-@front_ends
-def test_a_client_that_reads_no_reply_leaves_places_for_others_and_delays_no_end(
-    front_ends: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def use(service: Service, retrieve: Any) -> None:
-        with RawHttp2(service.address, window=0) as client:
-            client.call(111)
-            await until(lambda: service.count("grace_requests_total", code="OK") == 100)
-            assert service.state.open_calls <= 100
-            assert await retrieve(b"")
-            service.state.takes = False
-            assert await service.listeners.finish_calls(60.0)
-
-    limits = LimitsConfig(open_calls=111, connection_calls=100)
-    served(use, limits, reply_seconds=0.5, front_ends=front_ends)
-    (unread,) = (vars(record) for record in caplog.records if record.message == "replies_unread")
-    assert 1 <= unread["calls"] <= 100
-
-
 @serving(reply_seconds=0.3, everywhere=True)
-async def test_a_call_whose_reply_is_not_read_in_time_is_reset_and_counted(
-    service: Service,
+async def test_calls_whose_replies_are_not_read_in_time_are_reset_counted_and_logged_once(
+    service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RawHttp2(service.address, window=0) as client:
         client.call(9)
@@ -111,17 +91,9 @@ async def test_a_call_whose_reply_is_not_read_in_time_is_reset_and_counted(
     await until(lambda: not service.state.open_calls)
     assert service.count("grace_requests_total", code="OK") == 10
     assert service.count("grace_replies_unread_total") == 9
-
-
-def test_replies_that_no_one_reads_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def use(service: Service, _: Any) -> None:
-        with RawHttp2(service.address, window=0) as client:
-            for calls in range(1, 6):
-                client.call()
-                await until(lambda: service.count("grace_replies_unread_total") == calls)  # noqa: B023
-
-    served(use, reply_seconds=0.1)
     assert [record.message for record in caplog.records].count("replies_unread") == 1
+    service.state.takes = False
+    assert await service.listeners.finish_calls(60.0), "they do not delay the end"
 
 
 @serving(LimitsConfig(open_calls=1001, connection_calls=256), padding="", everywhere=True)

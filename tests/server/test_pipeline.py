@@ -66,24 +66,6 @@ def test_generate_goes_on_with_what_is_prepared_without_waiting_for_the_stages_b
     recorder.wait_for(third)
 
 
-def test_a_request_cancelled_under_way_stays_in_its_batch_and_its_outcome_is_reported(
-    start: Start, script: Script, recorder: Recorder
-) -> None:
-    pipeline = start()
-    occupy(pipeline, script)
-    batch = [request_of(name) for name in ("gone", "kept")]
-    for request in batch:
-        pipeline.submit(request)
-    script.close("features")
-    script.open("generate")
-    script.wait_for("features", "gone", "kept")
-    assert not pipeline.cancel(batch[0])
-    script.open("features")
-    recorder.wait_for(*batch)
-    assert [recorder.reason(request) for request in batch] == [None, None]
-    assert script.given("generate")[-1] == ("gone", "kept")
-
-
 def test_a_prepared_batch_is_not_generated_once_all_its_callers_have_gone(
     start: Start, script: Script, recorder: Recorder
 ) -> None:

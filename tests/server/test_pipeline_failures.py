@@ -44,33 +44,6 @@ from support.pipeline_cases import (
 from support.scripted_stages import Script, Start
 
 
-@pytest.mark.parametrize("stage", STAGE_NAMES)
-def test_an_exception_fails_its_batch_and_the_stage_goes_on(
-    start: Start,
-    script: Script,
-    recorder: Recorder,
-    stage: StageName,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pipeline = start()
-    script.raises[stage] = ValueError("SECRET")
-    failed = [request_of(f"failed{i}") for i in range(FAILURES_OF_A_BROKEN_STAGE - 1)]
-    for request in failed:
-        pipeline.submit(request)
-        recorder.wait_for(request)
-    del script.raises[stage]
-    answered = request_of("answered")
-    pipeline.submit(answered)
-    recorder.wait_for(answered)
-    assert [recorder.reason(request) for request in failed] == ["internal"] * len(failed)
-    assert recorder.reason(answered) is None
-    assert recorder.deaths == 0
-    records = [record for record in caplog.records if record.message == "batch_failed"]
-    assert [vars(record)["requests"] for record in records] == [["failed0"], ["failed1"]]
-    assert {vars(record)["stage"] for record in records} == {stage}
-    assert not any("SECRET" in record.getMessage() for record in records)
-
-
 def test_a_batch_that_succeeds_in_between_forgives_the_failures_before_it(
     start: Start, script: Script, recorder: Recorder
 ) -> None:

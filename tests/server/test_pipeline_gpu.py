@@ -4,7 +4,6 @@ Each stage lets its stream sleep before it writes or reads. So a missing wait be
 memory that is freed too early, makes wrong numbers every time.
 """
 
-import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +32,6 @@ from grace.server.scheduling.streams import (
 )
 from grace.server.stages.stages import Stages
 from support.pipeline_cases import (
-    GENERATION,
     LONG,
     Recorder,
     empty_features,
@@ -177,35 +175,6 @@ def test_the_stages_of_different_batches_overlap_and_spans_are_the_devices() -> 
         assert spans["generate"].end - spans["generate"].begin > 0.005
     for before, later in pairwise(batches):
         assert later["generate"].begin > before["generate"].end - 1e-3
-
-
-def test_at_most_one_batch_is_prepared_ahead_of_the_one_that_the_device_works_on() -> None:
-    run()
-    recorder = run()
-    formed = [answered.input.batch.formed for answered, _ in recorder.done]
-    ended = [spans[2].end for _, spans in recorder.done]
-    for batch in range(2, len(formed)):
-        assert formed[batch] > ended[batch - 2] - 1e-3
-
-
-def test_a_batch_that_fails_with_work_on_the_device_disturbs_no_other() -> None:
-    lock, count = threading.Lock(), 0
-
-    def sometimes_failing(batch: FeatureBatch) -> GeneratedBatch:
-        nonlocal count
-        made = generate(batch)
-        with lock:
-            count += 1
-        if count % 3 == 0:
-            raise ValueError
-        return made
-
-    run()
-    recorder = run(replace(STAGES, generate=sometimes_failing))
-    right, wrong = right_and_wrong(recorder)
-    assert wrong == 0
-    assert right < REQUESTS
-    assert GENERATION.max_batch < right
 
 
 def test_times_stay_exact_when_the_clock_is_set_again() -> None:

@@ -2,12 +2,15 @@
 
 import gc
 import weakref
+from contextlib import suppress
 
 import pytest
 
-from grace.server.errors import draining
-from grace.server.messages import Failure, PendingRequest
+from grace.server.errors import ServiceError
+from grace.server.messages import PendingRequest
 from grace.server.scheduling.batch_choice import MOST_LATE
+from grace.server.scheduling.margin import HALF_LIFE, MAX_MARGIN
+from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED
 from grace.server.scheduling.request_queue import STALE_DEADLINES
 from grace.server.scheduling.under_way import Place
 from support.pipeline_cases import request_of, spans_of
@@ -85,29 +88,6 @@ def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> No
     assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 23)
 
 
-def test_a_normal_request_takes_the_place_of_the_youngest_low_one() -> None:
-    desk = Desk(max_waiting=3)
-    prepared = desk.occupies()
-    _, young = desk.submit("ab'")
-    desk.submit("0")
-    assert desk.refusal("c").reason == "queue_full"
-    desk.submit("1")
-    assert not desk.scheduler.cancel(young)  # its failure follows
-    assert failed(desk.scheduler.poll()) == {"b'": "displaced"}
-    desk.submit("2")
-    assert failed(desk.scheduler.poll()) == {"a": "displaced"}
-    assert desk.refusal("3").reason == "queue_full"
-    desk.scheduler.end((), prepared)
-    assert desk.runs() == "012"
-
-
-def test_the_profile_of_the_oldest_request_goes_first(desk: Desk) -> None:
-    desk.submit("0")
-    assert desk.runs() == "0"
-    desk.submit("1'2 3'")
-    assert desk.runs() == "1'3' 2"
-
-
 def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
     desk = Desk(max_waiting=3)
     requests = desk.submit("012")
@@ -132,6 +112,50 @@ def test_a_request_is_refused_by_what_goes_before_it(desk: Desk) -> None:
     assert desk.needed() == 18.0  # a full batch goes before it
 
 
+@pytest.mark.parametrize("seconds", [(4.0, 1.0, 1.0), (1.0, 4.0, 1.0), (1.0, 1.0, 4.0)])
+def test_batches_one_after_the_other_take_as_long_as_their_slowest_stage(
+    desk: Desk, seconds: tuple[float, float, float]
+) -> None:
+    for bucket in BUCKETS:
+        desk.predictions.observe("full", bucket, spans_of(*seconds))
+    desk.submit("01234567890123")
+    assert desk.needed() == 3 * 4.0 + 2 * 1.0
+
+
+def test_a_few_slow_batches_change_no_prediction_and_a_few_more_do(desk: Desk) -> None:
+    for _ in range(REMEMBERED):
+        desk.learn({1: 0.1})
+    for slow in range(1, REMEMBERED // 2 + 2):
+        desk.learn({1: 60.0})
+        assert desk.needed() == (0.1 if slow <= REMEMBERED // 2 else 60.0)
+
+
+def test_a_prediction_far_too_high_does_not_refuse_for_ever(desk: Desk) -> None:
+    for _ in range(REMEMBERED):
+        desk.learn({1: 1000.0})
+    begin = desk.clock.now
+    while not desk.scheduler.waiting:
+        desk.clock.now += 0.5
+        with suppress(ServiceError):
+            desk.submit("0@250")
+    assert 0.5 < desk.clock.now - begin <= 10.5
+    desk.scheduler.end((), desk.forms(), spans_of(0.0, 0.125, 0.0))
+    assert desk.needed() == 0.125
+
+
+def test_a_prediction_that_no_batch_confirms_refuses_only_what_the_work_ahead_refuses(
+    desk: Desk,
+) -> None:
+    for _ in range(9):
+        desk.learn({1: 0.25, 7: 0.25})
+        desk.clock.now += 0.9 * MIN_PATIENCE
+        assert desk.refusal("0@200").reason == "deadline_unmeetable"
+    desk.occupies("XXXXXXX")
+    desk.clock.now += 3600.0
+    assert desk.refusal("0@200").reason == "deadline_unmeetable"  # 0.25 s are ahead of it
+    desk.submit("0@300")
+
+
 def test_expired_requests_leave_even_while_no_batch_may_form(desk: Desk) -> None:
     prepared = desk.occupies()
     desk.submit("0 1@500 2@9000")
@@ -151,6 +175,35 @@ def test_normal_requests_that_wait_in_vain_raise_the_margin_and_low_ones_do_not(
     assert desk.runs() == f"-{late[0]} -{late[1]}"
     desk.ends(prepared)
     assert desk.scheduler.margin == pytest.approx(margin, abs=0.01)
+
+
+@pytest.mark.parametrize(("gone", "share"), [(False, 0.95), (True, 0.9)])
+def test_an_answer_is_late_a_little_before_the_deadline_and_earlier_for_a_caller_who_has_gone(
+    gone: bool, share: float, desk: Desk
+) -> None:
+    for seconds, late in ((share - 0.001, False), (share + 0.001, True)):
+        (request,) = desk.submit("0@1000")
+        batch = desk.forms()
+        assert not (gone and desk.scheduler.cancel(request))
+        desk.clock.now += seconds
+        desk.ends(batch)
+        assert (desk.scheduler.margin > 0) == late
+
+
+def test_the_margin_rises_to_its_bound_and_falls_with_answers_in_time_and_with_time(
+    desk: Desk,
+) -> None:
+    for _ in range(9):
+        desk.submit("0@1000")
+        batch = desk.forms()
+        desk.clock.now += 1.0
+        desk.ends(batch)
+    assert desk.scheduler.margin == MAX_MARGIN
+    desk.clock.now += HALF_LIFE
+    assert desk.scheduler.margin == pytest.approx(MAX_MARGIN / 2)
+    desk.submit("0@1000 1")
+    desk.ends(desk.forms())
+    assert 0 < desk.scheduler.margin < MAX_MARGIN / 2
 
 
 def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
@@ -219,14 +272,6 @@ def test_a_closed_scheduler_takes_nothing_and_holds_nothing_back() -> None:
     assert desk.refusal("1").reason == "draining"
     assert desk.runs() == "0"
     assert desk.scheduler.next_batch() is None
-
-
-def test_one_batch_is_prepared_ahead_of_generate_and_no_more(desk: Desk) -> None:
-    second = desk.occupies()
-    desk.submit("0")
-    assert desk.scheduler.poll() is None
-    desk.scheduler.advance(second, Place.QUEUED)  # the device has not begun it
-    assert desk.scheduler.poll() is None
 
 
 def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None:
@@ -305,17 +350,3 @@ def test_a_batch_is_unwanted_once_all_of_it_is_cancelled_or_expired(desk: Desk) 
     desk.clock.now += 0.5
     failures = desk.scheduler.unwanted(batch.requests)
     assert [each.error.reason for each in failures] == ["cancelled", "deadline_exceeded"]
-
-
-def test_after_abandon_every_request_has_ended_wherever_it_was() -> None:
-    desk = Desk(max_waiting=2)
-    batch = desk.occupies()
-    desk.submit("a01")
-    lost = desk.scheduler.abandon()
-    assert lost is not None
-    assert sorted(names_of(lost)) == ["0", "1", "X", "X", "a"]
-    assert desk.scheduler.abandon() is None
-    assert desk.scheduler.end([Failure(each, draining()) for each in lost], batch) == []
-    assert not any(desk.scheduler.cancel(request) for request in lost)
-    assert (desk.scheduler.in_flight, desk.scheduler.waiting) == (0, 0)
-    assert desk.scheduler.next_batch() is None

@@ -1,4 +1,4 @@
-"""The four stages on the tiny catalogue: who gets which ads, and who fails alone."""
+"""The four stages on the tiny catalogue: who gets which ads, who fails alone, and what stops do."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,11 +14,10 @@ import torch
 
 from grace.configs.serving import LimitsConfig
 from grace.index.builder import BuildSpec, build
-from grace.index.trie import NO_NODE
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
-from grace.server.messages import GeneratedBatch, Span
+from grace.server.messages import Span
 from grace.server.stages.stages import STAGES
 from support.builds import silent
 from support.oracle import RawAd, eligible
@@ -33,6 +32,7 @@ from support.stage_cases import (
     replies_of,
     request_batch,
     retrieval_of,
+    stop,
 )
 
 BUCKETS = GENERATION.batch_buckets
@@ -162,13 +162,6 @@ def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rul
     assert failure.error.text.startswith("user.location.values: 10000 distinct values, at most 64 ")
 
 
-def test_the_reply_names_what_answered(pair: ServingPair, serving_files: ServingFiles) -> None:
-    request = changed(serving_files.requests[0], request_id="r", model=pair.checkpoint)
-    got = replies(pair, [request], 1)["r"]
-    assert got.checkpoint == pair.checkpoint
-    assert got.snapshot_version == pair.snapshot.facts.version
-
-
 def test_a_reply_says_whether_its_own_request_was_degraded(
     pair: ServingPair, serving_files: ServingFiles
 ) -> None:
@@ -184,22 +177,6 @@ def test_a_reply_says_whether_its_own_request_was_degraded(
     }
     assert {reply.profile for reply in got.values()} == {"reduced"}
     assert list(got["small"].ad_ids) == list(got["given less"].ad_ids)
-
-
-def test_names_that_nobody_knows_are_ignored_and_listed_once(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    plain = changed(serving_files.requests[0], request_id="plain")
-    odd = changed(
-        plain,
-        request_id="odd",
-        user={**plain["user"], "shoe_size": {"values": ["42"]}},
-        features={**plain["features"], "bags": {"hats": {"ids": ["1"]}}},
-    )
-    got = replies(pair, [plain, odd], 2)
-    assert list(got["odd"].ignored_names) == ["bags.hats", "shoe_size"]
-    assert list(got["plain"].ignored_names) == []
-    assert list(got["odd"].ad_ids) == list(got["plain"].ad_ids)
 
 
 def test_what_decoding_let_through_is_still_matched_exactly(
@@ -303,38 +280,116 @@ def test_times_of_a_reply_come_from_the_spans(
     assert 4_750_000 <= times.queue_us < 10_000_000
 
 
-def test_padding_and_dead_beams_never_reach_the_reply(
-    pair: ServingPair, serving_files: ServingFiles
+def test_entities_are_excluded_and_limited(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
 ) -> None:
-    prepared = STAGES.input(request_batch(pair, list(serving_files.requests[:3]), 8))
-    generated = STAGES.generate(STAGES.features(prepared))
-    assert (generated.leaves.shape[0], generated.leaves.dtype) == (8, torch.int32)
-    assert (generated.leaves[3:] != NO_NODE).any(), "padding is generated for like any user"
-    whole = STAGES.post(generated, ())
-    leaves = generated.leaves.clone()
-    leaves[0, 2:], leaves[1] = NO_NODE, NO_NODE
-    cut = STAGES.post(GeneratedBatch(prepared, leaves, generated.scores, generated.corrupt), ())
-    counts = [reply.counts.sids_generated for reply in replies_of(cut).values()]
-    assert counts == [2, 0, int((leaves[2] != NO_NODE).sum())]
-    assert len(cut.answers) == len(cut.counts.matched) == 3
-    assert (
-        replies_of(cut)[cut.answers[2].request.retrieval.request_id]
-        == (replies_of(whole)[cut.answers[2].request.retrieval.request_id])
+    entities_of = {ad.ad_id: ad.entities for ad in catalogue}
+    request = serving_files.requests[0] | {"request_id": "all", "max_ads": 1000}
+    whole = replies_of(answer(request_batch(pair, [request], 4)))["all"]
+    campaign = next(
+        entities_of[ad]["campaign"] for ad in whole.ad_ids if "campaign" in entities_of[ad]
     )
+    advertiser = entities_of[whole.ad_ids[0]]["advertiser"]
+    exclude = {"campaign": {"ids": [campaign, 2**62]}, "brand": {"ids": [7]}}
+    at_most = {"advertiser": 1, "shop": 3}
+    excluding = request | {"request_id": "excluding", "exclude": exclude}
+    limiting = request | {"request_id": "limiting", "at_most": at_most}
+    neither = request | {"request_id": "neither", "at_most": {"advertiser": 0}}
+    got = replies_of(answer(request_batch(pair, [excluding, limiting, request, neither], 4)))
+    assert got["all"] == whole
+    kept = [ad for ad in whole.ad_ids if entities_of[ad].get("campaign") != campaign]
+    assert list(got["excluding"].ad_ids) == kept
+    assert list(got["excluding"].ignored_names) == [*whole.ignored_names, "brand"]
+    counts = got["excluding"].counts
+    assert counts.ads_excluded == len(whole.ad_ids) - len(kept) > 0
+    assert counts.ads_matched == counts.ads_returned == len(kept)
+    best: dict[int, int] = {}
+    for ad in whole.ad_ids:
+        best.setdefault(entities_of[ad]["advertiser"], ad)
+    assert list(got["limiting"].ad_ids) == list(best.values())
+    assert list(got["limiting"].ignored_names) == [*whole.ignored_names, "shop"]
+    counts = got["limiting"].counts
+    assert counts.ads_limited == len(whole.ad_ids) - len(best) > 0
+    assert counts.ads_matched == len(whole.ad_ids)
+    assert not got["limiting"].truncated
+    assert list(got["neither"].ad_ids) == []
+    assert not got["neither"].truncated
+    assert whole.counts.ads_excluded == whole.counts.ads_limited == 0
+    assert advertiser in best
 
 
-def test_numbers_of_corrupt_requests_and_of_padding_are_not_looked_at(
-    pair: ServingPair, serving_files: ServingFiles
+@pytest.mark.parametrize(
+    ("field", "value", "name", "known"),
+    [
+        ("user", {"shoe_size": {"values": ["42"]}}, "shoe_size", "country, "),
+        ("features", {"bags": {"hats": {"ids": ["1"]}}}, "bags.hats", "hour, "),
+        ("exclude", {"advertizer": {"ids": ["3"]}}, "advertizer", "campaign, "),
+        ("at_most", {"shop": 3}, "shop", "advertiser, "),
+    ],
+)
+def test_a_strict_request_with_an_unknown_name_fails_alone(
+    pair: ServingPair,
+    serving_files: ServingFiles,
+    field: str,
+    value: Any,
+    name: str,
+    known: str,
 ) -> None:
-    requests = list(serving_files.requests[:3])
-    prepared = STAGES.input(request_batch(pair, requests, 8))
-    generated = STAGES.generate(STAGES.features(prepared))
-    scores, corrupt = generated.scores.clone(), generated.corrupt.clone()
-    scores[1], scores[3:], corrupt[1] = torch.nan, torch.nan, True
-    answered = STAGES.post(GeneratedBatch(prepared, generated.leaves, scores, corrupt), ())
-    (failure,) = answered.failures
-    assert failure.request is prepared.requests[1]
-    whole = replies_of(STAGES.post(generated, ()))
-    assert replies_of(answered) == {
-        request["request_id"]: whole[request["request_id"]] for request in requests[::2]
-    }
+    odd = serving_files.requests[0] | {"request_id": "odd", field: value}
+    strict = odd | {"request_id": "strict", "strict": True}
+    good = serving_files.requests[1] | {"request_id": "good", "strict": True}
+    answered = answer(request_batch(pair, [strict, good, odd], 4))
+    assert sorted(replies_of(answered)) == ["good", "odd"]
+    (failure,) = answered.input.failures
+    assert failure.request.retrieval.request_id == "strict"
+    assert (failure.error.reason, failure.error.field) == ("invalid_field", "strict")
+    start = f"{name}: no such name, and the request is strict; known: "
+    assert failure.error.text.startswith(start)
+    assert known in failure.error.text
+
+
+def test_every_generated_sid_has_an_eligible_live_ad_and_stops_count_from_the_next_batch(
+    pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
+) -> None:
+    rng, schema = np.random.default_rng(7), pair.snapshot.schema
+    ids = np.array([ad.ad_id for ad in catalogue])
+    for share in (0.0, 0.3, 0.9, 0.1, 0.0):
+        stopped = set(rng.choice(ids, int(share * len(ids)), replace=False).tolist())
+        stop(pair, stopped)
+        for request in serving_files.requests[:4]:
+            asked = {**request, "request_id": "r", "max_ads": 1000, "include_sids": True}
+            reply = replies_of(answer(request_batch(pair, [asked], 1)))["r"]
+            user = {name: given.get("values", []) for name, given in request["user"].items()}
+            useful = {
+                ad.sid for ad in catalogue if ad.ad_id not in stopped and eligible(schema, ad, user)
+            }
+            tokens, length = list(reply.sids.tokens), reply.sids.length
+            sids = {tuple(tokens[at : at + length]) for at in range(0, len(tokens), length)}
+            assert sids <= useful
+            assert len(sids) == min(reply.counts.sids_generated, len(useful)) > 0
+            assert not stopped.intersection(reply.ad_ids)
+
+
+def test_with_stops_the_replies_are_those_of_a_catalogue_without_the_ads(
+    pair: ServingPair, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    folder = serving_files.folder / "catalogue"
+    ads = pq.read_table(folder / "ads.parquet")
+    stopped = set(ads["ad_id"].to_pylist()[::3])
+    kept = tmp_path / "kept.parquet"
+    pq.write_table(ads.take([at for at in range(len(ads)) if at % 3]), kept)
+    spec = BuildSpec((kept,), folder / "targeting.yaml", tmp_path / "snapshots", version=1)
+    build(spec, lambda step, done, total: None)
+    smaller = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
+    requests = [
+        {**request, "request_id": f"r{place}", "include_sids": True}
+        for place, request in enumerate(serving_files.requests[:4])
+    ]
+    expected = replies_of(answer(request_batch(smaller, requests, 4)))
+    stop(pair, stopped)
+    got = replies_of(answer(request_batch(pair, requests, 4)))
+    stop(pair, ())
+    for name, reply in expected.items():
+        assert list(got[name].ad_ids) == list(reply.ad_ids)
+        assert list(got[name].sids.tokens) == list(reply.sids.tokens)
+        assert list(got[name].scores) == pytest.approx(list(reply.scores))

@@ -71,22 +71,6 @@ def test_reflection_describes_every_service_it_lists(channel: grpc.Channel, vers
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize(
-    "symbol",
-    ["AdsRetrieval", "AdsRetrieval.Retrieve", "RetrieveRequest", "RetrieveRequest.max_ads"],
-)
-def test_reflection_finds_the_file_of_a_symbol(
-    channel: grpc.Channel, version: str, symbol: str
-) -> None:
-    by_symbol = asked(channel, version, file_containing_symbol=f"grace.v1.{symbol}")
-    (file,) = by_symbol.file_descriptor_response.file_descriptor_proto
-    name = FileDescriptorProto.FromString(file).name
-    by_name = asked(channel, version, file_by_filename=name)
-    assert by_name.file_descriptor_response.file_descriptor_proto == [file]
-
-
-@pytest.mark.subprocess
 @pytest.mark.parametrize("symbol", ["", "grace.v1.AdsRetrieval.Recall", "grace", "\0", "é"])
 def test_a_symbol_that_is_not_there_is_an_error_in_the_reply(
     channel: grpc.Channel, symbol: str

@@ -6,7 +6,6 @@ its listener until its request has come.
 """
 
 import asyncio
-import math
 import os
 import socket
 from collections.abc import Awaitable, Callable
@@ -20,7 +19,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import held_port, is_loopback
 from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
-from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
+from grace.server.transport.relays.frames import Kind, Link
 
 HOST = "127.0.0.1"
 
@@ -58,15 +57,6 @@ def test_a_held_port_was_free_and_only_relays_share_it() -> None:
             relay.accept()[0].close()
     with held_port("listen", HOST, port):
         pass
-
-
-def test_a_listener_keeps_its_port_after_it_was_held() -> None:
-    with held_port("listen", HOST, 0) as port:
-        relay = shared(port, listens=True)
-    with relay:
-        assert_refused(port)
-    with held_port("listen", HOST, port) as again:
-        assert again == port
 
 
 def test_a_port_is_free_though_connections_of_its_last_server_linger() -> None:
@@ -117,7 +107,6 @@ def test_an_empty_host_is_no_address_on_loopback_or_elsewhere() -> None:
 
 Frame = tuple[int, int, bytes]
 
-TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 SMALL: list[Frame] = [
     (Kind.CALL, 1, b"x" * 63),
     (Kind.ENDED, 1, b""),
@@ -174,16 +163,6 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(exchange())
-
-
-def test_a_relayed_message_keeps_its_times_its_connection_and_every_byte() -> None:
-    for connection in ("", "ipv4:127.0.0.1:40001", "ipv6:%5B::1%5D:9"):
-        for header in ("", "Bearer é" + "x" * 999):
-            for trace in ("", TRACEPARENT):
-                given = RelayedMessage(
-                    1.5, math.inf, connection, header, trace, b"\x00\xff message"
-                )
-                assert RelayedMessage.unpack(b"".join(given.packed())) == given
 
 
 class Calls:

@@ -24,8 +24,8 @@ def tiny(
     cache: Path | None = None,
     precisions: tuple[Precision, ...] = ("fp32",),
 ) -> Workload:
-    sids = () if TABLES[table].sids == "none" else sids
-    precisions = () if TABLES[table].precisions == "none" else precisions
+    sids = sids if TABLES[table].sids else ()
+    precisions = precisions if TABLES[table].precisions else ()
     options = BenchOptions(
         table, "cpu", tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
         out=out, cache=cache, commit="abc",

@@ -11,13 +11,14 @@ import torch
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile, GenerationConfig
+from grace.configs.sections import load_section
 from grace.configs.serving import ServingConfig
 from grace.index.matchers.admission import admitted_entries
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
-from grace.model.definition.spec import parse_spec
+from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_reader import read_inputs
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
@@ -100,7 +101,7 @@ class Scene:
         spec = build_spec(folder, case)
         built(spec)
         checkpoint = folder / "checkpoint"
-        write_random(parse_spec(MODEL, "model"), checkpoint, seed, torch.float32)
+        write_random(load_section(ModelSpec, MODEL), checkpoint, seed, torch.float32)
         settings: dict[str, Any] = {"precision": "fp32", "memo_bytes": 1 << 22}
         settings["eligibility"] = "static:4,3,2" if mode is MatcherMode.STATIC else mode.value
         pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)

@@ -8,7 +8,7 @@ import torch
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
-from grace.configs.serving import Fp8Product
+from grace.configs.options import Fp8Product
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
 from grace.model.definition.beam_search import Generated, beam_search, leaves_of

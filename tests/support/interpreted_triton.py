@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from grace.bench.rungs.attention import DenseCache, attend_sdpa
-from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced, attend_fused
+from grace.bench.rungs.attention import DenseCache, append, attend_sdpa
+from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
 from grace.kernels.ops_cuda import CUDA_DECODER
 from support.agreement import (
     TRITON,
@@ -27,28 +27,30 @@ from support.rung_cases import dense_inputs
 
 def dense_differences() -> Iterator[str | None]:
     """Yield how each attention of the rungs in Triton differs from the plain one, or None."""
-    for dtype, step, rows, heads, d_head, tile, biased in (
-        (torch.float32, 0, 5, 3, 8, 16, True),
-        (torch.float32, 1, 17, 2, 16, 16, False),
-        (torch.float32, 2, 33, 1, 20, 32, True),
-        (torch.float16, 3, 31, 2, 16, 16, True),
-        (torch.float16, 2, 17, 1, 20, 32, False),
+    for dtype, step, rows, heads, d_head, tile in (
+        (torch.float32, 0, 5, 3, 8, 16),
+        (torch.float32, 1, 17, 2, 16, 16),
+        (torch.float32, 2, 33, 1, 20, 32),
+        (torch.float16, 3, 31, 2, 16, 16),
+        (torch.float16, 2, 17, 1, 20, 32),
     ):
-        for attend in (attend_coalesced, attend_fused):
-            qkv, cache, bias = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
+        for fused in (False, True):
+            qkv, cache = dense_inputs(step, rows, 4, heads, d_head, step, dtype)
             plain = DenseCache(
                 *(x.to(torch.float32, copy=True) for x in (cache.keys, cache.values))
             )
-            got = attend(qkv, cache, step, bias if biased else None, 0.4, Tile(tile, 4))
-            own = bias.float() if biased else None
-            expected = attend_sdpa(qkv.float(), plain, step, own, 0.4)
+            if not fused:
+                append(qkv, cache, step)
+            append(qkv.float(), plain, step)
+            got = attend_coalesced(qkv, cache, step, 0.4, Tile(tile, 4), fused=fused)
+            expected = attend_sdpa(qkv.float(), plain, step, 0.4)
             tolerance = 1e-5 if dtype is torch.float32 else 2e-3
             close = torch.allclose(got.float(), expected, rtol=tolerance, atol=tolerance)
             written = all(
                 torch.equal(part[step, :rows], qkv[:, new]) and part[step, rows:].isnan().all()
                 for new, part in ((1, cache.keys), (2, cache.values))
             )
-            name = f"{attend.__name__}-step={step}-rows={rows}"
+            name = f"{'fused' if fused else 'coalesced'}-step={step}-rows={rows}"
             yield None if close and written else f"{name}: close {close}, written {written}"
 
 

@@ -112,7 +112,7 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
         failures=tuple(failures),
         ignored=(),
         user_rows=UserRows(
-            object.__new__(UserEncoder), np.zeros((batch.bucket, 1), np.uint64), (), ()
+            object.__new__(UserEncoder), (np.zeros((batch.bucket, 1), np.uint64),), ()
         ),
         users=UserTensors(torch.zeros(batch.bucket, 1, dtype=torch.int64), ()),
         inputs=FeatureLookups(*[torch.zeros(0)] * 5),
@@ -141,9 +141,7 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
         batch.input,
         tuple(Answer(request, b"") for request in batch.input.requests),
         (),
-        MatchCounts(
-            *(zeros, zeros, zeros, zeros, zeros[:, None]), *(zeros, zeros, zeros, zeros, zeros)
-        ),
+        MatchCounts(*(*[zeros] * 7, zeros[:, None], zeros)),
     )
 
 

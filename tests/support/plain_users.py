@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.configs.errors import RequestError
+from grace.index.forms.lists import SetQueries
 from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
-from grace.index.users.user_rows import SetQueries, UserAttributes, UserEncoder, UserRows
+from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
 
 
@@ -31,7 +32,8 @@ class _PlainEncoder:
             for target_set, values in zip(schema.sets, self.encoder.set_values, strict=True)
         )
         ignored = tuple(tuple(sorted(user.keys() - set(schema.names))) for user in users)
-        return UserRows(self.encoder, bitmask.reshape(len(users), schema.words), sets, ignored)
+        asked = (bitmask.reshape(len(users), schema.words), *sets)
+        return UserRows(self.encoder, asked, ignored)
 
     def _distinct(self, user: UserAttributes) -> dict[str, tuple[str, ...]]:
         """Checked in the schema's order; names that it does not have come last, sorted."""
@@ -72,9 +74,9 @@ class _PlainEncoder:
             value_offsets.append(len(value_ids))
         return SetQueries(
             np.array(offsets, np.int32),
-            np.array([value_hash(v, seed) for values in users for v in values], np.uint64),
             np.array(value_offsets, np.int32),
             np.array(value_ids, np.int32),
+            np.array([value_hash(v, seed) for values in users for v in values], np.uint64),
         )
 
 

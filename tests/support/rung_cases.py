@@ -14,9 +14,8 @@ from grace.kernels import REFERENCE
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec, Ffn
 from support.decode_cases import DecodeCase, decode_case, every_sid_case
-from support.models import random_context, random_decoder
+from support.models import SMALL_DECODER, random_context, random_decoder
 
 VOCAB_SIZES = (7, 7, 7)
 PROFILE = BeamProfile((1, 5, 11), 13)
@@ -30,21 +29,10 @@ class RungCase:
     profile: BeamProfile
 
 
-def rung_case(
-    seed: int,
-    *,
-    ffn: Ffn = "relu",
-    extra: tuple[int, ...] = (),
-    biased: bool = True,
-    profile: BeamProfile = PROFILE,
-) -> RungCase:
-    spec = DecoderSpec(
-        layers=2, d_model=24, heads=3, d_head=8, d_ff=40, ffn=ffn, extra_head_rows=extra
-    )
-    decoder = random_decoder(spec, VOCAB_SIZES, 17, seed)
-    if not biased:
-        with torch.no_grad():
-            decoder.bias.zero_()
+def rung_case(seed: int, profile: BeamProfile = PROFILE) -> RungCase:
+    decoder = random_decoder(SMALL_DECODER, VOCAB_SIZES, 17, seed)
+    with torch.no_grad():
+        decoder.bias.zero_()
     context = random_context(3, 9, 17, seed)
     full = UserContext(context.states, torch.ones_like(context.mask))
     case = every_sid_case(np.random.default_rng(seed), VOCAB_SIZES, num_users=3)
@@ -64,8 +52,8 @@ def expected_sids(case: RungCase) -> tuple[npt.NDArray[np.int64], Tensor]:
 
 def dense_inputs(
     seed: int, rows: int, length: int, heads: int, d_head: int, step: int, dtype: torch.dtype
-) -> tuple[Tensor, DenseCache, Tensor]:
-    """Return qkv, a cache with more rows than qkv, NaN where no kernel may read, and a bias."""
+) -> tuple[Tensor, DenseCache]:
+    """Return qkv, and a cache with more rows than qkv, NaN where no kernel may read."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -74,4 +62,4 @@ def dense_inputs(
     caches = [normal(length, rows + 3, heads, d_head) for _ in range(2)]
     for cache in caches:
         cache[step:], cache[:, rows:] = torch.nan, torch.nan
-    return normal(rows, 3, heads, d_head), DenseCache(*caches), normal(heads, length)
+    return normal(rows, 3, heads, d_head), DenseCache(*caches)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from grace.bench.load.tiny_server import SEED, TINY, TinyServerFiles, write_tiny_server_files
-from grace.configs.yaml_loader import read_yaml
-from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.checkpoints.init import load_model_config
+from grace.model.definition.spec import ModelSpec
 
 __all__ = ["SEED", "ServingFiles", "model_spec", "write_serving_files"]
 
@@ -42,6 +42,4 @@ def write_serving_files(folder: Path) -> ServingFiles:
 
 
 def model_spec() -> ModelSpec:
-    model = read_yaml(TINY)["model"]
-    assert isinstance(model, dict)
-    return parse_spec(model, str(TINY))
+    return load_model_config(TINY).model

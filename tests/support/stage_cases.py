@@ -10,12 +10,11 @@ import torch
 from google.protobuf.json_format import ParseDict
 
 from grace.bench.load.tiny_server import TINY
-from grace.configs.generation import GenerationConfig
-from grace.configs.sections import load_section, read_sections
 from grace.configs.serving import LimitsConfig, ServingConfig, ThreadsConfig
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.state import UpdateState
 from grace.index.updates.update import read_update
+from grace.model.checkpoints.init import load_model_config
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, UpdateAdsRequest
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import AnsweredBatch, PendingRequest, RequestBatch, Retrieval, Span
@@ -25,9 +24,7 @@ from support.oracle import RawAd
 
 JsonRequest = Mapping[str, Any]
 
-GENERATION = load_section(
-    GenerationConfig, read_sections(TINY, ("generation", "model"))["generation"], str(TINY)
-)
+GENERATION = load_model_config(TINY).generation
 DEFAULT_LIMITS = LimitsConfig()
 
 

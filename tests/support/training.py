@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from grace.catalogues.synth import CatalogueSpec, write_folder
+from grace.configs.options import TrainingRun
 
 SMALL_RECIPE = """
 model:
@@ -23,6 +25,12 @@ def write_small_data(folder: Path) -> None:
     """Write 111 SIDs over 64 x 8 x 8 x 8, and the interactions of 63 users."""
     spec = CatalogueSpec("small-1", 111, 3, (64, 8, 8, 8), seed=5, log_users=63)
     write_folder(spec, folder, force=True)
+
+
+def small_run(data: Path, out: Path, **others: Any) -> TrainingRun:
+    """Return a run on the CPU, by the recipe of the data's folder."""
+    given = {"config": data / "recipe.yaml", "device": "cpu", **others}
+    return TrainingRun(data=data, out=out, **given)
 
 
 def silent(*_: object) -> None:

@@ -140,54 +140,49 @@ def sustained(
     warm_up_seconds: float = 0.0,
 ) -> Timing:
     """Time `run`, which holds `calls` calls; runs of the first `warm_up_seconds` do not count."""
-    if device.type != "cuda":
-        return timed_on_host(run, device, seconds, calls, before)
-    _run_on_gpu(run, device, max(warm_up_seconds, seconds * _WARM_UP_SHARE), before)
-    with _power_samples(device) as samples:
-        times = _run_on_gpu(run, device, seconds, before)
-    return Timing.of(times, calls, PowerDraw.of(samples))
+    (timing,) = by_turns(
+        [(run, before)], device, seconds, calls, turns=1, warm_up_seconds=warm_up_seconds
+    )
+    return timing
 
 
 def by_turns(
-    runs: Sequence[Run],
+    runs: Sequence[tuple[Run, Run | None]],
     device: torch.device,
     seconds: float,
     calls: int = 1,
-    befores: Sequence[Run | None] | None = None,
+    *,
+    turns: int = _TURNS,
+    warm_up_seconds: float = 0.0,
 ) -> list[Timing]:
-    """Time each run for `seconds` in several turns: drift of the machine affects all alike."""
-    paired = list(zip(runs, befores or [None] * len(runs), strict=True))
+    """Time runs with their `before` for `seconds` each: drift of the machine affects all alike."""
     measure = _run_on_gpu if device.type == "cuda" else _run_on_host
     times: list[list[float]] = [[] for _ in runs]
     samples: list[list[tuple[int, float]]] = [[] for _ in runs]
-    for run, before in paired:
-        measure(run, device, seconds * _WARM_UP_SHARE, before)
-    for _ in range(_TURNS):
-        for place, (run, before) in enumerate(paired):
+    for run, before in runs:
+        measure(run, device, max(warm_up_seconds, seconds * _WARM_UP_SHARE), before, least=1)
+    for _ in range(turns):
+        for place, (run, before) in enumerate(runs):
             with _power_samples(device) as drawn:
-                times[place] += measure(run, device, seconds / _TURNS, before)
+                times[place] += measure(run, device, seconds / turns, before)
             samples[place] += drawn
     return [
         Timing.of(each, calls, PowerDraw.of(own)) for each, own in zip(times, samples, strict=True)
     ]
 
 
-def timed_on_host(
-    run: Run, device: torch.device, seconds: float, calls: int = 1, before: Run | None = None
-) -> Timing:
+def timed_on_host(run: Run, device: torch.device, seconds: float) -> Timing:
     """Time `run` by the host's clock, waiting for each: for work that also needs the host."""
-    if before is not None:
-        before()
     run()
     with _power_samples(device) as samples:
-        times = _run_on_host(run, device, seconds, before)
-    return Timing.of(times, calls, PowerDraw.of(samples))
+        times = _run_on_host(run, device, seconds, None)
+    return Timing.of(times, 1, PowerDraw.of(samples))
 
 
 def _run_on_gpu(
-    run: Run, device: torch.device, seconds: float, before: Run | None = None
+    run: Run, device: torch.device, seconds: float, before: Run | None, least: int = _LEAST_RUNS
 ) -> list[float]:
-    """Milliseconds between the events around each run."""
+    """Return the milliseconds between the events around each run; there are at least `least`."""
     waiting: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
     times: list[float] = []
 
@@ -198,7 +193,7 @@ def _run_on_gpu(
 
     start = perf_counter()
     with torch.cuda.device(device):
-        while perf_counter() - start < seconds or len(times) + len(waiting) < _LEAST_RUNS:
+        while perf_counter() - start < seconds or len(times) + len(waiting) < least:
             begin, end = (
                 torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
                 for _ in range(2)
@@ -217,11 +212,11 @@ def _run_on_gpu(
 
 
 def _run_on_host(
-    run: Run, device: torch.device, seconds: float, before: Run | None = None
+    run: Run, device: torch.device, seconds: float, before: Run | None, least: int = _LEAST_RUNS
 ) -> list[float]:
     times: list[float] = []
     start = perf_counter()
-    while perf_counter() - start < seconds or len(times) < _LEAST_RUNS:
+    while perf_counter() - start < seconds or len(times) < least:
         if before is not None:
             before()
             _wait_for(device)

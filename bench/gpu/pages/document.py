@@ -2,8 +2,7 @@
 
     python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 
-replaces the text between the document's marks. Instead of a table without a result file, it shows
-the command that makes the file, so that every number comes from a file.
+replaces the text between the document's marks.
 """
 
 import re
@@ -41,22 +40,16 @@ def performance_document(results: Path) -> str:
     for name, (heading, tables) in _SECTIONS.items():
         parts.append(f"## {heading}\n")
         file = results / f"{name}.json"
-        if not file.exists():
-            parts.append(
-                f"Not measured yet: `grace bench {name} --out {_shown(file)}` on a machine with "
-                "the GPU writes the result file that this section is made of.\n"
-            )
-            continue
         result = read_result(file)
         parts.append(tables(result["rows"]))
         for picture, title in ((name, heading), (f"{name}_timeline", "the stages at saturation")):
-            drawn = results / f"{picture}.png"
-            if drawn.exists():
-                parts.append(f"![{title}](../{_shown(drawn)})\n")
+            if (results / f"{picture}.png").exists():
+                parts.append(f"![{title}](../bench/results/{results.name}/{picture}.png)\n")
         # --commit and --cache only say where it was measured, and change nothing of it.
         command = re.sub(r" --(?:commit|cache)(?:=| +)\S+", "", result["command"])
         commands = command.replace(" && ", "\n")
-        source = f"From `{_shown(file)}`, commit `{result['commit']}`, {result['machine']}"
+        shown = f"bench/results/{results.name}/{file.name}"
+        source = f"From `{shown}`, commit `{result['commit']}`, {result['machine']}"
         parts.append(f"{source}:\n\n```sh not run: needs a GPU\n{commands}\n```\n")
     return "\n".join(parts)
 
@@ -65,12 +58,6 @@ def tables_of(name: str, rows: Sequence[Row]) -> str:
     """Return the Markdown of the rows of one table of `grace bench`."""
     _, tables = _SECTIONS[name]
     return tables(rows)
-
-
-def _shown(file: Path) -> str:
-    """The path below the repository's root."""
-    in_repository = file.parts[-4:-2] == ("bench", "results")
-    return "/".join(file.parts[-4:]) if in_repository else file.name
 
 
 def _ladder_tables(rows: Sequence[Row]) -> str:

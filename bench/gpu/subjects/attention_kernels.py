@@ -12,13 +12,8 @@ from torch.nn.attention import SDPBackend
 from grace.bench.gpu.instruments.measure import sustained
 from grace.bench.gpu.subjects.search import EveryToken
 from grace.bench.gpu.subjects.workload import Engine, Workload
-from grace.bench.rungs.attention import (
-    DenseCache,
-    append,
-    cross_sdpa,
-    sdpa_over_cache,
-)
-from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_fused, coalesced_over_cache
+from grace.bench.rungs.attention import DenseCache, append, attend_sdpa, cross_sdpa
+from grace.bench.rungs.coalesced_triton import TILES, Tile, attend_coalesced
 from grace.configs.generation import BeamProfile
 from grace.kernels import Ops
 from grace.kernels.decode.cross_attention import BeamQueries
@@ -62,6 +57,11 @@ class SelfInputs(NamedTuple):
     cache: DenseCache
     bias: Tensor
     scale: float
+
+    def written(self) -> tuple[Tensor, Tensor]:
+        """Return the part of the cache that the step fills: its keys and values."""
+        step, rows = self.table.step, len(self.table.ids)
+        return self.cache.keys[step, :rows], self.cache.values[step, :rows]
 
 
 def cross_inputs(work: Workload, beams: int, dtype: torch.dtype, seed: int) -> BeamQueries:
@@ -167,18 +167,17 @@ def self_kernel(
     if name == "write":
         return lambda: append(x.qkv, x.cache, step)
     if name == "fa2":
-        return lambda: sdpa_over_cache(x.qkv, x.cache, step, None, x.scale)
+        return lambda: attend_sdpa(x.qkv, x.cache, step, x.scale)
     fused = name == "fused"
-    tile, attend = best_tile(work, x, fused=fused), attend_fused if fused else coalesced_over_cache
-    return lambda: attend(x.qkv, x.cache, step, None, x.scale, tile)
+    tile = best_tile(work, x, fused=fused)
+    return lambda: attend_coalesced(x.qkv, x.cache, step, x.scale, tile, fused=fused)
 
 
 def best_tile(work: Workload, x: SelfInputs, *, fused: bool) -> Tile:
     """Return the fastest tile on this GPU, as the paper's autotuning picks it."""
-    attend = attend_fused if fused else coalesced_over_cache
+    attend = partial(attend_coalesced, x.qkv, x.cache, x.table.step, x.scale, fused=fused)
     times = {}
     for tile in TILES:
-        call = partial(attend, x.qkv, x.cache, x.table.step, None, x.scale, tile)
-        run = work.record_calls([call] * 4)
+        run = work.record_calls([partial(attend, tile=tile)] * 4)
         times[tile] = sustained(run, work.device, _TILE_SECONDS, calls=4).p50_ms
     return min(times, key=times.__getitem__)

@@ -11,8 +11,9 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from grace.bench.gpu.instruments.measure import free_memory, require_equal, sustained
+from grace.bench.gpu.instruments.measure import free_memory, require_equal
 from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
 from grace.bench.gpu.subjects.workload import BATCHES, Workload
 from grace.bench.result_file import Row
@@ -69,22 +70,22 @@ def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> I
     calls: dict[str, list[Callable[[], object]]] = {
         "all": [partial(ops.eligible_nodes, own, index) for own in users]
     }
-    expected = [REFERENCE.eligible_nodes(own, index) for own in users]
-    run = work.record_calls([partial(ops.eligible_nodes, own, index) for own in users])
-    for number, (own, defined) in enumerate(zip(run(), expected, strict=True)):
-        require_equal(f"eligible nodes, batch {number}", own, defined)
-    del run, expected
     if ops.eligible_nodes is eligible_nodes_on_gpu:
         calls |= _steps(users, index, len(exact.level_starts) - 2)
+    expected = [REFERENCE.eligible_nodes(own, index) for own in users]
+
+    def check(place: int, got: object) -> None:
+        assert isinstance(got, Tensor)
+        number = place % len(users)
+        require_equal(f"eligible nodes, batch {number}", got, expected[number])
+
     sizes = {
         "nodes": exact.level_starts[-1],
         "rules": exact.num_rules,
         "pairs": len(exact.leaf_rules),
     }
     for step, own_calls in calls.items():
-        timed = work.record_calls(own_calls * _ROUNDS)
-        timing = sustained(timed, work.device, work.options.seconds, calls=len(own_calls) * _ROUNDS)
-        del timed
+        timing = work.timed_calls(own_calls * _ROUNDS, check if step == "all" else None)
         yield {"step": step, **sizes, **timing.row()}
 
 

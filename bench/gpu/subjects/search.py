@@ -227,66 +227,46 @@ class DecoderBatch:
     users: UserTensors
 
 
-class DecodeInputs:
-    """Where a recorded search reads its inputs: call it to put the next batch there.
-
-    A graph reads a context where it was when the graph was recorded, and users where its slot
-    points. The next batch is put there between two runs, outside of what is timed: a copy of a few
-    megabytes and a kernel that sets the slot, as the server does before a replay.
-    """
-
-    def __init__(
-        self,
-        batches: Sequence[DecoderBatch],
-        dtype: torch.dtype,
-        point_at: Callable[[UserTensors], None],
-    ) -> None:
-        self._contexts = [
-            UserContext(batch.context.states.to(dtype), batch.context.mask) for batch in batches
-        ]
-        self._users = [batch.users for batch in batches]
-        self._point_at = point_at
-        self._next = 0
-        first = self._contexts[0]
-        self.context = UserContext(first.states.clone(), first.mask.clone())
-        self()
-
-    def __call__(self) -> None:
-        self.put(self._next)
-
-    @torch.inference_mode()
-    def put(self, number: int) -> None:
-        self.context.states.copy_(self._contexts[number].states)
-        self.context.mask.copy_(self._contexts[number].mask)
-        self._point_at(self._users[number])
-        self._next = (number + 1) % len(self._users)
-
-
 class DecoderGraph:
     """A whole decode loop as one graph: cross-attention's keys and values, and every step.
 
-    Call it to run it; `inputs` puts the next batch in place before.
+    A graph reads a context where it was when the graph was recorded, and users where its slot
+    points. `take_next` puts the next batch there between two runs, outside of what is timed: a copy
+    of a few megabytes and a kernel that sets the slot, as the server does before a replay.
     """
 
     def __init__(
         self, work: Workload, search: Search, batches: Sequence[DecoderBatch], dtype: torch.dtype
     ) -> None:
-        inputs = DecodeInputs(batches, dtype, search.point_at)
-        self.inputs, self._search = inputs, search
-        self._graph = work.record(lambda: search.run(inputs.context))
+        self._search = search
+        self._batches = [
+            replace(each, context=UserContext(each.context.states.to(dtype), each.context.mask))
+            for each in batches
+        ]
+        self._next = 0
+        context = self._context = map_tensors(self._batches[0].context, Tensor.clone)
+        self.take_next()
+        self._graph = work.record(lambda: search.run(context))
 
     def __call__(self) -> TracedResult:
         return self._graph()
 
     @torch.inference_mode()
+    def take_next(self) -> None:
+        batch = self._batches[self._next]
+        self._context.states.copy_(batch.context.states)
+        self._context.mask.copy_(batch.context.mask)
+        self._search.point_at(batch.users)
+        self._next = (self._next + 1) % len(self._batches)
+
+    @torch.inference_mode()
     def check(self, what: str, expected: Sequence[SearchResult], precision: Precision) -> float:
         """Return the share of float32's SIDs over the batches; raise if a result is wrong."""
-        shares = []
+        shares, self._next = [], 0
         for number, wanted in enumerate(expected):
-            self.inputs.put(number)
+            self.take_next()
             got = self._search.result(self())
             shares.append(check_result(f"{what}, batch {number}", got, wanted, precision))
-        self.inputs.put(0)
         return mean(shares)
 
 

@@ -16,13 +16,14 @@ from google.protobuf.json_format import MessageToJson
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
-from grace.bench.load.client_process import run_in_a_process
-from grace.bench.load.shots import WIRE, write_wire
+from grace.bench.load.client_process import run_together
+from grace.bench.load.ghz import load_result
+from grace.bench.load.shots import WIRE, read_shots, write_wire
 from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
-from grace.client import Tls
+from grace.client import Access, Tls
 from grace.configs.eligibility import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
@@ -166,15 +167,11 @@ def latencies(
     address: str, files: ServedFiles, load: Load, processes: LoadProcesses, tls: Tls | None = None
 ) -> dict[str, Any]:
     """Make the load from other processes, and return our client's own part of the result."""
-    result = run_in_a_process(
-        address,
-        files.requests,
-        load,
-        files.folder / "result.json",
-        processes.connections,
-        processes=processes.clients,
-        tls=tls,
+    shots, connections = read_shots(files.requests, None), processes.connections
+    run = run_together(
+        address, shots, load, processes.clients, connections, access=Access(tls), apart=True
     )
+    result = load_result(run, load, connections, None)
     return {**result["grace"], "seconds": result["total"] / 1e9}
 
 

@@ -21,6 +21,7 @@ from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.users import make_users
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import DeviceError
+from grace.configs.sections import load_section
 from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -28,7 +29,7 @@ from grace.index.users.user_rows import UserAttributes
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec, parse_spec
+from grace.model.definition.spec import ModelSpec
 from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
@@ -154,4 +155,4 @@ def _model_spec(
         "encoder": {"t5": encoder},
         "decoder": {**shared, "layers": layers, "scale_scores": True},
     }
-    return parse_spec(values, "the trained model")
+    return load_section(ModelSpec, values, "the trained model")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grace import configs
-from grace.bench.gpu.instruments.measure import RecordedGraph
+from grace.bench.gpu.instruments.measure import RecordedGraph, Timing, sustained
 from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
 from grace.bench.options import BenchOptions
 from grace.catalogues.paper.spec import PAPER_SIDS
@@ -114,6 +114,15 @@ class Workload:
     def record_calls(self, calls: Sequence[Callable[[], T]]) -> RecordedGraph[list[T]]:
         """Record all calls, one after the other, as one graph, which returns their results."""
         return self.record(lambda: [call() for call in calls])
+
+    def timed_calls(
+        self, calls: Sequence[Callable[[], T]], check: Callable[[int, T], None] | None
+    ) -> Timing:
+        """Record the calls as one graph, check what each one leaves there, and time one call."""
+        run = self.record_calls(calls)
+        for place, got in enumerate(run()) if check else ():
+            check(place, got)
+        return sustained(run, self.device, self.options.seconds, calls=len(calls))
 
     def engine(self, model: Model, precision: Precision) -> Engine:
         dtype, ops = PRECISIONS[precision], self.load_ops(self.device)

@@ -1,5 +1,5 @@
-// From leaves to the ads that a user may see, in reply order: the exact half of targeting, on
-// attribute bits and interned set values, never on Bloom bits.
+// From leaves to the ads that a user may see, in reply order: the exact half of targeting, on bits
+// and interned values, never on Bloom bits.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "grace/component.h"
 #include "grace/id_tables.h"
 #include "grace/parallel.h"
 
 namespace grace::exact {
 
-// Memory that is in no cache is prefetched early and used later.
-constexpr int64_t kLineBytes = 64;
 constexpr int64_t kAhead = 32;  // elements from prefetch to use
-
-inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
 // Reads what another thread may write at the same time: the old value or the new one.
 template <typename Value>
@@ -32,10 +29,9 @@ constexpr int32_t kNoLeaf = -1;    // a dead beam's leaf
 constexpr int32_t kNoEntity = -1;  // the place of an ad that belongs to none
 constexpr int64_t kNoLimit = -1;
 
-// Verdicts on a rule: it passes, it fails by attributes, or by set s: kFirstSet + s.
+// Verdicts on a rule: it passes, or fails by component c: kFails + c.
 constexpr int32_t kPasses = 0;
-constexpr int32_t kAttributes = 1;
-constexpr int32_t kFirstSet = 2;
+constexpr int32_t kFails = 1;
 
 // A request that cannot be answered, and the first of its leaves that is to blame.
 struct LeafFault : std::invalid_argument {
@@ -50,17 +46,6 @@ struct LeafFault : std::invalid_argument {
   int64_t position;  // among the leaves given
 };
 
-// Rules of one set: value ids, ascending. An empty range is no list.
-struct SetRules {
-  int64_t num_rules;
-  int64_t num_values;
-  const int64_t* include_offsets;
-  const int32_t* include_values;
-  const int64_t* exclude_offsets;
-  const int32_t* exclude_values;
-  bool missing_passes_exclude;
-};
-
 // The entities of one kind: places 0 .. count - 1, and that of each ordinal, or kNoEntity.
 struct Entities {
   int64_t count;
@@ -73,23 +58,12 @@ struct Ads {
   int64_t num_leaves;
   int64_t num_ads;
   int64_t num_rules;
-  int32_t words;
   const int64_t* offsets;
   const int64_t* ids;
   const int32_t* rule;
   const float* weight;
-  const int32_t* rule_bitmask;
-  const uint64_t* bitmask_table;
-  const int32_t* rule_sets;  // [rules, sets]
-  std::vector<SetRules> sets;
+  std::vector<Part> parts;  // of each rule
   std::vector<Entities> entities;
-};
-
-// A user's values of one set. `present`: there is one, known or not.
-struct UserSet {
-  const int32_t* ids;
-  int64_t count;
-  bool present;
 };
 
 // Entities of one kind, by place.
@@ -103,10 +77,10 @@ struct Request {
   const int32_t* leaves;
   const float* scores;
   int64_t num_leaves;
-  const uint64_t* user;  // bitmask row
-  const UserSet* sets;
-  const uint64_t* stopped;  // a bit per ordinal, or null; another thread may change it meanwhile
-  const float* weight;      // per ordinal; another thread may change it meanwhile
+  const void* const* asked;  // of each component, by the whole batch
+  int64_t number;            // in the batch
+  const uint64_t* stopped;   // a bit per ordinal, or null; another thread may change it meanwhile
+  const float* weight;       // per ordinal; another thread may change it meanwhile
   const int64_t* excluded_ads;  // ad ids
   int64_t num_excluded_ads;
   const Places* excluded;  // entities, per kind; or null
@@ -120,8 +94,7 @@ struct Counts {
   int64_t leaves;      // live ones
   int64_t wasted = 0;  // those of them with no ad whose rule passes
   int64_t generated;
-  int64_t attributes;
-  std::vector<int64_t> sets;
+  std::vector<int64_t> failed;  // per component
   int64_t stopped;
   int64_t excluded;
   int64_t matched;
@@ -168,9 +141,9 @@ struct Scratch {
   IdSet<int32_t> distinct;
   std::vector<LeafAds> leaves;
   Numbering rules;
-  std::vector<int32_t> rule_numbers;               // per generated ad
-  std::vector<int32_t> verdicts;                   // per distinct rule
-  std::vector<std::vector<uint64_t>> user_values;  // per set, a bit per value id; zero at rest
+  std::vector<int32_t> rule_numbers;         // per generated ad
+  std::vector<int32_t> verdicts;             // per distinct rule
+  std::vector<std::vector<uint64_t>> marks;  // per component; zero at rest
   std::vector<Match> matches;
   IdSet<int64_t> excluded_ads;
   IdSet<int32_t> excluded;
@@ -192,7 +165,7 @@ class Matcher {
 
   const Ads& ads() const { return ads_; }
   // In the schema's order, before the first request.
-  void add_set(const SetRules& rules) { ads_.sets.push_back(rules); }
+  void add(Part part) { ads_.parts.push_back(std::move(part)); }
   void add_entities(const Entities& entities) { ads_.entities.push_back(entities); }
 
   // Throws LeafFault.

@@ -17,9 +17,17 @@ inline uint64_t mix(uint64_t a, uint64_t b) {
 template <typename Word>
 uint32_t hash_span(const Word* words, int64_t count) {
   uint64_t hash = 0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(count);
-  for (int64_t i = 0; i < count; ++i) {
-    hash = mix(hash ^ static_cast<uint64_t>(words[i]), 0xd6e8feb86659fd93u) + 0xa0761d6478bd642fu;
+  const auto take = [&](uint64_t word) {
+    hash = mix(hash ^ word, 0xd6e8feb86659fd93u) + 0xa0761d6478bd642fu;
+  };
+  constexpr int64_t at_once = 8 / sizeof(Word);
+  int64_t i = 0;
+  for (; i + at_once <= count; i += at_once) {
+    uint64_t word;
+    std::memcpy(&word, words + i, sizeof(word));
+    take(word);
   }
+  if (i < count) take(static_cast<uint64_t>(words[i]));
   return static_cast<uint32_t>(hash ^ (hash >> 32));
 }
 

@@ -224,17 +224,6 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(live: LiveRoot) -> 
     assert not found.device_is_broken
 
 
-def test_loading_a_checkpoint_keeps_the_snapshot_and_loading_the_served_pair_keeps_it(
-    live: LiveRoot, tmp_path: Path
-) -> None:
-    served, loader = first_pair(live, CPU), loader_of(live, CPU)
-    assert loader.load(Wanted(1, live.files.checkpoint), served) is served
-    write_random(model_spec(), tmp_path / "second", seed=7, dtype=torch.float32)
-    pair = loaded(loader, Wanted(None, tmp_path / "second"), served)
-    assert pair.snapshot is served.snapshot
-    assert pair.checkpoint != served.checkpoint
-
-
 def test_before_swap_gets_the_new_pair_and_may_refuse_it(live: LiveRoot) -> None:
     shown: list[ServingPair] = []
     served = first_pair(live, CPU)

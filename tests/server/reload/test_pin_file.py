@@ -1,6 +1,5 @@
 """The pin outlasts restarts and kills, and a damaged file is never read as a pin."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -90,10 +89,3 @@ def test_a_server_killed_at_any_step_leaves_the_old_pin_or_the_new(
     assert deaths_of(prepare, lambda file: file.write(after), check) >= 2
     assert (seen[0], seen[-1]) == (before, after)
     assert all(each in (before, after) for each in seen)
-
-
-def test_the_file_is_readable_by_people(tmp_path: Path) -> None:
-    file = PinFile(tmp_path)
-    file.write(PIN)
-    fields = json.loads(file.path.read_text())
-    assert (fields["version"], fields["until_above"]) == (7, 12)

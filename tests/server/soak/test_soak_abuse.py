@@ -141,20 +141,3 @@ def test_a_good_client_keeps_all_answers_while_another_cancels_100_000_calls(
     assert all(isinstance(json.loads(line), dict) for line in whole)
     assert share == 1
     assert beside <= 2 * usual + SLACK_SECONDS
-
-
-def test_a_server_that_is_out_of_descriptors_answers_its_clients(
-    serving_files: ServingFiles,
-) -> None:
-    limits = {"connections": 300}
-    config = serving_files.write_config(
-        "descriptors.yaml", generation=GENERATION, limits=limits, logs={"requests": False}
-    )
-    shots = read_shots(serving_files.warm_up, DEADLINE_SECONDS)
-    with ServerProcess(config, command=ENGINE) as server:
-        _, usual = share_and_p99(good_calls(server.address, shots))
-        subprocess.run(["prlimit", f"--pid={server.pid}", "--nofile=200:"], check=True)
-        with attacked(server.address, "idle"):
-            share, beside = share_and_p99(good_calls(server.address, shots))
-        assert share >= 0.99
-        assert beside <= 2 * usual + SLACK_SECONDS

@@ -1,6 +1,7 @@
-// K-way matchers of one level: per node, the SIDs below it in SID order go to one of k partitions,
-// each to the one with the smallest popcount after the union, ties to the lowest index; the
-// partitions' rows are deduplicated, ids by first use in (node, partition) order.
+// The rows of matchers: Bloom rows of rules, and the rows of one level's nodes. A node's items,
+// such as the SIDs below it in their order, go to one of k partitions, each to the one with the
+// smallest popcount after the union, ties to the lowest index. The partitions' rows are
+// deduplicated, ids by first use in (node, partition) order. In mode `union`, k is 1.
 //
 // Two facts make it quick. Partitions only grow, so a row that comes again has the same answer as
 // long as the partition that took it has not changed, whatever became of the others. And while a
@@ -15,6 +16,7 @@
 
 #include "grace/abi.h"
 #include "grace/interner.h"
+#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {
@@ -24,7 +26,7 @@ using grace::Range;
 
 constexpr int32_t kNoRow = -1;
 constexpr int64_t kFillUnit = 1'000'000;
-constexpr int64_t kFewSids = 64;  // below this, remembering rows costs more than it saves
+constexpr int64_t kFewItems = 64;  // below this, remembering rows costs more than it saves
 constexpr int64_t kRunsPerThread = 8;
 
 struct Rows {
@@ -59,19 +61,19 @@ class Partitions {
     return sum;
   }
 
-  // Assigns SIDs, given as their table rows, to k partitions.
-  void assign(const int32_t* sids, int64_t count, int32_t k) {
+  // Assigns items, given as their table rows, to k partitions.
+  void assign(const int32_t* items, int64_t count, int32_t k) {
     used_ = 0;
-    const bool remember = count >= kFewSids;
+    const bool remember = k > 1 && count >= kFewItems;
     if (remember && memory_.empty()) memory_.resize(rows_.count);
     ++call_;
     for (int64_t i = 0; i < count; ++i) {
-      Taken* taken = remember ? &memory_[sids[i]] : nullptr;
+      Taken* taken = remember ? &memory_[items[i]] : nullptr;
       const bool again = taken != nullptr && taken->call == call_;
       if (again && parts_[taken->part].version == taken->version) continue;
-      const uint64_t* row = rows_.at(sids[i]);
+      const uint64_t* row = rows_.at(items[i]);
       const int32_t p = used_ < k ? first_inside(row) : smallest(row, again ? taken->part : -1);
-      join(p, row, sids[i]);
+      join(p, row, items[i]);
       if (remember) *taken = {call_, p, parts_[p].version};
     }
   }
@@ -155,13 +157,13 @@ class Partitions {
   std::vector<Part> parts_;
   std::vector<uint64_t> bits_;
   int64_t call_ = 0;
-  std::vector<Taken> memory_;  // [table rows], made for the first node with many SIDs
+  std::vector<Taken> memory_;  // [table rows], made for the first node with many items
 };
 
-void partition(const int32_t* sids, int64_t count, const Spec& spec, Partitions& made) {
-  if (spec.width > 0) return made.assign(sids, count, spec.width);
+void partition(const int32_t* items, int64_t count, const Spec& spec, Partitions& made) {
+  if (spec.width > 0) return made.assign(items, count, spec.width);
   for (int32_t k = 1; k <= spec.k_max; k *= 2) {
-    made.assign(sids, count, k);
+    made.assign(items, count, k);
     if (made.used() < k) return;
     if (made.popcount() * kFillUnit <= spec.fill_target * spec.bits * made.used()) return;
   }
@@ -175,20 +177,20 @@ struct Run {
 };
 
 struct Level {
-  std::vector<int32_t> counts;  // [nodes] partitions that have SIDs
+  std::vector<int32_t> counts;  // [nodes] partitions that have items
   std::vector<Run> runs;        // with ids of `rows`, once they are merged
   std::vector<Range> ranges;    // the nodes of each run
   Interner<uint64_t> rows;
   int32_t zeros = kNoRow;  // static: the row of empty partitions
 };
 
-// Borders of runs with about the same number of SIDs.
+// Borders of runs with about the same number of items.
 std::vector<Range> cut(int64_t nodes, const int64_t* offsets, int64_t runs) {
   std::vector<Range> ranges;
-  const int64_t sids = offsets[nodes] - offsets[0];
+  const int64_t items = offsets[nodes] - offsets[0];
   int64_t begin = 0;
   for (int64_t r = 0; r < runs && begin < nodes; ++r) {
-    const int64_t goal = offsets[0] + grace::chunk_of(sids, runs, r).end;
+    const int64_t goal = offsets[0] + grace::chunk_of(items, runs, r).end;
     const int64_t* border = std::lower_bound(offsets + begin + 1, offsets + nodes, goal);
     const int64_t end = r + 1 == runs ? nodes : border - offsets;
     ranges.push_back({begin, end});
@@ -197,11 +199,12 @@ std::vector<Range> cut(int64_t nodes, const int64_t* offsets, int64_t runs) {
   return ranges;
 }
 
-void fill_run(const int64_t* offsets, const int32_t* sids, const Rows& rows, const Spec& spec,
+void fill_run(const int64_t* offsets, const int32_t* items, const Rows& rows, const Spec& spec,
               Range nodes, int32_t* counts, Run& run) {
   Partitions made(rows, std::max(spec.width, spec.k_max));
+  run.ids.reserve(nodes.end - nodes.begin);
   for (int64_t node = nodes.begin; node < nodes.end; ++node) {
-    partition(sids + offsets[node], offsets[node + 1] - offsets[node], spec, made);
+    partition(items + offsets[node], offsets[node + 1] - offsets[node], spec, made);
     counts[node] = made.used();
     for (int32_t p = 0; p < made.used(); ++p) {
       int32_t id = made.same_row(p);
@@ -239,8 +242,8 @@ void merge(const Rows& rows, const Spec& spec, Level& level) {
   }
 }
 
-void kway_level(int64_t nodes, const int64_t* offsets, const int32_t* sids, const Rows& rows,
-                const Spec& spec, int32_t threads, Level& level) {
+void partition_level(int64_t nodes, const int64_t* offsets, const int32_t* items, const Rows& rows,
+                     const Spec& spec, int32_t threads, Level& level) {
   level.counts.resize(nodes);
   level.ranges = cut(nodes, offsets, threads > 1 ? kRunsPerThread * threads : 1);
   level.runs.resize(level.ranges.size());
@@ -254,33 +257,57 @@ void kway_level(int64_t nodes, const int64_t* offsets, const int32_t* sids, cons
                    [&](int64_t a, int64_t b) { return size(a) > size(b); });
   grace::parallel_tasks(static_cast<int64_t>(order.size()), threads, [&](int64_t i) {
     const int64_t r = order[i];
-    fill_run(offsets, sids, rows, spec, level.ranges[r], level.counts.data(), level.runs[r]);
+    fill_run(offsets, items, rows, spec, level.ranges[r], level.counts.data(), level.runs[r]);
   });
   merge(rows, spec, level);
 }
 
 }  // namespace
 
-// The SIDs of node n are sids[offsets[n]] .. sids[offsets[n + 1]], rows of table uint64
+// table uint64 [rules, bits / 64]: the Bloom bits of each rule's included values, or of the
+// reserved element where it includes none.
+GRACE_API int32_t grace_bloom_rows(int64_t rules, const int64_t* offsets, const int32_t* values,
+                                   const uint64_t* value_hashes, uint64_t star_hash, uint32_t bits,
+                                   uint32_t hashes, uint64_t* table) {
+  return grace::guarded([&] {
+    const grace::BloomShape shape{bits, hashes};
+    const int64_t words = bits / 64;
+    std::fill(table, table + rules * words, 0);
+    for (int64_t rule = 0; rule < rules; ++rule) {
+      uint64_t* row = table + rule * words;
+      const auto add = [&](uint64_t hash) {
+        for (uint32_t i = 0; i < hashes; ++i) {
+          const uint32_t bit = grace::bloom_bit(hash, i, shape);
+          row[bit >> 6] |= uint64_t{1} << (bit & 63);
+        }
+      };
+      for (int64_t i = offsets[rule]; i < offsets[rule + 1]; ++i) add(value_hashes[values[i]]);
+      if (offsets[rule] == offsets[rule + 1]) add(star_hash);
+    }
+  });
+}
+
+// The items of node n are items[offsets[n]] .. items[offsets[n + 1]], rows of table uint64
 // [table_rows, words]; every node has one. `width` partitions for every node or, if that is 0, 1,
 // 2, 4 .. k_max until at most fill_target millionths of their `bits` are set. `level` receives a
-// handle for grace_kway_level_take; sizes int64 [2] the numbers of rows and ids to take.
-GRACE_API int32_t grace_kway_level(int64_t nodes, const int64_t* offsets, const int32_t* sids,
-                                   const uint64_t* table, int64_t table_rows, int32_t words,
-                                   int32_t width, int32_t k_max, int64_t bits, int64_t fill_target,
-                                   int32_t threads, void** level, int64_t* sizes) {
+// handle for grace_matcher_level_take; sizes int64 [2] the numbers of rows and ids to take.
+GRACE_API int32_t grace_matcher_level(int64_t nodes, const int64_t* offsets, const int32_t* items,
+                                      const uint64_t* table, int64_t table_rows, int32_t words,
+                                      int32_t width, int32_t k_max, int64_t bits,
+                                      int64_t fill_target, int32_t threads, void** level,
+                                      int64_t* sizes) {
   return grace::guarded([&] {
-    grace::require(nodes >= 1 && words >= 1, "kway_level: no node or no word");
-    grace::require(width >= 1 || (width == 0 && k_max >= 1), "kway_level: no partition");
+    grace::require(nodes >= 1 && words >= 1, "matcher_level: no node or no word");
+    grace::require(width >= 1 || (width == 0 && k_max >= 1), "matcher_level: no partition");
     for (int64_t node = 0; node < nodes; ++node) {
-      grace::require(offsets[node] < offsets[node + 1], "kway_level: a node without SIDs");
+      grace::require(offsets[node] < offsets[node + 1], "matcher_level: a node without items");
     }
     for (int64_t i = offsets[0]; i < offsets[nodes]; ++i) {
-      grace::require(sids[i] >= 0 && sids[i] < table_rows, "kway_level: a row out of range");
+      grace::require(items[i] >= 0 && items[i] < table_rows, "matcher_level: a row out of range");
     }
     auto made = std::make_unique<Level>();
     const Spec spec{width, width > 0 ? 0 : k_max, bits, fill_target};
-    kway_level(nodes, offsets, sids, {table, table_rows, words}, spec, threads, *made);
+    partition_level(nodes, offsets, items, {table, table_rows, words}, spec, threads, *made);
     sizes[0] = made->rows.size();
     sizes[1] = width > 0 ? nodes * width
                          : std::accumulate(made->counts.begin(), made->counts.end(), int64_t{0});
@@ -290,8 +317,8 @@ GRACE_API int32_t grace_kway_level(int64_t nodes, const int64_t* offsets, const 
 
 // Copies out: counts int32 [nodes] of ids, index int32 [ids], table uint64 [rows, words]. With a
 // `width`, each node has `width` ids.
-GRACE_API int32_t grace_kway_level_take(const void* level, int32_t width, int32_t* counts,
-                                        int32_t* index, uint64_t* table) {
+GRACE_API int32_t grace_matcher_level_take(const void* level, int32_t width, int32_t* counts,
+                                           int32_t* index, uint64_t* table) {
   return grace::guarded([&] {
     const Level& made = *static_cast<const Level*>(level);
     for (size_t r = 0; r < made.runs.size(); ++r) {
@@ -307,6 +334,6 @@ GRACE_API int32_t grace_kway_level_take(const void* level, int32_t width, int32_
   });
 }
 
-GRACE_API int32_t grace_kway_level_free(void* level) {
+GRACE_API int32_t grace_matcher_level_free(void* level) {
   return grace::guarded([&] { delete static_cast<Level*>(level); });
 }

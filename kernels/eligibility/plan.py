@@ -1,7 +1,8 @@
-"""What all batches of an index share on a GPU: where its lists of mode `exact` are, checked once.
+"""What all batches of an index share: where its lists of mode `exact` are, checked once.
 
 An index keeps its plan, and the plan keeps the lists, so the addresses stay valid. Stopped ads
-change the rules of leaves in place. The structures have the layout of native/cuda/eligibility.cuh.
+change the rules of leaves in place. The structures have the layout of
+native/include/grace/eligibility.h.
 """
 
 from ctypes import POINTER, Structure, c_int64, c_void_p
@@ -40,7 +41,7 @@ class SetLists(Structure):
         ("rules", RuleRows),
         ("kinds", c_void_p),
         *fields(PostingLists, "include exclude"),
-        ("missing_passes_exclude", c_int64),
+        *fields(c_int64, "missing_passes_exclude num_values"),
     )
 
 
@@ -68,8 +69,8 @@ class EligibilityPlan:
         self, exact: ExactTensors, node_offsets: Tensor, ranges_of_warp: int | None = None
     ) -> None:
         """
-        ranges_of_warp  1 .. 128; None: about a tile of members, for each level. Every number gives
-                        the same masks.
+        ranges_of_warp  of a GPU, 1 .. 128; None: about a tile of members, for each level. Every
+                        number gives the same masks.
         """
         self.exact = exact
         self._node_offsets = node_offsets
@@ -134,6 +135,7 @@ class EligibilityPlan:
             self._posting_lists("include", postings),
             self._posting_lists("exclude", postings),
             postings.missing_passes_exclude,
+            len(postings.include_offsets) - 1,
         )
 
     def _posting_lists(self, side: str, postings: SetPostings) -> PostingLists:

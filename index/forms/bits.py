@@ -1,0 +1,146 @@
+"""The form `bits`: all attributes together are one component.
+
+A row is a bitmask: the values that a rule allows, one bit each. A request asks with the bits of
+its user's values: `other` for an unknown one, and for an attribute without a value the one that
+its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
+"""
+
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.index.forms.component import MOST_SHOWN, Reason, ValuesOf, some
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, Attribute, TargetingSchema
+from grace.native.loader import array_in, declare
+
+_add_to_matcher = declare(
+    "grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2)
+)
+
+_add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.int32, 2), c_int32)
+_add_to_users = declare(
+    "grace_users_add_bits",
+    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
+    *(array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BitsComponent:
+    schema: TargetingSchema
+
+    @property
+    def label(self) -> str:
+        return "attributes"
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        bits = [
+            (first, len(attribute.values), attribute.missing_passes_exclude)
+            for attribute, first in zip(self.schema.attributes, self.schema.first_bits, strict=True)
+        ]
+        attributes = np.array(bits, np.int32).reshape(-1, 3)
+        _add_to_rules(table, self.schema.words, attributes, len(bits))
+
+    def rows_of(
+        self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.uint64]:
+        return words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words)
+
+    def add_to_matcher(
+        self, matcher: int, ids: npt.NDArray[np.int32], rows: npt.NDArray[np.uint64]
+    ) -> None:
+        _add_to_matcher(
+            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows
+        )
+
+    def add_to_users(self, reader: int, values: None) -> None:  # noqa: ARG002
+        listed = [attribute.values for attribute in self.schema.attributes]
+        firsts = self.schema.first_bits
+        missing = [
+            first + (len(a.values) if a.missing is None else a.values.index(a.missing))
+            for a, first in zip(self.schema.attributes, firsts, strict=True)
+        ]
+        encoded = [value.encode() for values in listed for value in values]
+        _add_to_users(
+            *(reader, self.schema.words, len(listed)),
+            (c_char_p * len(listed))(*(a.name.encode() for a in self.schema.attributes)),
+            *(np.array(numbers, np.int64) for numbers in (list(map(len, listed)), firsts, missing)),
+            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+            np.frombuffer(b"".join(encoded), np.uint8),
+        )
+
+    def rows(
+        self,
+        size: int,
+        most: int,  # noqa: ARG002
+        kept: list[Any],  # noqa: ARG002
+    ) -> tuple[npt.NDArray[np.uint64], int]:
+        bits = np.empty((size, self.schema.words), np.uint64)
+        return bits, bits.ctypes.data
+
+    def filled(self, asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+        return asked
+
+    def address(self, asked: npt.NDArray[np.uint64], kept: list[Any]) -> int:
+        kept.append(np.ascontiguousarray(asked))
+        return int(kept[-1].ctypes.data)
+
+    def explain(self, rows: npt.NDArray[np.uint64], row: int, user: ValuesOf) -> list[Reason]:
+        places = zip(self.schema.attributes, self.schema.first_bits, strict=True)
+        reasons = [
+            _reason(attribute, *_allowed(attribute, first, rows[row]), user)
+            for attribute, first in places
+        ]
+        return [reason for reason in reasons if reason is not None]
+
+    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
+        reasons = []
+        for attribute in self.schema.attributes:
+            include = lists.get(attribute.name) or ()
+            exclude = lists.get(attribute.name + EXCLUDE_SUFFIX) or ()
+            allowed = include or attribute.values
+            listed = [v for v in attribute.values if v in allowed and v not in exclude]
+            other = not include and (attribute.missing_passes_exclude or not exclude)
+            reasons.append(_reason(attribute, listed, other, user))
+        return [reason for reason in reasons if reason is not None]
+
+
+def _allowed(
+    attribute: Attribute, first: int, row: npt.NDArray[np.uint64]
+) -> tuple[list[str], bool]:
+    """Return the listed values that a bitmask row allows, and whether it allows `other`."""
+    places = range(first, first + attribute.bits)
+    *allowed, other = (bool(int(row[bit >> 6]) >> (bit & 63) & 1) for bit in places)
+    return list(compress(attribute.values, allowed)), other
+
+
+def _reason(
+    attribute: Attribute, listed: Sequence[str], other: bool, asked: ValuesOf
+) -> Reason | None:
+    if other and len(listed) == len(attribute.values):
+        return None
+    user = tuple(asked.get(attribute.name) or ())
+    effective = user or (() if attribute.missing is None else (attribute.missing,))
+    breaking = tuple(
+        value
+        for value in effective
+        if value not in listed and not (other and value not in attribute.values)
+    )
+    passes = not breaking if effective else other
+    allows = _allows(attribute, listed, other)
+    return Reason(attribute.name, passes, allows, user, breaking or effective)
+
+
+def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
+    """Return what every value of the user must be. A snapshot does not know from which list."""
+    left_out = [value for value in attribute.values if value not in listed]
+    if other:
+        return f"none of {some(left_out)}"
+    if len(listed) <= max(MOST_SHOWN, len(left_out)):
+        return f"only {some(listed)}" if listed else "no user"
+    return "only listed values" + (f", none of {some(left_out)}" if left_out else "")

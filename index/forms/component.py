@@ -1,0 +1,85 @@
+"""What every form of component can do, and the reasons that it gives."""
+
+from collections.abc import Mapping, Sequence
+from ctypes import c_void_p
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+MOST_SHOWN = 5
+
+ValuesOf = Mapping[str, Sequence[str] | None]
+"""Values by name or column; an empty list and None mean that there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One rule of the ad that was tested. Names without a rule pass, and have no reason.
+
+    `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
+    those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
+    """
+
+    name: str
+    passes: bool
+    rule: str
+    user: tuple[str, ...]
+    deciding: tuple[str, ...]
+
+    @property
+    def values(self) -> str:
+        """The user's values that decide, in words; all of them if none does."""
+        shown = some(self.deciding or self.user)
+        if self.user:
+            return shown
+        return f"no value, which counts as {shown}" if shown else "no value"
+
+    def __str__(self) -> str:
+        values = f" (user: {self.values})" if self.deciding else ""
+        return f"{self.name}: {self.rule}{values}"
+
+
+class Component(Protocol):
+    """A component of every rule of a schema. Its form knows the types that are `Any` here."""
+
+    @property
+    def label(self) -> str:
+        """What metrics call the ads that fail here."""
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        """Tell a native table of rules how to encode what an ad's columns say."""
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
+        """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
+
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
+        """Give a native matcher the row of each rule, and the rows. They must outlive it."""
+
+    def add_to_users(self, reader: int, values: Any) -> None:
+        """Tell a native reader of users the names and values, which must outlive it."""
+
+    def rows(self, size: int, most: int, kept: list[Any]) -> tuple[Any, int]:
+        """Return what `size` requests ask, once C++ has filled it, and where C++ writes it.
+
+        All requests have at most `most` values.
+        """
+
+    def filled(self, asked: Any) -> Any:
+        """Return it without the room that C++ did not need."""
+
+    def address(self, asked: Any, kept: list[Any]) -> int:
+        """Return where C++ reads what a batch asks, and keep there what must live meanwhile."""
+
+    def explain(self, rows: Any, row: int, user: ValuesOf) -> list[Reason]:
+        """Test the rules that a row stands for."""
+
+    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
+        """Test the rules of a row of an ads table, by column."""
+
+
+def some(values: Sequence[str]) -> str:
+    shown = ", ".join(values[:MOST_SHOWN])
+    left = len(values) - MOST_SHOWN
+    return shown if left <= 0 else f"{shown} and {left} more"

@@ -1,0 +1,154 @@
+"""The form `lists`: each set is a component.
+
+A row has the values that a rule includes, and those that it excludes. A request asks with its
+user's values, and passes a row if it has one of the included, where there are any, and none of the
+excluded ones. C++: native/src/forms/lists.cpp.
+"""
+
+from collections.abc import Sequence
+from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.index.forms.component import Reason, ValuesOf, some
+from grace.index.targeting.rules import SetRules, gather_spans
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, TargetSet
+from grace.index.users.values import InternedValues
+from grace.native.loader import array_in, declare
+
+_LISTS = (array_in(np.int64), array_in(np.int32))
+_add_to_matcher = declare(
+    "grace_exact_add_lists",
+    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS, c_int32),
+)
+
+
+_add_to_rules = declare("grace_rules_add_lists", c_void_p)
+_add_to_users = declare(
+    "grace_users_add_lists",
+    *(c_uint64, c_char_p, c_uint64, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SetQueries:
+    """What a batch of B requests asks about one set.
+
+    Request b's distinct values are those from offsets[b] to [b + 1], and value_offsets does the
+    same for the ids of those that some rule names.
+
+    offsets        int32 [B + 1]
+    value_offsets  int32 [B + 1]
+    value_ids      int32 [...]     ascending per request
+    hashes         uint64 [...]    Bloom queries, one per value
+    """
+
+    offsets: npt.NDArray[np.int32]
+    value_offsets: npt.NDArray[np.int32]
+    value_ids: npt.NDArray[np.int32]
+    hashes: npt.NDArray[np.uint64]
+
+
+class ListRows(NamedTuple):
+    """The rows of a set, and the values that they name."""
+
+    rules: SetRules
+    values: InternedValues
+
+
+@dataclass(frozen=True, slots=True)
+class ListsComponent:
+    schema: TargetingSchema
+    target_set: TargetSet
+
+    @property
+    def label(self) -> str:
+        return f"set:{self.target_set.name}"
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        _add_to_rules(table)
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> SetRules:
+        begins = offsets[:-1] + 1
+        included = words[offsets[:-1]].astype(np.int64)
+        excluded = np.diff(offsets) - 1 - included
+        return SetRules(
+            *gather_spans(words, begins, included),
+            *gather_spans(words, begins + included, excluded),
+        )
+
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: "ListRows") -> None:
+        rules = rows.rules
+        _add_to_matcher(
+            *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
+            *(rules.num_rules, len(rows.values), rules.include_offsets, rules.include_values),
+            *(rules.exclude_offsets, rules.exclude_values, self.target_set.missing_passes_exclude),
+        )
+
+    def add_to_users(self, reader: int, values: InternedValues) -> None:
+        each = self.target_set
+        seed, most = self.schema.hash_seed, each.max_request_values
+        texts = (len(values), values.offsets, values.utf8)
+        _add_to_users(reader, each.name.encode(), seed, *texts, most)
+
+    def rows(self, size: int, most: int, kept: list[Any]) -> tuple[SetQueries, int]:
+        room = min(most, size * self.target_set.max_request_values)
+        asked = SetQueries(
+            *(np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)),
+            *(np.empty(room, np.int32), np.empty(room, np.uint64)),
+        )
+        return asked, _address_of(asked, kept, room)
+
+    def filled(self, asked: SetQueries) -> SetQueries:
+        values, known = int(asked.offsets[-1]), int(asked.value_offsets[-1])
+        return replace(asked, value_ids=asked.value_ids[:known], hashes=asked.hashes[:values])
+
+    def address(self, asked: SetQueries, kept: list[Any]) -> int:
+        return _address_of(asked, kept)
+
+    def explain(self, rows: "ListRows", row: int, user: ValuesOf) -> list[Reason]:
+        rules, values = rows.rules, rows.values
+        include = _strings(rules.include_offsets, rules.include_values, row, values)
+        exclude = _strings(rules.exclude_offsets, rules.exclude_values, row, values)
+        return self._reasons(include, exclude, user)
+
+    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
+        include, exclude = (
+            sorted(set(lists.get(self.target_set.name + ending) or ()))
+            for ending in ("", EXCLUDE_SUFFIX)
+        )
+        return self._reasons(include, exclude, user)
+
+    def _reasons(
+        self, include: Sequence[str], exclude: Sequence[str], user: ValuesOf
+    ) -> list[Reason]:
+        if not include and not exclude:
+            return []
+        values = tuple(user.get(self.target_set.name) or ())
+        wanted = tuple(value for value in dict.fromkeys(values) if value in set(include))
+        unwanted = tuple(value for value in dict.fromkeys(values) if value in set(exclude))
+        passes = not unwanted and bool(wanted or not include)
+        if exclude and not values:
+            passes &= self.target_set.missing_passes_exclude
+        words = [f"any of {some(include)}"] if include else []
+        words += [f"none of {some(exclude)}"] if exclude else []
+        name = self.target_set.name
+        return [Reason(name, passes, ", ".join(words), values, unwanted or wanted)]
+
+
+def _address_of(asked: SetQueries, kept: list[Any], *room: int) -> int:
+    arrays = (asked.offsets, asked.value_offsets, asked.value_ids, asked.hashes)
+    kept.append(np.array([*(array.ctypes.data for array in arrays), *room], np.uintp))
+    return int(kept[-1].ctypes.data)
+
+
+def _strings(
+    offsets: npt.NDArray[np.int64],
+    value_ids: npt.NDArray[np.int32],
+    row: int,
+    values: InternedValues,
+) -> tuple[str, ...]:
+    return tuple(values[int(v)] for v in value_ids[offsets[row] : offsets[row + 1]])

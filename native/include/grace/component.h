@@ -1,0 +1,46 @@
+// A rule is the AND of its components: it has one row of each. A component is of a form, which says
+// what a row holds, what a request asks, and which rows the request passes. native/src/forms has a
+// file for each form, and index/forms has its Python half.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace grace::exact {
+
+constexpr int32_t kBlock = 64;  // rows that are tested together: their lines fit the L1 cache
+
+// Memory that is in no cache is prefetched early and used later.
+constexpr int64_t kLineBytes = 64;
+
+inline void prefetch(const void* address) { __builtin_prefetch(address); }
+
+// What a batch asks of a component is a struct of the form, one for all requests.
+class Component {
+ public:
+  virtual ~Component() = default;
+
+  // Throws if the requests of a batch ask what cannot be tested.
+  virtual void require_valid(const void* asked, int64_t requests) const = 0;
+
+  // Prepares `marks`, which are zero, for the tests of one request; `unmark` makes them zero again.
+  virtual void mark(const void*, int64_t, std::vector<uint64_t>&) const {}
+  virtual void unmark(const void*, int64_t, std::vector<uint64_t>&) const {}
+
+  // Writes whether the request passes each of `count` rows, at most kBlock.
+  virtual void test(const void* asked, int64_t request, const std::vector<uint64_t>& marks,
+                    const int32_t* rows, int32_t count, bool* passes) const = 0;
+};
+
+// Rule r has row ids[r * stride].
+struct Part {
+  const int32_t* ids;
+  int64_t stride;
+  std::unique_ptr<const Component> component;
+};
+
+// Gives the matcher of this handle its next component, before the first match.
+void add_component(uint64_t handle, Part part);
+
+}  // namespace grace::exact

@@ -1,0 +1,210 @@
+// The form `bits`: a row has the values of all attributes that a rule allows, one bit each, and a
+// request the values that its user has. It passes a row that has all of its bits.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "grace/abi.h"
+#include "grace/component.h"
+#include "grace/match.h"
+#include "grace/rule_form.h"
+#include "grace/user_form.h"
+
+namespace grace::exact {
+
+namespace {
+
+class Bits : public Component {
+ public:
+  Bits(int32_t words, const uint64_t* table) : words_(words), table_(table) {}
+
+  void require_valid(const void*, int64_t) const override {}
+
+  // `asked` are the users' rows, uint64 [requests, words].
+  void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
+            int32_t count, bool* passes) const override {
+    const uint64_t* user = static_cast<const uint64_t*>(asked) + request * words_;
+    for (int32_t i = 0; i < count; ++i) {
+      prefetch(row(rows[i]));
+      prefetch(row(rows[i]) + words_ - 1);
+    }
+    for (int32_t i = 0; i < count; ++i) passes[i] = contains_all(row(rows[i]), user, words_);
+  }
+
+ private:
+  const uint64_t* row(int32_t id) const { return table_ + int64_t{id} * words_; }
+
+  int32_t words_;
+  const uint64_t* table_;
+};
+
+}  // namespace
+
+// table uint64 [rows, words]; it must outlive the handle.
+GRACE_API int32_t grace_exact_add_bits(uint64_t handle, const int32_t* ids, int64_t stride,
+                                       int32_t words, const uint64_t* table) {
+  return guarded(
+      [&] { add_component(handle, {ids, stride, std::make_unique<Bits>(words, table)}); });
+}
+
+}  // namespace grace::exact
+
+namespace grace::users {
+
+namespace {
+
+using wire::Entry;
+
+// An attribute's bits: one for each listed value, and one for any other. A user without a value has
+// the bit `missing`.
+struct Attribute {
+  std::unordered_map<std::string, int64_t> bit_of;
+  int64_t other;
+  int64_t missing;
+};
+
+class UserBits : public UserForm {
+ public:
+  UserBits(int64_t words, std::vector<Attribute> attributes)
+      : words_(words), attributes_(std::move(attributes)) {}
+
+  // `rows` is uint64 [size, words].
+  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+    uint64_t* bits = static_cast<uint64_t*>(const_cast<void*>(rows)) + row * words_;
+    std::fill_n(bits, words_, 0);
+    for (size_t i = 0; i < attributes_.size(); ++i) set_bits(attributes_[i], *entries[i], bits);
+  }
+
+ private:
+  static void set_bits(const Attribute& attribute, const Entry& entry, uint64_t* row) {
+    bool any = false;
+    const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
+    take_values(entry, [&](std::string_view value) {
+      const auto found = attribute.bit_of.find(std::string(value));
+      set(found == attribute.bit_of.end() ? attribute.other : found->second);
+      any = true;
+    });
+    if (!any) set(attribute.missing);
+  }
+
+  int64_t words_;
+  std::vector<Attribute> attributes_;
+};
+
+}  // namespace
+
+// A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
+// after another: they have bits from firsts[a] on, and any other value the bit after them.
+GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
+                                       const char* const* names, const int64_t* values,
+                                       const int64_t* firsts, const int64_t* missing,
+                                       const int64_t* offsets, const uint8_t* utf8) {
+  return guarded([&] {
+    require(words > 0, "users_add_bits: a row without words");
+    const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
+    Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
+    std::vector<Attribute> made;
+    for (int64_t a = 0; a < attributes; ++a) {
+      Attribute attribute{{}, firsts[a] + values[a], missing[a]};
+      require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
+              "users_add_bits: a bit is not within the row");
+      for (int64_t i = 0; i < values[a]; ++i) {
+        attribute.bit_of.emplace(std::string(texts[texts.count++]), firsts[a] + i);
+      }
+      made.push_back(std::move(attribute));
+    }
+    add_component(handle, {names, names + attributes},
+                  std::make_unique<UserBits>(words, std::move(made)));
+  });
+}
+
+}  // namespace grace::users
+
+namespace grace::rules {
+
+namespace {
+
+struct AttributeBits {
+  int32_t first_bit;
+  int32_t values;  // `other` is the bit after them
+  int32_t missing_passes_exclude;
+};
+
+// Bits of a row, from its first word on.
+struct Row {
+  std::vector<int32_t>& words;
+  size_t begin;
+
+  uint32_t word(int32_t bit) const { return static_cast<uint32_t>(words[begin + (bit >> 5)]); }
+  bool has(int32_t bit) const { return (word(bit) >> (bit & 31) & 1) != 0; }
+  void put(int32_t bit, bool value) {
+    const uint32_t mask = uint32_t{1} << (bit & 31);
+    words[begin + (bit >> 5)] = static_cast<int32_t>(value ? word(bit) | mask : word(bit) & ~mask);
+  }
+};
+
+class RuleBits : public RuleForm {
+ public:
+  RuleBits(int32_t words, std::vector<AttributeBits> attributes)
+      : RuleForm(2 * static_cast<int32_t>(attributes.size())),
+        attributes_(std::move(attributes)),
+        all_(2 * words, 0) {
+    Row row{all_, 0};
+    for (const AttributeBits& a : attributes_) {
+      for (int32_t v = 0; v <= a.values; ++v) row.put(a.first_bit + v, true);
+    }
+  }
+
+  Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
+    Row row{words, words.size()};
+    words.insert(words.end(), all_.begin(), all_.end());
+    for (size_t a = 0; a < attributes_.size(); ++a) {
+      const auto first = static_cast<int32_t>(2 * a);
+      const Refusal refusal = encode(attributes_[a], lists[first], lists[first + 1], first, row);
+      if (refusal.fault != Fault::kNone) return refusal;
+    }
+    return {};
+  }
+
+ private:
+  static Refusal encode(const AttributeBits& attribute, const List& include, const List& exclude,
+                        int32_t first, Row& row) {
+    const Refusal refusal = check(include, exclude, first);
+    if (refusal.fault != Fault::kNone) return refusal;
+    if (!include.present && exclude.size == 0) return {};
+    const int32_t begin = attribute.first_bit, other = begin + attribute.values;
+    if (include.present) {
+      for (int32_t bit = begin; bit <= other; ++bit) row.put(bit, false);
+      for (int64_t i = 0; i < include.size; ++i) row.put(begin + include.codes[i], true);
+    } else if (attribute.missing_passes_exclude == 0) {
+      row.put(other, false);
+    }
+    for (int64_t i = 0; i < exclude.size; ++i) row.put(begin + exclude.codes[i], false);
+    for (int32_t bit = begin; bit <= other; ++bit) {
+      if (row.has(bit)) return {};
+    }
+    return {Fault::kEmptyDifference, first + 1};
+  }
+
+  std::vector<AttributeBits> attributes_;
+  std::vector<int32_t> all_;  // the row of an ad without rules
+};
+
+}  // namespace
+
+// attributes int32 [n, 3], as AttributeBits. A row has `words` words of 64 bits.
+GRACE_API int32_t grace_rules_add_bits(void* table, int32_t words, const int32_t* attributes,
+                                       int32_t n) {
+  return guarded([&] {
+    std::vector<AttributeBits> bits;
+    for (int32_t a = 0; a < n; ++a, attributes += 3) {
+      bits.push_back({attributes[0], attributes[1], attributes[2]});
+    }
+    add_component(table, std::make_unique<RuleBits>(words, std::move(bits)));
+  });
+}
+
+}  // namespace grace::rules
