@@ -16,7 +16,7 @@ from grace.index.matchers.exact_lists import (
 )
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from support.strategies import examples
 
 seeds = st.integers(0, 2**32 - 1)
@@ -47,10 +47,8 @@ def random_rules(
         SetRules(*random_lists(rng, num_rules, n, 7), *random_lists(rng, num_rules, n, 3))
         for n in num_values
     )
-    no_set_rules = np.zeros((num_rules, len(sets)), np.int32)
-    return TargetingRules(
-        np.zeros(num_rules, np.int32), np.zeros((1, 1), np.uint64), no_set_rules, sets
-    )
+    rows = np.zeros((num_rules, 1 + len(sets)), np.int32)
+    return TargetingRules(rows, (NumberRows(np.zeros((1, 1), np.uint64)), *sets))
 
 
 def assert_same(one: ExactLists, other: ExactLists) -> None:

@@ -223,19 +223,6 @@ def test_a_request_that_was_corrupt_at_any_step_stays_corrupt(step: int, engine:
     assert ENGINES[engine](case, ops).corrupt.tolist() == [False, True]
 
 
-def test_other_batch_sizes_agree_up_to_rounding() -> None:
-    own = Engine.of("plain", "cpu", requests=7)
-    states = own.case.context.states
-    whole = own.search(states)
-    for request in range(7):
-        alone = own.search(states[[request]], [request])
-        order, order_alone = whole.leaves[request].argsort(), alone.leaves[0].argsort()
-        assert torch.equal(alone.leaves[0][order_alone], whole.leaves[request][order])
-        torch.testing.assert_close(
-            alone.scores[0][order_alone], whole.scores[request][order], rtol=0, atol=TOLERANCE
-        )
-
-
 def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_them() -> None:
     """With a head of zeros, every token of a step has the same score."""
     sids = [(0, 1), (0, 4), (1, 0), (2, 2), (2, 3), (4, 0)]
