@@ -19,13 +19,13 @@ from grace import model
 from grace.client.request_json import request_of_json
 from grace.configs.generation import BeamProfile
 from grace.index.forms.component import Reason
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
 from grace.index.matching.explain import explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -164,7 +164,7 @@ class Demonstration:
     def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
         first_leaf, user = self._snapshot.trie.first_leaf, user_of(request)
-        eligible = admitted_entries(self._snapshot, self._rows([request]), 0)[first_leaf - 1 :]
+        eligible = self._eligible_nodes(request)[first_leaf:]
         scores, below, steps = self._scores(request), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
             tokens = self._sids[below, position]
@@ -176,6 +176,12 @@ class Demonstration:
             steps.append(Step(chosen, tuple(branches)))
             below = below[tokens == chosen]
         return tuple(steps)
+
+    def _eligible_nodes(self, request: Request) -> npt.NDArray[np.bool_]:
+        """Return whether the server admits each node, in mode `exact`.   bool [nodes]"""
+        index = DecodeIndex.of(self._snapshot, CPU)
+        users = UserTensors.of(self._rows([request]), CPU)
+        return has_bit(load_ops(CPU).eligible_nodes(users, index), 0).numpy()
 
     def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
         """Decode with the catalogue alone, then count the ads that each user may see."""

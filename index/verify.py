@@ -22,7 +22,7 @@ from grace.index.builder.collect import CollectedAds
 from grace.index.builder.columns import ListColumn
 from grace.index.builder.rule_table import FAULTS, RuleTable
 from grace.index.snapshot import Snapshot
-from grace.index.storage import current_version
+from grace.index.storage import readable_current
 from grace.index.storage.arrays import arrays_of
 from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
@@ -68,7 +68,7 @@ def verify_snapshot(
     return VerifyReport(
         path=opened.path,
         version=int(manifest.version),
-        is_current=_is_current(opened),
+        is_current=readable_current(opened.path.parent) == int(manifest.version),
         created_at=manifest.created_at,
         sid_space=manifest.sid_space,
         files=len(manifest.files),
@@ -155,10 +155,3 @@ def _notes(opened: OpenVersion) -> list[str]:
         for name in names_in(opened.folder)
         if name not in listed and name != MANIFEST
     ]
-
-
-def _is_current(opened: OpenVersion) -> bool:
-    try:
-        return current_version(opened.path.parent) == int(opened.manifest.version)
-    except SnapshotError:
-        return False

@@ -3,8 +3,8 @@
 `taken_apart` is the way back.
 """
 
-import ctypes
 from collections.abc import Sequence
+from ctypes import c_int32, c_int64
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,17 @@ from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, array_out, declare
 
 _trie_count = declare(
-    "grace_trie_count",
-    *(ctypes.c_int64, array_in(np.uint16, 2), ctypes.c_int32, array_out(np.int64)),
+    "grace_trie_count", c_int64, array_in(np.uint16, 2), c_int32, array_out(np.int64)
 )
 _trie_fill = declare(
     "grace_trie_fill",
-    *(ctypes.c_int64, array_in(np.uint16, 2), ctypes.c_int32, array_in(np.int64)),
-    *(array_out(np.int32), array_out(np.uint16), array_out(np.int64)),
+    c_int64,
+    array_in(np.uint16, 2),
+    c_int32,
+    array_in(np.int64),
+    array_out(np.int32),
+    array_out(np.uint16),
+    array_out(np.int64),
 )
 
 

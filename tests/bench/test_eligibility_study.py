@@ -37,13 +37,13 @@ from grace.catalogues.paper.generator import (
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from support.bench_workloads import tiny
+from support.decode_cases import admitted_entries
 from support.in_process import invoke_grace
 
 CPU = torch.device("cpu")

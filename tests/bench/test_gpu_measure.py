@@ -70,9 +70,8 @@ def test_only_the_run_is_timed_after_a_warm_up(clock: Clock) -> None:
 
 
 def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
-    runs = [(clock.takes("quick", 1.0), None)]
-    runs.append((clock.takes("slow", 7.0), clock.takes("before", 5.0)))
-    quick, slow = by_turns(runs, CPU, 1e-9, calls=2)
+    slow_run = (clock.takes("slow", 7.0), clock.takes("before", 5.0))
+    quick, slow = by_turns([(clock.takes("quick", 1.0), None), slow_run], CPU, 1e-9, calls=2)
     assert (quick.p50_ms, slow.p50_ms) == pytest.approx((0.5, 3.5))
     turn = ["quick"] * 3 + ["before", "slow"] * 3
     assert clock.log == ["quick", "before", "slow"] + turn * 4  # the first of each warms up

@@ -10,7 +10,6 @@ import torch
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.admission import admitted_entries
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.trie import NO_NODE
@@ -27,6 +26,7 @@ from grace.kernels import (
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
+from support.decode_cases import admitted_entries
 from support.fast_cases import (
     ALL_STEPS,
     DECODERS,

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from grace.configs.eligibility import Eligibility
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, write_snapshot
@@ -19,6 +18,7 @@ from grace.index.storage.arrays import TABLE, arrays_of, check_arrays, snapshot_
 from grace.index.storage.manifest import parse_manifest
 from grace.index.users.user_rows import UserEncoder
 from grace.index.verify import require_built, verify_snapshot
+from support.decode_cases import admitted_entries
 from support.forgery import (
     SCHEMA,
     forge_array,
