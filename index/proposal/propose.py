@@ -66,8 +66,8 @@ def propose(
     facts = read_facts(files, names, may_be_ids, lambda done: progress("read ads", done, rows))
     if (separator := separator_in(facts.values())) is not None:
         files = [replace(file, list_separator=separator) for file in files]
-        texts = [each.name for each in facts.values() if each.has_texts]
-        lists = read_facts(files, texts, advance=lambda done: progress("read lists", done, rows))
+        changed = [each.name for each in facts.values() if each.changes_by(separator)]
+        lists = read_facts(files, changed, advance=lambda done: progress("read lists", done, rows))
         for name, each in lists.items():
             each.ids, facts[name] = facts[name].ids, each
     column = _id_column(files, facts, id_column)
