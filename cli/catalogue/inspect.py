@@ -1,18 +1,17 @@
 """`grace inspect`: print what a snapshot holds."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from grace.cli.options import AsJson
-from grace.configs.errors import SnapshotError
 from grace.configs.options import Argument
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from grace.index.summary import ExactSummary, IndexSummary
+    from grace.index.summary import IndexSummary
 
 
 def inspect(
@@ -33,12 +32,12 @@ def inspect(
     Example: `grace inspect snapshots`
     """
     from grace.configs.eligibility import Eligibility
-    from grace.index.storage import load_snapshot, root_of, versions
+    from grace.index.storage import load_snapshot, readable_current, root_of, versions
     from grace.index.summary import summarize
 
     chosen = Eligibility.of(eligibility)
     summary = summarize(load_snapshot(snapshot, version, eligibility=chosen))
-    there, current = versions(root_of(snapshot)), _current(root_of(snapshot))
+    there, current = versions(root_of(snapshot)), readable_current(root_of(snapshot))
     if as_json:
         listed = {"versions": there, "current_version": current}
         print(json.dumps(summary.to_json() | listed, indent=2))
@@ -48,16 +47,6 @@ def inspect(
         print_summary(summary)
 
 
-def _current(root: Path) -> int | None:
-    """Return the current version; None also if CURRENT is damaged, which `grace verify` reports."""
-    from grace.index.storage import current_version
-
-    try:
-        return current_version(root)
-    except SnapshotError:
-        return None
-
-
 def print_summary(summary: "IndexSummary") -> None:
     from grace.cli.tables import coverage_table, table_console
 
@@ -65,11 +54,13 @@ def print_summary(summary: "IndexSummary") -> None:
     for line in _lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(coverage_table(summary.coverage))
-    console.print(_levels(summary))
+    console.print(_table("Trie", _LEVELS, summary.levels))
     if summary.matchers:
-        console.print(_matchers(summary))
+        title = "Matchers, before and after deduplication"
+        console.print(_table(title, _MATCHERS, summary.matchers, left=1))
     if summary.exact is not None and summary.exact.postings:
-        console.print(_postings(summary.exact))
+        title = "Posting lists: the set rules that name a value"
+        console.print(_table(title, _POSTINGS, summary.exact.postings, left=1))
     if summary.mode == "static":
         console.print("Mean fill counts the empty partitions that fixed widths leave, as 0.")
 
@@ -115,59 +106,50 @@ def _mode(summary: "IndexSummary") -> str:
     return ", ".join((summary.mode, *shown))
 
 
-def _levels(summary: "IndexSummary") -> "Table":
-    from grace.cli.tables import plain_table
-
-    table = plain_table("Trie", "position", "child entries", "mean fan-out", "max fan-out")
-    for level in summary.levels:
-        table.add_row(
-            _position(level.position),
-            f"{level.entries:,}",
-            f"{level.mean_fan_out:.2f}",
-            f"{level.max_fan_out:,}",
-        )
-    return table
-
-
-def _matchers(summary: "IndexSummary") -> "Table":
-    from grace.cli.tables import plain_table
-
-    headings = ("kind", "position", "partitions", "rows", "before", "after", "row ids")
-    title = "Matchers, before and after deduplication"
-    table = plain_table(title, *headings, "mean fill", left=1)
-    for matcher in summary.matchers:
-        table.add_row(
-            matcher.kind,
-            _position(matcher.position),
-            f"{matcher.partitions:,}",
-            f"{matcher.rows:,}",
-            _size(matcher.bytes_before),
-            _size(matcher.bytes_after),
-            _size(matcher.id_bytes),
-            f"{matcher.fill:.3f}",
-        )
-    return table
-
-
-def _postings(exact: "ExactSummary") -> "Table":
-    from grace.cli.tables import plain_table
-
-    headings = ("set", "values", "include entries", "exclude entries", "bytes")
-    table = plain_table("Posting lists: the set rules that name a value", *headings, left=1)
-    for of_set in exact.postings:
-        table.add_row(
-            of_set.name,
-            f"{of_set.values:,}",
-            f"{of_set.include_entries:,}",
-            f"{of_set.exclude_entries:,}",
-            _size(of_set.bytes),
-        )
-    return table
-
-
 def _size(size: int) -> str:
     return f"{size / 1e6:,.2f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
 def _position(position: int) -> str:
     return "root" if position == 0 else f"p{position}"
+
+
+def _count(count: int) -> str:
+    return f"{count:,}"
+
+
+Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""The columns of a table: by heading, a field of its rows and how it is printed."""
+
+_LEVELS: Columns = {
+    "position": ("position", _position),
+    "child entries": ("entries", _count),
+    "mean fan-out": ("mean_fan_out", "{:.2f}".format),
+    "max fan-out": ("max_fan_out", _count),
+}
+_MATCHERS: Columns = {
+    "kind": ("kind", str),
+    "position": ("position", _position),
+    "partitions": ("partitions", _count),
+    "rows": ("rows", _count),
+    "before": ("bytes_before", _size),
+    "after": ("bytes_after", _size),
+    "row ids": ("id_bytes", _size),
+    "mean fill": ("fill", "{:.3f}".format),
+}
+_POSTINGS: Columns = {
+    "set": ("name", str),
+    "values": ("values", _count),
+    "include entries": ("include_entries", _count),
+    "exclude entries": ("exclude_entries", _count),
+    "bytes": ("bytes", _size),
+}
+
+
+def _table(title: str, columns: Columns, rows: Sequence[object], left: int = 0) -> "Table":
+    from grace.cli.tables import plain_table
+
+    table = plain_table(title, *columns, left=left)
+    for row in rows:
+        table.add_row(*(show(getattr(row, field)) for field, show in columns.values()))
+    return table

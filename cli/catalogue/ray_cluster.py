@@ -1,7 +1,7 @@
 """The tasks of a sharded build on a Ray cluster. Only this module needs Ray, an extra."""
 
 import socket
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import AuthenticationError, RayError, RayTaskError
 
 from grace.configs.errors import GraceError, InputError, NativeError, WorkerError
+from grace.index.builder import Task
 
 LOCAL = "local"
 """The address that starts a cluster on this machine for one build."""
@@ -26,7 +27,6 @@ _LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
 _KNOCK_SECONDS = 10
 _WAIT_SECONDS = 20  # for cancelled tasks to end
 
-Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
@@ -87,26 +87,26 @@ class _Refused:
     error: GraceError
 
 
-def _attempt(function: Callable[[Task], Result], task: Task, of_version: str) -> Result | _Refused:
+def _attempt(task: Task[Result], of_version: str) -> tuple[Result, int] | _Refused:
     """Run a task on the worker; return an error whose message is for the user."""
     installed = version(_DISTRIBUTION)
     if installed != of_version:
         fault = f"a worker has {_DISTRIBUTION} {installed}, this build is of {of_version}"
         return _Refused(WorkerError(f"{fault}: install the same version on every machine"))
     try:
-        return function(task)
+        return task.run()
     except (InputError, NativeError) as error:
         return _Refused(error)
     except GraceError as error:  # the others cannot be pickled
-        return _Refused(WorkerError(f"{task}: {error}"))
+        return _Refused(WorkerError(f"{task.name}: {error}"))
     except OSError as error:
-        fault = f"{task}: {error} on {socket.gethostname()}"
+        fault = f"{task.name}: {error} on {socket.gethostname()}"
         remedy = (
             "the ads and the snapshot root (or --scratch) under the same paths, and space there"
         )
         return _Refused(WorkerError(f"{fault}; every machine needs {remedy}"))
     except MemoryError:
-        fault = f"{task}: out of memory on {socket.gethostname()}"
+        fault = f"{task.name}: out of memory on {socket.gethostname()}"
         return _Refused(WorkerError(f"{fault}; {_LESS_MEMORY}"))
 
 
@@ -116,10 +116,10 @@ class RayTasks:
         self._attempt: Any = ray.remote(_attempt).options(num_cpus=threads)
 
     def __call__(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], /
-    ) -> Generator[Result, None, None]:
+        self, tasks: Sequence[Task[Result]], /
+    ) -> Generator[tuple[Result, int], None, None]:
         ours = version(_DISTRIBUTION)
-        waiting = [self._attempt.remote(function, task, ours) for task in tasks]
+        waiting = [self._attempt.remote(task, ours) for task in tasks]
         try:
             for task in tasks:
                 result = _result(task, waiting[0])
@@ -143,15 +143,15 @@ def _end(waiting: Sequence[Any]) -> None:
         ray.wait(running, num_returns=len(running), timeout=_WAIT_SECONDS)
 
 
-def _result(task: Any, reference: Any) -> Any:
+def _result(task: Task[Result], reference: Any) -> tuple[Result, int]:
     try:
-        result = ray.get(reference)
+        result: tuple[Result, int] | _Refused = ray.get(reference)
     except RayTaskError:  # our own mistake keeps its traceback
         raise
     except RayError as error:
         raise WorkerError(
-            f"{task}: its worker failed ({type(error).__name__}: {_first_line(error)}); if memory "
-            f"ran out, {_LESS_MEMORY}"
+            f"{task.name}: its worker failed ({type(error).__name__}: {_first_line(error)}); if "
+            f"memory ran out, {_LESS_MEMORY}"
         ) from None
     if isinstance(result, _Refused):
         raise result.error

@@ -5,34 +5,30 @@ tasks that may run on any machine: a run of ads, a range of ids or of first toke
 largest shard bounds their memory, and the bytes are the same.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from shutil import rmtree
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from grace.configs.errors import InputError
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
-from grace.index.builder.report import BuildReport, Notify, peak_memory, silent
+from grace.index.builder.report import BuildReport, Notify, silent
 from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
 from grace.index.builder.sharding.tasks import (
-    CollectTask,
+    Result,
     Run,
-    ShardTask,
+    Task,
     TaskInputs,
     build_shard,
     collect_file,
-    find_in_range,
+    find_tasks,
     first_token_ranges,
-    id_ranges,
 )
 from grace.index.progress import Progress
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -43,29 +39,19 @@ RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
 
-Task = TypeVar("Task")
-Result = TypeVar("Result")
-
-
 class RunTasks(Protocol):
-    """Calls a function of this package with every task; yields results in the tasks' order.
+    """Runs every task; yields what they return, in their order.
 
     Closing the generator ends the tasks that run.
     """
 
     def __call__(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], /
-    ) -> Generator[Result, None, None]: ...
+        self, tasks: Sequence[Task[Result]], /
+    ) -> Generator[tuple[Result, int], None, None]: ...
 
 
-def one_by_one(
-    function: Callable[[Task], Result], tasks: Sequence[Task]
-) -> Generator[Result, None, None]:
-    yield from map(function, tasks)
-
-
-def _measured(function: Callable[[Task], Result], task: Task) -> tuple[Result, int]:
-    return function(task), peak_memory()
+def one_by_one(tasks: Sequence[Task[Result]]) -> Generator[tuple[Result, int], None, None]:
+    yield from (task.run() for task in tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +60,6 @@ class Sharding:
     run: RunTasks = one_by_one
     scratch: Path | None = None  # None: the snapshot root; every task must reach it by this path
     run_rows: int = RUN_ROWS
-
-    def __post_init__(self) -> None:
-        if self.shards < 1:
-            raise InputError(f"--shards {self.shards}: give 1 or more")
 
 
 def build(
@@ -123,18 +105,20 @@ class _ShardedBuild:
         plan = self.plan
         inputs = self._inputs()
         runs = self._collect(inputs)
-        repeated = plan.refuse_repeated(self._all("compare ids", find_in_range, id_ranges(runs)))
-        token_ads: npt.NDArray[np.int64] = sum(
-            (run.token_ads(plan.vocab_sizes[0]) for run in runs),
-            np.zeros(plan.vocab_sizes[0], np.int64),
-        )
+        repeated = plan.refuse_repeated(self._all("compare ids", find_tasks(runs)))
+        token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
         facts = plan.facts_of(int(token_ads.sum()) - len(repeated), self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
-        with_ads = tuple(run.path for run in runs if run.has_ads)
+        paths = [run.path for run in runs if run.has_ads]
         tasks = [
-            ShardTask(inputs, with_ads, first, end, np.unique(repeated)) for first, end in ranges
+            Task(
+                f"building the shard of first tokens {first} to {end - 1}",
+                build_shard,
+                (inputs, paths, (first, end), repeated),
+            )
+            for first, end in ranges
         ]
-        built = self._all("build shards", build_shard, tasks)
+        built = self._all("build shards", tasks)
         for run in runs:
             rmtree(run.path)
         roots = [root for root in built if root is not None]
@@ -154,49 +138,44 @@ class _ShardedBuild:
     def _collect(self, inputs: TaskInputs) -> list[Run]:
         plan = self.plan
         first_rows = np.cumsum([0, *(file.rows for file in plan.source.files)]).tolist()
+        files = [
+            replace(file, table=replace(file.table, address=absolute(file.address)))
+            for file in plan.source.files
+        ]
         tasks = [
-            CollectTask(
-                inputs,
-                replace(file, table=replace(file.table, address=absolute(file.address))),
-                first_row,
-                reported_as=file.address,
-            )
-            for file, first_row in zip(plan.source.files, first_rows, strict=False)
+            Task(f"reading {given.address}", collect_file, (inputs, file, first_row))
+            for given, file, first_row in zip(plan.source.files, files, first_rows, strict=False)
         ]
         runs: list[Run] = []
         rows = 0
         with (
             plan.steps.run("read ads", plan.source.rows) as advance,
-            closing(self._results(collect_file, tasks)) as results,
+            closing(self._results(tasks)) as results,
         ):
-            for task, collected in zip(tasks, results, strict=True):
-                plan.log_all(collected.rejects, task.reported_as)
+            for file, collected in zip(plan.source.files, results, strict=True):
+                plan.log_all(collected.rejects, file.address)
                 runs.extend(collected.runs)
                 self.stated |= collected.stated
                 rows += collected.rows
                 advance(rows)
         return runs
 
-    def _all(
-        self, step: str, function: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> list[Result]:
+    def _all(self, step: str, tasks: Sequence[Task[Result]]) -> list[Result]:
         found = []
         with (
             self.plan.steps.run(step, len(tasks)) as advance,
-            closing(self._results(function, tasks)) as results,
+            closing(self._results(tasks)) as results,
         ):
             for result in results:
                 found.append(result)
                 advance(len(found))
         return found
 
-    def _results(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task]
-    ) -> Generator[Result, None, None]:
+    def _results(self, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""
-        with closing(self.sharding.run(partial(_measured, function), tasks)) as results:
+        with closing(self.sharding.run(tasks)) as results:
             for task in tasks:
-                with scratch_faults(str(task), self.scratch):
+                with scratch_faults(task.name, self.scratch):
                     result, peak = next(results)
                 self.peak = max(self.peak, peak)
                 yield result

@@ -21,7 +21,14 @@ from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Progress
 from grace.index.rejects import Fault, Reject, RejectLog, ad_rejects
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
-from grace.index.storage import current_version, next_version, publish, versions, write_snapshot
+from grace.index.storage import (
+    current_version,
+    next_version,
+    publish,
+    readable_current,
+    versions,
+    write_snapshot,
+)
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
@@ -175,7 +182,7 @@ class BuildPlan:
         return BuildReport(
             version=int(path.name),
             path=path.absolute(),
-            published=_is_current(path),
+            published=readable_current(path.parent) == int(path.name),
             sid_space=snapshot.facts.sid_space,
             ads=snapshot.ads.num_ads,
             sids=snapshot.trie.num_leaves,
@@ -217,13 +224,6 @@ class BuildPlan:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
             publish(spec.root, int(path.name), only_forward=True, on_wait=self.notify)
         return path, rejects
-
-
-def _is_current(path: Path) -> bool:
-    try:
-        return current_version(path.parent) == int(path.name)
-    except SnapshotError:  # a damaged CURRENT that this build did not replace
-        return False
 
 
 def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan:

@@ -1,6 +1,6 @@
 """Orders of ads, their groups by entity, numbers by first use, and spans of jagged arrays."""
 
-import ctypes
+from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,17 +10,24 @@ from grace.index.entities import NO_ENTITY, Entities
 from grace.native.loader import array_in, array_out, declare
 
 _order_by_id = declare(
-    "grace_order_by_id", ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32)
+    "grace_order_by_id", c_int64, array_in(np.int64), c_int32, array_out(np.int32)
 )
 _order_by_sid = declare(
     "grace_order_by_sid",
-    *(ctypes.c_int64, array_in(np.uint16, 2), ctypes.c_int32, ctypes.c_int32),
+    c_int64,
+    array_in(np.uint16, 2),
+    c_int32,
+    c_int32,
     array_out(np.int32),
 )
 _first_use = declare(
     "grace_first_use",
-    *(ctypes.c_int64, array_in(np.int32), ctypes.c_int64),
-    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
+    c_int64,
+    array_in(np.int32),
+    c_int64,
+    array_out(np.int32),
+    array_out(np.int32),
+    array_out(np.int64),
 )
 
 

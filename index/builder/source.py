@@ -99,20 +99,20 @@ class ExpectedColumns:
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     _check_renames(source, expected)
+    tables = source.tables()
+    lines = [table for table in tables if table.format is Format.JSONL]
+    keys = frozenset(name for table in lines for name in table.schema.names)
     files: list[AdsFile] = []
     ignored: set[str] = set()
     spaces: dict[str | None, str] = {}
     vocabularies: dict[tuple[int, ...] | None, str] = {}
-    tables = source.tables()
-    lines = [table for table in tables if table.format is Format.JSONL]
-    keys = {name for table in lines for name in table.schema.names}
     for table in tables:
         # Lines leave out keys without a value, so a file may lack a key that others have.
-        elsewhere = keys if table.format is Format.JSONL else set[str]()
-        theirs = _columns(table, elsewhere, source, expected)
+        elsewhere = keys if table.format is Format.JSONL else frozenset[str]()
+        columns = _Columns(table, elsewhere, source, expected)
+        theirs = columns.checked()
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
-        read = {*theirs.values(), *_left_out(source, expected), *mapped}
-        ignored.update(set(table.schema.names) - read)
+        ignored.update(set(table.schema.names) - {*theirs.values(), *columns.left_out, *mapped})
         files.append(AdsFile(table, table.count_rows(), theirs))
         spaces.setdefault(sid_space_in(table), table.address)
         vocabularies.setdefault(vocab_sizes_in(table), table.address)
@@ -138,121 +138,119 @@ def _check_renames(source: TableSource, expected: ExpectedColumns) -> None:
             )
 
 
-def _left_out(source: TableSource, expected: ExpectedColumns) -> set[str]:
-    """Return the table's names of columns that `without` leaves out."""
-    names = (column for name in expected.without for column in (name, name + EXCLUDE_SUFFIX))
-    return {source.theirs(name) for name in names}
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of one table. It may lack those `elsewhere`, which other files have."""
 
+    table: TableFile
+    elsewhere: Set[str]
+    source: TableSource
+    expected: ExpectedColumns
 
-def _columns(
-    table: TableFile, elsewhere: Set[str], source: TableSource, expected: ExpectedColumns
-) -> Mapping[str, str]:
-    """Return the table's names of our columns, after a check of each column.
+    @property
+    def left_out(self) -> set[str]:
+        """The table's names of columns that `without` leaves out."""
+        without = self.expected.without
+        names = (column for name in without for column in (name, name + EXCLUDE_SUFFIX))
+        return {self.source.theirs(name) for name in names}
 
-    `elsewhere` are columns that the table may lack, because other files have them.
-    """
-    present = table.schema.names
-    for ours, their in source.columns.items():
-        if their not in present and their not in elsewhere:
-            raise missing(table, their, f", named by ads.columns.{ours},")
-    theirs = {
-        name: source.theirs(name) for name in expected.known if source.theirs(name) in present
-    }
-    _require_columns(table, theirs, elsewhere, source, expected)
-    _refuse_second_columns(table, theirs, source, expected)
-    left_out = _left_out(source, expected)
-    for their in source.ignore:
-        if their not in present:
-            raise missing(table, their, ", named by ads.ignore,")
-        if their in theirs.values():
-            raise InputError(
-                f"{table.address}: column {their!r} is in ads.ignore, but a build reads it; "
-                "take it out of ads.ignore, or of targeting.yaml"
-            )
-    for name, their in list(theirs.items()):
-        kind = table.schema.field(their).type
-        fault = type_fault(expected.role(name), table, their, _remedy(name, kind, expected))
-        if fault is None:
-            continue
-        if their not in left_out:
-            raise InputError(f"{table.address}: column {both_names(name, their)} {fault}")
-        del theirs[name]
-    read_or_named = {*theirs.values(), *left_out, *source.ignore}
-    _refuse_unread_rules(table, read_or_named, source, expected)
-    return theirs
+    def checked(self) -> Mapping[str, str]:
+        """Return the table's names of our columns, after a check of each column."""
+        table, source, expected = self.table, self.source, self.expected
+        present = table.schema.names
+        for ours, their in source.columns.items():
+            if their not in present and their not in self.elsewhere:
+                raise missing(table, their, f", named by ads.columns.{ours},")
+        names = {name: source.theirs(name) for name in expected.known}
+        theirs = {name: their for name, their in names.items() if their in present}
+        self._require_ids_and_sids(theirs)
+        self._require_rules(theirs)
+        self._refuse_second_columns(theirs)
+        self._check_ignored(theirs)
+        for name, their in list(theirs.items()):
+            kind = table.schema.field(their).type
+            fault = type_fault(expected.role(name), table, their, _remedy(name, kind, expected))
+            if fault is not None and their not in self.left_out:
+                raise self._error(f"column {both_names(name, their)} {fault}")
+            if fault is not None:
+                del theirs[name]
+        self._refuse_unread_rules({*theirs.values(), *self.left_out, *source.ignore})
+        return theirs
 
+    def _error(self, fault: str) -> InputError:
+        return InputError(f"{self.table.address}: {fault}")
 
-def _refuse_unread_rules(
-    table: TableFile, read_or_named: Set[str], source: TableSource, expected: ExpectedColumns
-) -> None:
-    """Refuse a column that looks like a rule by its type, or by its name in another case."""
-    rules = map(source.theirs, (*expected.schema.rule_columns, *expected.entities))
-    absent = [name for name in rules if name not in table.schema.names]
-    alike = {name.strip().casefold(): name for name in absent}
-    for field in table.schema:
-        if field.name in read_or_named:
-            continue
-        rule = alike.get(field.name.strip().casefold())
-        if rule is not None:
-            raise InputError(
-                f"{table.address}: column {field.name!r} would not be read: it differs from "
-                f"{rule!r} only in case or blanks; rename it, or name it in ads.ignore of "
-                "tables.yaml"
-            )
-        if _looks_like_a_rule(field):
-            raise InputError(
-                f"{table.address}: column {field.name!r} looks like a targeting rule, but the "
-                "schema declares no such attribute or set; declare it, drop the column, or name it "
-                "in ads.ignore of tables.yaml"
+    def _require_ids_and_sids(self, theirs: Mapping[str, str]) -> None:
+        joined, sid = self.expected.sids_are_joined, self.source.theirs("sid")
+        for name in ("ad_id",) if joined else ("ad_id", "sid"):
+            if name not in theirs:
+                raise missing(self.table, self.source.theirs(name))
+        if joined and sid in self.table.schema.names:
+            raise self._error(
+                f"has a column {sid!r}, and SIDs are to be joined; drop the column, or `sids`"
             )
 
-
-def _refuse_second_columns(
-    table: TableFile, theirs: Mapping[str, str], source: TableSource, expected: ExpectedColumns
-) -> None:
-    """Refuse a column that has our name of a rule, where `columns` names another for it."""
-    for name in (*expected.schema.rule_columns, *expected.schema.entities):
-        their = source.theirs(name)
-        if their != name and name in table.schema.names and name not in theirs.values():
-            raise InputError(
-                f"{table.address}: column {name!r} would not be read, since ads.columns.{name} "
-                f"names {their!r}; drop one of the two columns, or rename it"
+    def _require_rules(self, theirs: Mapping[str, str]) -> None:
+        source, expected = self.source, self.expected
+        has = f"it has: {', '.join(self.table.schema.names)}"
+        for name in (*expected.schema.names, *expected.entities):
+            columns = {name, name + EXCLUDE_SUFFIX}
+            if name in expected.without or columns & theirs.keys():
+                continue
+            if {source.theirs(column) for column in columns} & self.elsewhere:
+                continue
+            their = source.theirs(name)
+            lacks = f"column {their!r} is missing, an entity of the targeting schema"
+            so = "no ad belongs to one"
+            if name not in expected.entities:
+                lacks = f"columns {their!r} and {their + EXCLUDE_SUFFIX!r} are missing"
+                lacks, so = f"{lacks}, a rule of the targeting schema", "no ad has such a rule"
+            raise self._error(
+                f"{lacks}; add it, name its column in tables.yaml, or build with "
+                f"--without {name}: then {so}; {has}"
             )
 
+    def _refuse_second_columns(self, theirs: Mapping[str, str]) -> None:
+        """Refuse a column that has our name of a rule, where `columns` names another for it."""
+        schema = self.expected.schema
+        for name in (*schema.rule_columns, *schema.entities):
+            their = self.source.theirs(name)
+            if their != name and name in self.table.schema.names and name not in theirs.values():
+                raise self._error(
+                    f"column {name!r} would not be read, since ads.columns.{name} names "
+                    f"{their!r}; drop one of the two columns, or rename it"
+                )
 
-def _require_columns(
-    table: TableFile,
-    theirs: Mapping[str, str],
-    elsewhere: Set[str],
-    source: TableSource,
-    expected: ExpectedColumns,
-) -> None:
-    needed = ["ad_id"] if expected.sids_are_joined else ["ad_id", "sid"]
-    has = f"it has: {', '.join(table.schema.names)}"
-    for name in needed:
-        if name not in theirs:
-            raise missing(table, source.theirs(name))
-    if expected.sids_are_joined and source.theirs("sid") in table.schema.names:
-        raise InputError(
-            f"{table.address}: has a column {source.theirs('sid')!r}, and SIDs are to be joined; "
-            "drop the column, or `sids`"
-        )
-    for name in (*expected.schema.names, *expected.entities):
-        columns = {name, name + EXCLUDE_SUFFIX}
-        if name in expected.without or columns & theirs.keys():
-            continue
-        if {source.theirs(column) for column in columns} & elsewhere:
-            continue
-        their = source.theirs(name)
-        lacks = f"column {their!r} is missing, an entity of the targeting schema"
-        so = "no ad belongs to one"
-        if name not in expected.entities:
-            lacks = f"columns {their!r} and {their + EXCLUDE_SUFFIX!r} are missing"
-            lacks, so = f"{lacks}, a rule of the targeting schema", "no ad has such a rule"
-        raise InputError(
-            f"{table.address}: {lacks}; add it, name its column in tables.yaml, or build with "
-            f"--without {name}: then {so}; {has}"
-        )
+    def _check_ignored(self, theirs: Mapping[str, str]) -> None:
+        for their in self.source.ignore:
+            if their not in self.table.schema.names:
+                raise missing(self.table, their, ", named by ads.ignore,")
+            if their in theirs.values():
+                raise self._error(
+                    f"column {their!r} is in ads.ignore, but a build reads it; take it out of "
+                    "ads.ignore, or of targeting.yaml"
+                )
+
+    def _refuse_unread_rules(self, read_or_named: Set[str]) -> None:
+        """Refuse a column that looks like a rule by its type, or by its name in another case."""
+        schema, present = self.expected.schema, self.table.schema.names
+        rules = map(self.source.theirs, (*schema.rule_columns, *self.expected.entities))
+        alike = {name.strip().casefold(): name for name in rules if name not in present}
+        for field in self.table.schema:
+            if field.name in read_or_named:
+                continue
+            rule = alike.get(field.name.strip().casefold())
+            if rule is not None:
+                raise self._error(
+                    f"column {field.name!r} would not be read: it differs from {rule!r} only in "
+                    "case or blanks; rename it, or name it in ads.ignore of tables.yaml"
+                )
+            if _looks_like_a_rule(field):
+                raise self._error(
+                    f"column {field.name!r} looks like a targeting rule, but the schema declares "
+                    "no such attribute or set; declare it, drop the column, or name it in "
+                    "ads.ignore of tables.yaml"
+                )
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:

@@ -11,6 +11,7 @@ from grace.index.storage.versions import (
     next_version,
     publish,
     published,
+    readable_current,
     root_of,
     versions,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "next_version",
     "publish",
     "published",
+    "readable_current",
     "root_of",
     "versions",
     "write_snapshot",

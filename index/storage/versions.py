@@ -87,6 +87,14 @@ def current_version(root: Path) -> int | None:
     return published(root).version
 
 
+def readable_current(root: Path) -> int | None:
+    """Return the current version; None also where CURRENT is damaged."""
+    try:
+        return current_version(root)
+    except SnapshotError:
+        return None
+
+
 def publish(
     root: Path, version: int, *, only_forward: bool = False, on_wait: OnWait | None = None
 ) -> int | None:

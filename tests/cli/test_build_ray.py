@@ -27,18 +27,22 @@ ROUNDS = """
 from contextlib import closing
 from grace.cli.catalogue.ray_cluster import ray_tasks
 from grace.configs.errors import InputError
+from grace.index.builder import Task
 
 def square(number):
     if number < 0:
         raise InputError(f"{number}: is negative")
     return number * number
 
+def squares(*numbers):
+    return closing(tasks([Task(str(number), square, (number,)) for number in numbers]))
+
 with ray_tasks("local", 1) as tasks:
     for _ in range(63):
-        with closing(tasks(square, (1, 2, 3))) as results:
-            assert [next(results) for _ in range(3)] == [1, 4, 9]
-        with closing(tasks(square, (1, -2, 3, 4))) as results:
-            assert next(results) == 1
+        with squares(1, 2, 3) as results:
+            assert [next(results)[0] for _ in range(3)] == [1, 4, 9]
+        with squares(1, -2, 3, 4) as results:
+            assert next(results)[0] == 1
             try:
                 next(results)
             except InputError as error:
@@ -202,10 +206,11 @@ def test_an_error_names_the_task_whose_worker_died_or_met_a_full_or_foreign_disk
 import os
 from grace.cli.catalogue.ray_cluster import ray_tasks
 from grace.configs.errors import WorkerError
+from grace.index.builder import Task
 with ray_tasks("local", 1) as tasks:
-    for function, task in ((os._exit, 1), (os.mkdir, "/no/such/place")):
+    for function, argument in ((os._exit, 1), (os.mkdir, "/no/such/place")):
         try:
-            list(tasks(function, [task]))
+            list(tasks([Task(str(argument), function, (argument,))]))
         except WorkerError as error:
             print(f"shown: {error}")
 """

@@ -95,33 +95,20 @@ def test_the_hourly_script_publishes_and_keeps_versions_also_after_a_failed_hour
     assert (root / "CURRENT").read_text() == f"{4:020d}\n"
 
 
-def test_the_hourly_script_publishes_no_table_that_lost_its_ads(
-    hourly: Path, catalogue: Path, tmp_path: Path
-) -> None:
-    root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
-    (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
-    table = pq.read_table(catalogue / "ads.parquet")
-    pq.write_table(table, ads)
-    build(ads, root)
-    pq.write_table(table.slice(0, table.num_rows // 2), ads)
-    code, shown = run(hourly, tmp_path, root)
-    assert code == 1
-    assert shown.endswith("not published\n")
-    assert (root / "CURRENT").read_text() == f"{1:020d}\n"
-    assert versions(root) == [1]
-
-
-def test_the_hourly_script_publishes_no_table_that_lost_its_rules(
-    hourly: Path, catalogue: Path, tmp_path: Path
+@pytest.mark.parametrize("lost", ["ads", "rules"])
+def test_the_hourly_script_publishes_no_table_that_lost_ads_or_rules(
+    hourly: Path, catalogue: Path, tmp_path: Path, lost: str
 ) -> None:
     root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
     build(catalogue / "ads.parquet", root)
     table = pq.read_table(catalogue / "ads.parquet")
-    pq.write_table(table.drop_columns(["location", "location_exclude"]), ads)
-    code, shown = run(hourly, tmp_path, root, "--without", "location")
+    half, without = table.slice(0, table.num_rows // 2), ("location", "location_exclude")
+    pq.write_table(half if lost == "ads" else table.drop_columns(without), ads)
+    options = () if lost == "ads" else ("--without", "location")
+    code, shown = run(hourly, tmp_path, root, *options)
     assert code == 1
-    assert "location: " in shown
+    assert shown.endswith("not published\n") if lost == "ads" else "location: " in shown
     assert (versions(root), (root / "CURRENT").read_text()) == ([1], f"{1:020d}\n")
 
 

@@ -1,21 +1,19 @@
 """Coverage against counting raw rules, and which versions a build publishes by it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from grace.index.builder import BuildReport, BuildSpec, Sharding, build
+from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.coverage import CoverageFall, coverage, coverage_of_version
 from grace.index.storage import current_version, load_snapshot, publish
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import build_spec, silent
 from support.oracle import NO_RULE, RawAd, Rule
 from support.strategies import Case, random_ads, random_schema
-
-Build = Callable[[BuildSpec], BuildReport]
 
 
 def counted(schema: TargetingSchema, ads: Sequence[RawAd]) -> tuple[dict[str, float], float]:
@@ -38,20 +36,13 @@ def test_shares_are_those_of_the_raw_rules_in_memory_and_from_files(
     rng = np.random.default_rng(seed)
     schema = random_schema(rng, (63, 1, 64, 65, 250)[: seed or None], num_sets=seed % 4)
     case = Case(schema, (5, 3), tuple(random_ads(rng, schema, (5, 3), 222)), ())
-    report = build(build_spec(tmp_path, case), silent)
+    report = build(build_spec(tmp_path, case), silent, sharding=Sharding(3) if seed % 2 else None)
     found = coverage(load_snapshot(report.path))
     assert (found.with_rule, found.for_everybody) == counted(schema, case.ads)
     assert list(found.with_rule) == list(schema.names)
     assert found.distinct_rules == report.rules
     assert coverage_of_version(report.path.parent, report.version) == found
     assert (report.coverage.after, report.coverage.before) == (found, None)
-
-
-@pytest.fixture(params=[None, 3], ids=["whole", "shards"])
-def builds(request: pytest.FixtureRequest) -> Build:
-    if request.param is None:
-        return lambda spec: build(spec, silent)
-    return lambda spec: build(spec, silent, sharding=Sharding(request.param, run_rows=17))
 
 
 COUNTRY = Attribute("country", ("US", "CA", "NO"))
@@ -78,20 +69,14 @@ def spec_of(folder: Path, case: Case, **changes: object) -> BuildSpec:
     return replace(spec, **changes)  # type: ignore[arg-type]
 
 
-def test_the_first_version_has_nothing_to_compare_with(tmp_path: Path, builds: Build) -> None:
-    report = builds(spec_of(tmp_path, ads_with(50, 0)))
-    assert (report.published, report.coverage.falls) == (True, ())
-    assert (report.coverage.before, report.coverage.version_before) == (None, None)
-
-
 @pytest.mark.parametrize(
     ("country", "published"), [(40, True), (39, False), (20, False), (0, False), (90, True)]
 )
 def test_a_name_that_loses_more_than_a_fifth_of_its_share_is_not_published(
-    tmp_path: Path, builds: Build, country: int, published: bool
+    tmp_path: Path, country: int, published: bool
 ) -> None:
-    builds(spec_of(tmp_path, ads_with(50, 10)))
-    report = builds(spec_of(tmp_path, ads_with(country, 10)))
+    build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    report = build(spec_of(tmp_path, ads_with(country, 10)), silent)
     assert (report.version, report.published) == (2, published)
     assert report.coverage.version_before == 1
     falls = () if published else (CoverageFall("country", 0.5, country / 100),)
@@ -101,18 +86,18 @@ def test_a_name_that_loses_more_than_a_fifth_of_its_share_is_not_published(
 
 
 def test_a_column_that_loses_all_its_rules_is_named_although_its_name_kept_others(
-    tmp_path: Path, builds: Build
+    tmp_path: Path,
 ) -> None:
     """A renamed exclude column would show its ads to the users that it excludes."""
     case = ads_with(50, 10)
     excludes: Mapping[str, Rule] = {"country": (None, frozenset({"NO"}))}
     some = tuple(replace(ad, rules=excludes) if ad.ad_id >= 90 else ad for ad in case.ads)
-    before = builds(spec_of(tmp_path, replace(case, ads=some)))
+    before = build(spec_of(tmp_path, replace(case, ads=some)), silent)
     assert before.coverage.after.columns == ("audience_exclude", "country", "country_exclude")
-    report = builds(spec_of(tmp_path, case))
+    report = build(spec_of(tmp_path, case), silent)
     assert (report.coverage.falls, report.coverage.lost_columns) == ((), ("country_exclude",))
     assert (report.published, report.coverage.may_be_published) == (False, False)
-    assert builds(spec_of(tmp_path, case, max_coverage_drop=1.0)).published
+    assert build(spec_of(tmp_path, case, max_coverage_drop=1.0), silent).published
 
 
 def test_versions_are_compared_with_the_current_one_not_the_latest(tmp_path: Path) -> None:
@@ -142,18 +127,6 @@ def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: 
     report = build(spec_of(tmp_path, only_country), silent)
     assert report.coverage.falls == (CoverageFall("audience", 0.6, None),)
     assert not report.published
-
-
-def test_a_name_without_rules_may_leave_the_schema(tmp_path: Path) -> None:
-    case = ads_with(50, 0)
-    build(spec_of(tmp_path, case), silent)
-    assert build(spec_of(tmp_path, replace(case, schema=replace(BOTH, sets=()))), silent).published
-
-
-def test_a_build_that_is_not_to_be_published_reports_what_fell(tmp_path: Path) -> None:
-    build(spec_of(tmp_path, ads_with(50, 10)), silent)
-    report = build(spec_of(tmp_path, ads_with(0, 10), publish=False), silent)
-    assert [fall.name for fall in report.coverage.falls] == ["country"]
 
 
 @pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])

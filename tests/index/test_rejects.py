@@ -171,17 +171,6 @@ def test_ids_of_every_width_differ_and_their_copies_are_found(tmp_path: Path, ad
         build(twice, silent)
 
 
-def test_text_that_is_not_utf8_is_refused_as_a_value(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, [{}, {}])
-    table = pq.read_table(spec.ads[0])
-    bad = pa.array([b"us", b"\xff\xfe"], pa.binary()).view(pa.string())
-    column = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), bad)
-    at = table.column_names.index("location")
-    pq.write_table(table.set_column(at, "location", column), tmp_path / "ads.parquet")
-    with pytest.raises(RejectedAdsError, match=r"row 2, ad 101: location: .*not UTF-8"):
-        build(spec, silent)
-
-
 def test_list_elements_under_a_null_are_not_read(tmp_path: Path) -> None:
     """Arrow allows a null list to cover elements; they belong to no row."""
     spec = spec_of(tmp_path, [{"country": ["US"]}, {}, {}])

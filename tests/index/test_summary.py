@@ -2,7 +2,6 @@
 
 from statistics import mean
 
-import numpy as np
 import pytest
 
 from grace.configs.eligibility import DynamicKWay, MatcherMode
@@ -10,7 +9,6 @@ from grace.index.summary import summarize
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
-from support.strategies import random_case, random_schema
 
 
 def test_counts_and_percentiles_of_a_catalogue_counted_by_hand() -> None:
@@ -77,25 +75,6 @@ def test_entities_are_counted_with_their_ads() -> None:
     assert campaign.ads_per_entity == {"p50": 1, "p99": 7, "max": 40}
     assert (advertiser.distinct, advertiser.ads_without) == (0, len(ads))
     assert advertiser.ads_per_entity == {"p50": 0, "p99": 0, "max": 0}
-
-
-def test_every_level_and_kind_is_in_the_summary_and_in_its_json() -> None:
-    rng = np.random.default_rng(1)
-    case = random_case(rng, 63, 1, random_schema(rng, (64,), num_sets=2))
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.UNION)
-    summary = summarize(snapshot)
-    length = len(case.vocab_sizes)
-    found = [(m.kind, m.position) for m in summary.matchers]
-    assert found == [(k, p) for k in ("bitmask", "s0", "s1") for p in range(length)]
-    assert summary.to_json()["ads"] == 63
-    assert all(size > 0 for size in summary.bytes.values())
-
-
-def test_mode_cd_has_no_matchers_in_its_summary() -> None:
-    case = random_case(np.random.default_rng(3), 20)
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.CD)
-    summary = summarize(snapshot)
-    assert (summary.mode, summary.matchers, summary.exact) == ("cd", (), None)
 
 
 def test_mode_exact_counts_the_distinct_rules_of_sids_and_the_posting_lists() -> None:

@@ -70,26 +70,3 @@ def test_the_schema_in_the_document_is_one_of_a_manifest(page: str) -> None:
     shown = json.loads(text)
     schema = load_section(TargetingSchema, shown)
     assert json.loads(json.dumps(asdict(schema))) == shown
-
-
-def test_every_sentence_of_a_fault_is_one_that_the_code_can_say(
-    page: str, repository: Path
-) -> None:
-    sources = [
-        *(repository / "index" / "storage").glob("*.py"),
-        repository / "index" / "verify.py",
-        repository / "configs" / "sections.py",
-    ]
-    code = "".join(path.read_text(encoding="utf-8") for path in sources)
-    # A sentence may be broken over lines and have values in its middle.
-    code = re.sub(r'"\s*f?"', "", code)
-    faults = page.split("## Faults")[1]
-    cells = [line.split("|")[2] for line in faults.splitlines() if line.startswith("| ")][2:]
-    phrases = [phrase.strip() for cell in cells for phrase in cell.split("·")]
-    assert len(phrases) > 35
-    unsaid = [
-        phrase
-        for phrase in phrases
-        if not all(words.strip() in code for words in re.split(r"\bN\b|, ", phrase))
-    ]
-    assert unsaid == []

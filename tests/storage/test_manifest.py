@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.configs.errors import MOST_OF_A_FAULT, SnapshotError
 from grace.index.storage import load_snapshot
@@ -15,10 +13,8 @@ from support.forgery import (
     Fields,
     forge_manifest,
     forge_text,
-    read_fields,
     write_fields,
 )
-from support.strategies import examples
 
 Change = Callable[[Fields], Any]
 
@@ -239,43 +235,3 @@ def test_a_manifest_that_is_too_long_is_not_read(version: Path) -> None:
 def test_a_newer_format_is_reported_whatever_else_it_changes(version: Path) -> None:
     write_fields(version, {"format": "grace-snapshot", "format_version": 4, "shards": []})
     assert_manifest_refused(version, "written by a newer GRACE (format 4, this one reads 2)")
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=8) | st.sampled_from(["<i4", ""]),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
-    ),
-    max_leaves=6,
-)
-
-
-def places(value: Any, path: str = "") -> list[str]:
-    """The path of every field, inner and outer."""
-    if isinstance(value, dict):
-        items = list(value.items())
-    elif isinstance(value, list):
-        items = list(enumerate(value))
-    else:
-        return [path]
-    inner = [place for key, item in items for place in places(item, f"{path}.{key}".lstrip("."))]
-    return [path, *inner] if path else inner
-
-
-@given(data=st.data())
-@examples(70)
-def test_any_value_at_any_place_is_refused_in_words_or_true(
-    intact: Path,
-    data: st.DataObject,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    fields = read_fields(intact)
-    put(data.draw(st.sampled_from(places(fields))), data.draw(json_values))(fields)
-    folder = tmp_path_factory.getbasetemp()
-    write_fields(folder, fields)
-    try:
-        manifest = parse_manifest((folder / "MANIFEST.json").read_bytes())
-    except SnapshotError as error:
-        assert error.file == "MANIFEST.json"
-    else:
-        assert parse_manifest(render_manifest(manifest)).counts == manifest.counts

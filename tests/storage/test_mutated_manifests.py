@@ -23,7 +23,7 @@ from support.forgery import read_fields, write_fields
 from support.in_process import invoke_grace
 from support.wrong_snapshots import mutations
 
-SHORT, LONG = 7, int(os.environ.get("FUZZ_EXAMPLES", "500"))
+SHORT, LONG = 12, int(os.environ.get("FUZZ_EXAMPLES", "500"))
 MOST_BYTES = 64 << 20
 """A small catalogue takes little memory, whatever its manifest says."""
 

@@ -139,19 +139,6 @@ def test_a_character_cut_by_the_end_of_its_string_is_not_completed_by_the_next()
     assert find_in_strings(np.array([0, 1, 2]), 2, utf8, 2, 1) == (Kind.NOT_UTF8, 0)
 
 
-@pytest.mark.parametrize("bits", [0, 1, 63, 64])
-def test_no_bit_is_set_behind_the_last_attribute(bits: int) -> None:
-    table = np.zeros((5, 2), np.uint64)
-    table[:, 0] = 2**64 - 1
-    table[:, 1] = (1 << bits) - 1
-    assert find_in_padding(table, 5, 2, 64 + bits, 1) == NOTHING
-    if bits < 64:
-        table[3, 1] |= np.uint64(1 << bits)
-        assert find_in_padding(table, 5, 2, 64 + bits, 1) == (Kind.PADDING_BIT, 3)
-        table[3, 1] = 1 << 63
-        assert find_in_padding(table, 5, 2, 64 + bits, 1) == (Kind.PADDING_BIT, 3)
-
-
 def test_impossible_arguments_are_refused_and_not_followed() -> None:
     table = np.zeros((1, 1), np.uint64)
     with pytest.raises(NativeError, match="bits must end in the last word of a row"):

@@ -25,7 +25,11 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
     publish(root, 1)
     shutil.copytree(version, root / ".writing-00000000000000000002")
     (root / ".CURRENT.new").write_text("0000")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "kept").touch()
+    (root / ".writing-00000000000000000009").symlink_to(tmp_path / "outside")
     outcome = outcome_of("killed_writer.py", root)
+    assert (tmp_path / "outside" / "kept").exists()
     assert outcome["deaths"] == outcome["old"] + outcome["new"]
     assert outcome["old"] > 4 * len(list(version.iterdir()))
     assert outcome["new"] >= 2  # CURRENT's folder is synced, and descriptors are closed

@@ -60,7 +60,7 @@ def main(base: Path) -> None:
         shutil.rmtree(root)
 
     deaths = deaths_of(
-        lambda: Path(shutil.copytree(base, base.with_name("trial"))),
+        lambda: Path(shutil.copytree(base, base.with_name("trial"), symlinks=True)),
         lambda root: write_and_publish(root, 2),
         check_all,
     )

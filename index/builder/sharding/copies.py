@@ -1,7 +1,7 @@
 """Number equal spans once, by first use, in memory that a budget bounds."""
 
-import ctypes
 from collections.abc import Callable, Iterator
+from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,12 +13,17 @@ from grace.native.loader import array_in, array_out, declare
 COPIES_BUDGET = 1 << 28
 """Bytes of spans that are compared at a time."""
 
-_new = declare("grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
-_free = declare("grace_copies_free", ctypes.c_void_p)
+_new = declare("grace_copies_new", c_int64, c_int64, c_void_p)
+_free = declare("grace_copies_free", c_void_p)
 _add = declare(
     "grace_copies_add",
-    *(ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, array_in(np.uint32)),
-    *(ctypes.c_int32, array_out(np.int32)),
+    c_void_p,
+    c_int64,
+    c_void_p,
+    c_int64,
+    array_in(np.uint32),
+    c_int32,
+    array_out(np.int32),
 )
 
 
@@ -67,8 +72,8 @@ def _find_first(
     blocks: Iterator[Spans], parts: int, part: int, first_of: npt.NDArray[np.int32]
 ) -> None:
     """Find the first of equal spans, of those whose hash belongs to this part."""
-    handle = ctypes.c_void_p()
-    _new(parts, part, ctypes.byref(handle))
+    handle = c_void_p()
+    _new(parts, part, byref(handle))
     try:
         at = 0
         for spans in blocks:

@@ -5,12 +5,12 @@ its sorted ids. Ranges of ids over all runs are searched for repeated ones. The 
 first tokens in all runs become a shard, which is a snapshot again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from grace.index.builder.collect import (
 )
 from grace.index.builder.item_sids import open_item_sids
 from grace.index.builder.plan import BuildSpec
+from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.join_rules import join_rules
 from grace.index.builder.sorting import first_use
 from grace.index.builder.source import AdsFile, AdsSource
@@ -45,6 +46,22 @@ RANGE_IDS = 1 << 23
 
 _FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
 """The facts of a run or a shard, which no server loads."""
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Task(Generic[Result]):
+    """A call that any machine may make. Errors have its name."""
+
+    name: str
+    function: Callable[..., Result]
+    arguments: tuple[object, ...]
+
+    def run(self) -> tuple[Result, int]:
+        """Return the result, and the most bytes that this process has had in memory."""
+        return self.function(*self.arguments), peak_memory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +91,6 @@ class TaskInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class CollectTask:
-    inputs: TaskInputs
-    file: AdsFile
-    first_row: int  # of the whole table
-    reported_as: str  # the file's name in rejects
-
-    def __str__(self) -> str:
-        return f"reading {self.reported_as}"
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     path: Path  # a snapshot root, if there are ads, and the sorted ids
     has_ads: bool
@@ -108,17 +114,14 @@ class CollectedFile:
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
 
 
-def collect_file(task: CollectTask) -> CollectedFile:
-    """Stop early if the file alone has more rejects than the build allows."""
-    inputs, spec = task.inputs, task.inputs.spec
-    collector = Collector(
-        AdsSource((task.file,), (), None, None),
-        inputs.reading(),
-        spec.threads,
-        spec.max_rejects,
-        inputs.run_rows,
-        task.first_row,
-    )
+def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> CollectedFile:
+    """Stop early if the file alone has more rejects than the build allows.
+
+    first_row  of the whole table
+    """
+    spec, source = inputs.spec, AdsSource((file,), (), None, None)
+    most, rows = spec.max_rejects, inputs.run_rows
+    collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
     runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
     return CollectedFile(collector.rows, runs, tuple(collector.rejects), collector.stated)
 
@@ -139,27 +142,19 @@ def _open_run(path: Path) -> Snapshot:
 _ID_ARRAYS = tuple(field.name for field in fields(SortedIds))
 
 
-@dataclass(frozen=True, slots=True)
-class IdRange:
-    """The ids from `low` to `high - 1`, or to the last id if `high` is None."""
-
-    runs: tuple[Path, ...]
-    low: int
-    high: int | None
-
-    def __str__(self) -> str:
-        return f"looking for repeated ids from {self.low} on"
-
-
-def id_ranges(runs: Sequence[Run]) -> list[IdRange]:
+def find_tasks(runs: Sequence[Run]) -> list[Task[RepeatedIds]]:
+    """Return a task per range of ids: from one id on, and up to the next range's."""
     sample = np.sort(np.concatenate([run.id_sample for run in runs]))
     cuts = np.unique(sample[:: max(1, RANGE_IDS // SAMPLE_STEP)][1:]).tolist()
-    paths = tuple(run.path for run in runs)
-    return [IdRange(paths, low, high) for low, high in pairwise([0, *cuts, None])]
+    paths = [run.path for run in runs]
+    return [
+        Task(f"looking for repeated ids from {low} on", find_in_range, (paths, low, high))
+        for low, high in pairwise([0, *cuts, None])
+    ]
 
 
-def find_in_range(task: IdRange) -> RepeatedIds:
-    return find_repeated([_ids_in_range(path, task.low, task.high) for path in task.runs])
+def find_in_range(runs: Sequence[Path], low: int, high: int | None) -> RepeatedIds:
+    return find_repeated([_ids_in_range(path, low, high) for path in runs])
 
 
 def _ids_in_range(run: Path, low: int, high: int | None) -> SortedIds:
@@ -169,20 +164,6 @@ def _ids_in_range(run: Path, low: int, high: int | None) -> SortedIds:
     begin = int(np.searchsorted(ids, low))
     end = len(ids) if high is None else int(np.searchsorted(ids, high))
     return SortedIds(np.array(ids[begin:end]), rows[begin:end], refused[begin:end])
-
-
-@dataclass(frozen=True, slots=True)
-class ShardTask:
-    """repeated int64 [...]: ids of which no ad is built"""
-
-    inputs: TaskInputs
-    runs: tuple[Path, ...]
-    first_token: int
-    end_token: int
-    repeated: npt.NDArray[np.int64]
-
-    def __str__(self) -> str:
-        return f"building the shard of first tokens {self.first_token} to {self.end_token - 1}"
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
@@ -197,10 +178,20 @@ def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tu
     return [(begin, end) for begin, end in pairwise(cuts) if token_ads[begin:end].any()]
 
 
-def build_shard(task: ShardTask) -> Path | None:
-    """Return a snapshot root with one version, or None if no ad is left."""
-    root = task.inputs.new_folder(f"shard-{task.first_token:05d}-")
-    parts = [part for path in task.runs if len(part := _part_of_run(path, task))]
+def build_shard(
+    inputs: TaskInputs,
+    runs: Sequence[Path],
+    first_tokens: tuple[int, int],
+    repeated: npt.NDArray[np.int64],
+) -> Path | None:
+    """Return a snapshot root with one version, or None if no ad is left.
+
+    first_tokens  the first of them, and the one after the last
+    repeated      int64 [...]: ids of which no ad is built
+    """
+    root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
+    parts = [_part_of_run(path, first_tokens, repeated) for path in runs]
+    parts = [part for part in parts if len(part)]
     if not parts:
         return None
     joined = join_rules([(part.rules, part.set_values) for part in parts], root / "rules")
@@ -212,16 +203,18 @@ def build_shard(task: ShardTask) -> Path | None:
     values = tuple(values.strings for values in joined.set_values)
     del parts, columns
     ads = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), joined.rules, values)
-    task.inputs.write(ads, root)
+    inputs.write(ads, root)
     return root
 
 
-def _part_of_run(path: Path, task: ShardTask) -> CollectedAds:
+def _part_of_run(
+    path: Path, first_tokens: tuple[int, int], repeated: npt.NDArray[np.int64]
+) -> CollectedAds:
     """Return the shard's ads of a run, and only the rules that they use."""
     run = _open_run(path)
     tokens, leaves = _leaves_by_first_token(run.trie)
-    begin, end = leaves[np.searchsorted(tokens, (task.first_token, task.end_token))].tolist()
-    ads = taken_apart(run, begin, end).without(task.repeated)
+    begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
+    ads = taken_apart(run, begin, end).without(repeated)
     used = first_use(ads.rule_of, ads.rules.num_rules)
     rules, set_values = renumber_rules(ads.rules, ads.set_values, used.old_of)
     strings = tuple(values.strings for values in set_values)
