@@ -29,7 +29,7 @@ from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage import load_snapshot
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
@@ -208,10 +208,13 @@ def _scattered(sids: int, rng: np.random.Generator) -> tuple[Snapshot, list[User
             ad_lookup=np.empty(0, np.int32),
         ),
         rules=TargetingRules(
-            bitmask=rng.integers(len(table), size=rules, dtype=np.int32),
-            bitmask_table=table,
-            set_rules=rng.permutation(rules).astype(np.int32).reshape(rules, 1),
-            sets=(SetRules(offsets, values, *nothing),),
+            np.column_stack(
+                [
+                    rng.integers(len(table), size=rules, dtype=np.int32),
+                    rng.permutation(rules).astype(np.int32),
+                ]
+            ),
+            (NumberRows(table), SetRules(offsets, values, *nothing)),
         ),
         set_values=(places,),
     )

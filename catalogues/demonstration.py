@@ -19,13 +19,13 @@ from grace import model
 from grace.client.request_json import request_of_json
 from grace.configs.generation import BeamProfile
 from grace.index.forms.component import Reason
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher
 from grace.index.matching.explain import explain
 from grace.index.snapshot import Snapshot
-from grace.index.trie import NO_NODE, ROOT
+from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops
+from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -139,6 +139,7 @@ class Demonstration:
         self._model: Model = load_checkpoint(CHECKPOINT)
         require_match(self._model.spec, snapshot, CHECKPOINT)
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
+        self._sids = snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).astype(np.int64)
 
     def clicked(self, request: Request) -> list[tuple[str, str]]:
         """Return an ad of each clicked SID, and why the user may see it, newest first."""
@@ -162,24 +163,25 @@ class Demonstration:
 
     def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
-        trie, user = self._snapshot.trie, user_of(request)
-        admitted = admitted_entries(self._snapshot, self._rows([request]), 0)
-        eligible = admitted[trie.first_leaf - 1 :]
-        scores = self._scores(request)
-        steps, node = [], ROOT
+        first_leaf, user = self._snapshot.trie.first_leaf, user_of(request)
+        eligible = self._eligible_nodes(request)[first_leaf:]
+        scores, below, steps = self._scores(request), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
-            tokens, children = trie.children(node)
+            tokens = self._sids[below, position]
             branches = [
-                self._branch(int(token), position, self._below(child), scores, eligible, user)
-                for token, child in zip(tokens, children, strict=True)
+                self._branch(position, below[tokens == token], scores, eligible, user)
+                for token in np.unique(tokens)
             ]
             branches.sort(key=lambda branch: -branch.probability)
-            assert [branch.admitted for branch in branches].count(True) == admitted[
-                children.start - 1 : children.stop - 1
-            ].sum(), "a branch is admitted if and only if it leads to an eligible ad"
-            steps.append(Step(int(chosen), tuple(branches)))
-            node = children[tokens.tolist().index(chosen)]
+            steps.append(Step(chosen, tuple(branches)))
+            below = below[tokens == chosen]
         return tuple(steps)
+
+    def _eligible_nodes(self, request: Request) -> npt.NDArray[np.bool_]:
+        """Return whether the server admits each node, in mode `exact`.   bool [nodes]"""
+        index = DecodeIndex.of(self._snapshot, CPU)
+        users = UserTensors.of(self._rows([request]), CPU)
+        return has_bit(load_ops(CPU).eligible_nodes(users, index), 0).numpy()
 
     def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
         """Decode with the catalogue alone, then count the ads that each user may see."""
@@ -202,21 +204,19 @@ class Demonstration:
 
     def _branch(
         self,
-        token: int,
         position: int,
-        leaves: range,
+        below: npt.NDArray[np.int64],
         scores: npt.NDArray[np.float32],
         eligible: npt.NDArray[np.bool_],
         user: UserAttributes,
     ) -> Branch:
-        below = np.arange(leaves.start, leaves.stop)
         may_see = below[eligible[below]]
         candidates = may_see if len(may_see) else below
         leaf = int(candidates[np.argmax(scores[:, candidates].sum(axis=0))])
         ad_id, failed = self._shown_ad(leaf, user)
         return Branch(
-            token=token,
-            probability=math.exp(scores[position, leaves.start]),
+            token=int(self._sids[leaf, position]),
+            probability=math.exp(scores[position, below[0]]),
             title=self._titles[ad_id],
             failed=failed,
             sids=len(below),
@@ -236,9 +236,7 @@ class Demonstration:
 
     def _scores(self, request: Request) -> npt.NDArray[np.float32]:
         """Return the log-probability of each token of each SID.   [tokens, SIDs]"""
-        trie, context = self._snapshot.trie, self._context([request])
-        sids = torch.from_numpy(trie.sids(np.arange(trie.num_leaves)).astype(np.int64))
-        parts = []
+        context, sids, parts = self._context([request]), torch.from_numpy(self._sids), []
         with torch.inference_mode():
             for start in range(0, len(sids), ROWS):
                 some = sids[start : start + ROWS]
@@ -246,15 +244,11 @@ class Demonstration:
                     context.states.expand(len(some), -1, -1), context.mask.expand(len(some), -1)
                 )
                 logits = self._model.decoder.sequence_logits(same, some)
-                parts.append(
-                    torch.stack(
-                        [
-                            step.log_softmax(dim=-1).gather(1, some[:, t : t + 1])[:, 0]
-                            for t, step in enumerate(logits)
-                        ]
-                    )
-                )
-        scores: npt.NDArray[np.float32] = torch.cat(parts, dim=1).numpy()
+                steps = [step.log_softmax(dim=-1) for step in logits]
+                parts.append([x.gather(1, some[:, [t]])[:, 0] for t, x in enumerate(steps)])
+        scores: npt.NDArray[np.float32] = torch.stack(
+            [torch.cat(step) for step in zip(*parts, strict=True)]
+        ).numpy()
         return scores
 
     def _context(self, requests: Sequence[Request]) -> UserContext:
@@ -266,14 +260,6 @@ class Demonstration:
 
     def _reasons(self, ad_id: int, user: UserAttributes) -> tuple[Reason, ...]:
         return explain(self._snapshot, int(self._snapshot.ads.ordinals([ad_id])[0]), user)
-
-    def _below(self, node: int) -> range:
-        """Return the leaves below a node."""
-        trie = self._snapshot.trie
-        first, end = node, node + 1
-        while first < trie.first_leaf:
-            first, end = int(trie.node_offsets[first]) + 1, int(trie.node_offsets[end]) + 1
-        return range(first - trie.first_leaf, end - trie.first_leaf)
 
     def _leaves(self, tokens: Sequence[int]) -> list[int]:
         """The leaves of SIDs whose tokens follow one another."""

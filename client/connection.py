@@ -1,6 +1,6 @@
 """Connect to a server, with or without TLS and a token, and explain why calls failed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -172,35 +172,38 @@ def connection_fault(address: str, text: str, access: Access) -> str | None:
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
-    if "backend unhealthy" in text:
-        return f"the server at {address} is starting, or drains; see its log and /healthz"
-    if "no healthy upstream" in text:
-        return f"the proxy at {address} has no healthy server behind it; see the servers' logs"
-    if "Failed parsing HTTP/2" in text:
-        return (
-            f"what answers at {address} is no gRPC server; it may be the metrics port: use the "
-            "port of the section listen (50051 by default) or admin (50052)"
-        )
-    return tls_fault(address, text) or _closed(address, text, access)
+    found = _fault_by(_CONNECTION_FAULTS, address, text) or tls_fault(address, text)
+    return found or _closed(address, text, access)
 
 
 def tls_fault(address: str, text: str) -> str | None:
     """Return a fault that a new attempt cannot cure, or None."""
-    if "certificate has expired" in text:
-        return f"the certificate of {address} has expired; the server needs a new one"
-    if "Hostname Verification" in text or "not in peer certificate" in text:
-        return (
-            f"the certificate of {address} is for another name; use an address that it names, or "
-            "give the server a certificate for this one"
-        )
-    if "CERTIFICATE_VERIFY_FAILED" in text:
-        return (
-            f"this client trusts no CA that signed the certificate of {address}; give the CA that "
-            "did (--tls-ca, or Tls(ca=...))"
-        )
-    if "WRONG_VERSION_NUMBER" in text:
-        return f"the server at {address} does not speak TLS; connect without it"
-    return None
+    return _fault_by(_TLS_FAULTS, address, text)
+
+
+def _fault_by(faults: Mapping[str, str], address: str, text: str) -> str | None:
+    return next((fault.format(address) for sign, fault in faults.items() if sign in text), None)
+
+
+_CONNECTION_FAULTS = {
+    "backend unhealthy": "the server at {} is starting, or drains; see its log and /healthz",
+    "no healthy upstream": "the proxy at {} has no healthy server behind it; see the servers' logs",
+    "Failed parsing HTTP/2": "what answers at {} is no gRPC server; it may be the metrics port: "
+    "use the port of the section listen (50051 by default) or admin (50052)",
+}
+_OTHER_NAME = (
+    "the certificate of {} is for another name; use an address that it names, or give the server a "
+    "certificate for this one"
+)
+_TLS_FAULTS = {
+    "certificate has expired": "the certificate of {} has expired; the server needs a new one",
+    "Hostname Verification": _OTHER_NAME,
+    "not in peer certificate": _OTHER_NAME,
+    "CERTIFICATE_VERIFY_FAILED": "this client trusts no CA that signed the certificate of {}; give "
+    "the CA that did (--tls-ca, or Tls(ca=...))",
+    "WRONG_VERSION_NUMBER": "the server at {} does not speak TLS; connect without it",
+}
+"""What gRPC's texts say, by a part of the text. The first part that is there decides."""
 
 
 def _closed(address: str, text: str, access: Access) -> str | None:

@@ -181,6 +181,42 @@ class ImportSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CodebookSpec:
+    """A codebook to learn from vectors."""
+
+    out: Annotated[
+        Path | None, "Folder of the codebook; with --codebook, a separate table of SIDs."
+    ] = None
+    levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4
+    codes: Annotated[
+        tuple[int, ...],
+        Option("Codes of every level, or of each: 512,256,256.", commas="512 or 512,256,256"),
+    ] = (512,)
+    balance: Annotated[
+        float, "Cap on the items of the fullest code; 1 is an even share, 0 is no cap."
+    ] = 2.0
+    seed: Annotated[int, Option("Equal seeds give equal SIDs on one device.", least=0)] = 1
+    sid_space: Annotated[str | None, "Name of the SID space. Default: made from the codebook."] = (
+        None
+    )
+    force: Annotated[bool, "Replace existing files."] = False
+
+    def __post_init__(self) -> None:
+        if len(self.codes) not in (1, self.levels):
+            raise InputError(
+                f"--codes {','.join(map(str, self.codes))}: {len(self.codes)} sizes for "
+                f"{self.levels} levels; give one size, or one for each level"
+            )
+        if not (self.balance == 0 or self.balance >= 1):
+            raise InputError(f"--balance {self.balance:g}: give 1 or more, or 0 for no cap")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The codes by level."""
+        return self.codes * self.levels if len(self.codes) == 1 else self.codes
+
+
+@dataclass(frozen=True, slots=True)
 class T5Layout:
     """Facts that a T5 folder lacks: which tokens are SIDs, and where the history comes from."""
 

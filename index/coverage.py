@@ -108,10 +108,10 @@ def coverage(snapshot: Snapshot) -> Coverage:
     ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules)
     has_rule: dict[str, Flags] = {}
     for name, limited in _limited_rows(schema, rules.bitmask_table).items():
-        has_rule[name] = _of_parts("rule_bitmask.npy", limited, rules.bitmask)
+        has_rule[name] = _of_parts("rule_rows.npy", limited, rules.rows[:, 0])
     for at, target_set in enumerate(schema.sets):
         listed = _listed_rules(rules.sets[at])
-        has_rule[target_set.name] = _of_parts("rule_sets.npy", listed, rules.set_rules[:, at])
+        has_rule[target_set.name] = _of_parts("rule_rows.npy", listed, rules.rows[:, 1 + at])
     none: Flags = np.ones(rules.num_rules, np.bool_)
     for has in has_rule.values():
         none &= ~has

@@ -193,9 +193,9 @@ def _kind(kind: str, matchers: NodeMatchers, trie: SidTrie, bits: int) -> list[M
     """`bits` are those that a row may set: the padding of its last word is no room to fill."""
     set_bits = np.bitwise_count(matchers.table).sum(axis=1, dtype=np.int64)
     row_bytes = matchers.table.shape[1] * matchers.table.itemsize
-    found = []
+    found, borders = [], matchers.borders(trie)
     for level, rows in enumerate(matchers.level_rows, start=1):
-        begin, end = matchers.ids_of_level(trie, level)
+        begin, end = (int(borders[entry]) for entry in trie.entries_of_level(level))
         # Jagged ids need an offset per entry, too.
         entries = 0 if matchers.offsets is None else trie.level_counts[level]
         mean_bits = _sum_of(set_bits, matchers.index[begin:end]) / (end - begin)

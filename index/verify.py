@@ -27,7 +27,7 @@ from grace.index.storage.arrays import arrays_of
 from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
-from grace.index.targeting.rules import gather_spans
+from grace.index.targeting.rules import take
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute
 
 BLOCK_RULES = 1 << 17  # rules that are encoded at a time
@@ -111,7 +111,7 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
             for row in np.flatnonzero(faults[:, 0])[:1].tolist():
                 fault, column = faults[row].tolist()
                 raise SnapshotError(
-                    "rule_bitmask.npy",
+                    "rule_rows.npy",
                     f"no build keeps rule {begin + row}: {schema.rule_columns[column]}: "
                     f"{FAULTS[fault]}",
                 )
@@ -123,17 +123,13 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
 def _columns(snapshot: Snapshot, rules: npt.NDArray[np.int64]) -> Iterator[ListColumn]:
     """Yield include and exclude of each attribute, then of each set, of some rules."""
     held, schema = snapshot.rules, snapshot.schema
-    rows = held.bitmask_table[held.bitmask[rules]]
+    rows = held.bitmask_table[held.rows[rules, 0]]
     for attribute, first_bit in zip(schema.attributes, schema.first_bits, strict=True):
         yield from _attribute_columns(rows, attribute, first_bit)
     for s, of_set in enumerate(held.sets):
-        numbers = held.set_rules[rules, s]
-        for offsets, values in (
-            (of_set.include_offsets, of_set.include_values),
-            (of_set.exclude_offsets, of_set.exclude_values),
-        ):
-            begins, sizes = offsets[numbers], np.diff(offsets)[numbers]
-            yield _column(*gather_spans(values, begins, sizes), sizes > 0)
+        for column in of_set.columns:
+            offsets, values = take(column, held.rows[rules, 1 + s])
+            yield _column(offsets, values, np.diff(offsets) > 0)
 
 
 def _attribute_columns(rows: Rows, attribute: Attribute, first_bit: int) -> Iterator[ListColumn]:

@@ -6,14 +6,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from grace.bench.eligibility.search import Found, leads_to_ads
 from grace.bench.result_file import Row
 from grace.configs.errors import DeviceError
+from grace.configs.machine import available_cores
 from grace.index.matching.exact import ExactMatcher, MatchedAds
+from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
+from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
 
 BUCKETS = (
     ("all", 0, 1 << 62),
@@ -56,48 +60,54 @@ class Outcome(NamedTuple):
         return Outcome(*(np.concatenate(counts) for counts in zip(*parts, strict=True)))
 
 
-def best_of(found: Found, users: UserRows, matcher: ExactMatcher, first_leaf: int) -> Best:
-    offsets, leaves, scores = _leaves(found, first_leaf)
-    reply = matcher.match(users, offsets, leaves, scores, TOP_ADS)
-    return Best(_mass(offsets, scores), _of_each(reply.offsets, reply.ad_ids))
+class Counting:
+    """One snapshot whose users are searched for. Its mode `exact` says which beams are useful."""
 
+    def __init__(self, exact: Snapshot, device: torch.device, ops: Ops) -> None:
+        self.snapshot, self.index = exact, DecodeIndex.of(exact, device)
+        self.first_leaf = exact.trie.first_leaf
+        self.matcher = ExactMatcher(exact, available_cores())
+        self._device, self._ops = device, ops
 
-def outcome_of(
-    found: Found,
-    users: UserRows,
-    matcher: ExactMatcher,
-    eligible: Tensor,
-    best: Best | None,
-    first_leaf: int,
-    num_ads: int,
-) -> Outcome:
-    """Count what searches found. Without the best that there could be, recall is NaN."""
-    offsets, leaves, scores = _leaves(found, first_leaf)
-    reply = matcher.match(users, offsets, leaves, scores, num_ads)
-    matched = _with_ads(reply, offsets)
-    useful = [leads_to_ads(nodes, eligible) for nodes in found.nodes]
-    _require_agreement(matched, useful[-1].sum(dim=1).cpu().numpy(), offsets)
-    top = mass_recall = np.full(len(reply), np.nan)
-    if best is not None:
-        top = _top_recall(best, reply)
-        with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
-            mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
-    per_user = np.add.reduceat(np.append(matched, False), offsets[:-1], dtype=np.int64)
-    sids = np.diff(offsets)
-    useful_sids = np.where(sids > 0, per_user, 0)
-    counts = reply.counts
-    return Outcome(
-        generated=counts.generated,
-        attributes=counts.failed[:, 0],
-        sets=counts.failed[:, 1:].sum(axis=1),
-        matched=counts.matched,
-        sids=sids,
-        wasted=sids - useful_sids,
-        beams=_per_step([nodes != NO_NODE for nodes in found.nodes]),
-        useful=_per_step(useful),
-        mass_recall=mass_recall,
-        top_recall=top,
-    )
+    def asking(self, users: UserRows) -> UserTensors:
+        """Return the users with their eligible nodes."""
+        return with_eligible(UserTensors.of(users, self._device), self.index, self._ops)
+
+    def best(self, found: Found, users: UserRows) -> Best:
+        offsets, leaves, scores = _leaves(found, self.first_leaf)
+        reply = self.matcher.match(users, offsets, leaves, scores, TOP_ADS)
+        return Best(_mass(offsets, scores), _of_each(reply.offsets, reply.ad_ids))
+
+    def outcome(
+        self, found: Found, users: UserRows, asking: UserTensors, best: Best | None = None
+    ) -> Outcome:
+        """Count what searches found. Without the best that there could be, recall is NaN."""
+        assert asking.eligible is not None
+        offsets, leaves, scores = _leaves(found, self.first_leaf)
+        num_ads = self.snapshot.ads.num_ads
+        reply = self.matcher.match(users, offsets, leaves, scores, num_ads)
+        matched = _with_ads(reply, offsets)
+        useful = [leads_to_ads(nodes, asking.eligible) for nodes in found.nodes]
+        _require_agreement(matched, useful[-1].sum(dim=1).cpu().numpy(), offsets)
+        top = mass_recall = np.full(len(reply), np.nan)
+        if best is not None:
+            top = _top_recall(best, reply)
+            with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
+                mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
+        useful_sids = np.array([own.sum() for own in _of_each(offsets, matched)], np.int64)
+        sids, counts = np.diff(offsets), reply.counts
+        return Outcome(
+            generated=counts.generated,
+            attributes=counts.failed[:, 0],
+            sets=counts.failed[:, 1:].sum(axis=1),
+            matched=counts.matched,
+            sids=sids,
+            wasted=sids - useful_sids,
+            beams=_per_step([nodes != NO_NODE for nodes in found.nodes]),
+            useful=_per_step(useful),
+            mass_recall=mass_recall,
+            top_recall=top,
+        )
 
 
 def _top_recall(best: Best, reply: MatchedAds) -> Shares:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from grace.bench.eligibility.audience import AT_ONCE
-from grace.bench.eligibility.outcomes import Outcome, means, outcome_of
+from grace.bench.eligibility.outcomes import Counting, Outcome, means
 from grace.bench.eligibility.search import Found
 from grace.bench.gpu.instruments.observed import observed
 from grace.bench.load.shots import read_shots
@@ -24,11 +24,10 @@ from grace.configs.errors import InputError, RequestError
 from grace.configs.generation import BeamProfile
 from grace.configs.machine import available_cores
 from grace.index.matchers.derive import derive
-from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
+from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
@@ -59,53 +58,38 @@ class _Batch(NamedTuple):
 
 def measure(own: OwnCatalogue, device: torch.device) -> Iterator[Row]:
     """Yield a row of means for the catalogue without targeting, and one for each mode."""
-    threads = available_cores()
     snapshot = load_snapshot(own.snapshot)
     model = load_checkpoint(own.checkpoint, device)
     require_match(model.spec, snapshot, own.checkpoint)
-    search = _Search(snapshot, model, own.profile, device)
+    counting = Counting(snapshot, device, load_ops(device))
     batches = list(_batches(own.requests, snapshot, model, device))
-    catalogue = search.exact.without_matchers()
-    yield _row(MatcherMode.CD, snapshot, search.outcome(catalogue, batches))
-    for eligibility in own.modes:
-        index = search.exact
-        if eligibility != EXACT:
-            index = DecodeIndex.of(derive(snapshot, eligibility, threads), device)
-        yield _row(eligibility.mode, snapshot, search.outcome(index, batches))
 
-
-class _Search:
-    """Searches of a snapshot in mode `exact`, which says which beams are useful in every mode."""
-
-    def __init__(
-        self, snapshot: Snapshot, model: Model, profile: BeamProfile, device: torch.device
-    ) -> None:
-        self._first_leaf, self._num_ads = snapshot.trie.first_leaf, snapshot.ads.num_ads
-        self._decoder, self._profile = model.decoder, profile
-        self._device, self._ops = device, load_ops(device)
-        self._matcher = ExactMatcher(snapshot, available_cores())
-        self.exact = DecodeIndex.of(snapshot, device)
-
-    def outcome(self, index: DecodeIndex, batches: Sequence[_Batch]) -> Outcome:
+    def outcome(index: DecodeIndex) -> Outcome:
         outcomes = []
         for users, context in batches:
-            asking = with_eligible(UserTensors.of(users, self._device), self.exact, self._ops)
-            assert asking.eligible is not None
-            found = self._found(context, asking, index)
-            outcomes.append(
-                outcome_of(
-                    *(found, users, self._matcher, asking.eligible, None),
-                    *(self._first_leaf, self._num_ads),
-                )
-            )
+            asking = counting.asking(users)
+            found = _found(model, context, asking, index, own.profile)
+            outcomes.append(counting.outcome(found, users, asking))
         return Outcome.joined(outcomes)
 
-    def _found(self, context: UserContext, users: UserTensors, index: DecodeIndex) -> Found:
-        steps: list[Tensor] = []
-        ops = observed(self._ops, lambda given, beams: steps.append(beams.nodes.clone()))
-        found = beam_search(self._decoder, context, users, index, self._profile, ops)
-        found.require_finite()
-        return Found(tuple(steps), found.scores)
+    yield _row(MatcherMode.CD, snapshot, outcome(counting.index.without_matchers()))
+    for eligibility in own.modes:
+        index = counting.index
+        if eligibility != EXACT:
+            index = DecodeIndex.of(derive(snapshot, eligibility, available_cores()), device)
+        yield _row(eligibility.mode, snapshot, outcome(index))
+
+
+def _found(
+    model: Model, context: UserContext, users: UserTensors, index: DecodeIndex, profile: BeamProfile
+) -> Found:
+    steps: list[Tensor] = []
+    ops = observed(
+        load_ops(context.states.device), lambda given, beams: steps.append(beams.nodes.clone())
+    )
+    found = beam_search(model.decoder, context, users, index, profile, ops)
+    found.require_finite()
+    return Found(tuple(steps), found.scores)
 
 
 def _batches(

@@ -21,7 +21,7 @@ from grace.bench.eligibility.audience import (
     make_audience,
     with_many_locations,
 )
-from grace.bench.eligibility.outcomes import Outcome, best_of, bucket_rows, outcome_of, range_rows
+from grace.bench.eligibility.outcomes import Counting, Outcome, bucket_rows, range_rows
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.gpu.subjects.catalogue import SEED
@@ -35,11 +35,10 @@ from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
 from grace.configs.machine import available_cores
 from grace.index.matchers.derive import derive
-from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.summary import IndexSummary, summarize
-from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex
 
 PAPER, SHUFFLED = "paper", "shuffled"
 
@@ -57,11 +56,9 @@ class _Way:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One of the two catalogues. `exact` decodes it in mode `exact`, asked for or not."""
+    """One of the two catalogues, and the ways to decode it that are asked for."""
 
-    snapshot: Snapshot
-    matcher: ExactMatcher
-    exact: DecodeIndex
+    counting: Counting
     ways: dict[MatcherMode, _Way]
 
 
@@ -77,9 +74,7 @@ def measure(work: Workload) -> Iterator[Row]:
         exact = derive(own, EXACT, threads)
         if not sides:
             yield _catalogue_row(spec, summarize(exact), made)
-        sides[name] = _Side(
-            exact, ExactMatcher(exact, threads), DecodeIndex.of(exact, work.device), {}
-        )
+        sides[name] = _Side(Counting(exact, work.device, work.load_ops(work.device)), {})
         for mode in modes:
             begin = time.perf_counter()
             snapshot = derive(own, Eligibility.of(mode), threads)
@@ -105,34 +100,25 @@ def _asked(parts: Sequence[str]) -> dict[str, list[MatcherMode]]:
 
 def _serve(catalogue: PaperCatalogue, sides: dict[str, _Side], work: Workload) -> list[Person]:
     """Answer all users in every way, batch by batch, and return them."""
-    first = next(iter(sides.values()))
+    first = next(iter(sides.values())).counting
     encoder = UserEncoder(first.snapshot.schema, first.snapshot.set_values)
     trie = first.snapshot.trie
     people = make_audience(work.users, catalogue, encoder, first.matcher, trie.num_leaves)
     generator = generator_of(first.snapshot, Draws(_GENERATOR_SEED), GeneratorKnobs())
     path_scores = PathScores(generator, trie.level_starts, work.device)
-    ops = work.load_ops(work.device)
+    admit_children = work.load_ops(work.device).admit_children
     for begin in range(0, len(people), AT_ONCE):
         batch = people[begin : begin + AT_ONCE]
         scores = torch.stack([path_scores.of(person.number) for person in batch])
         users = encoder.encode([person.attributes for person in batch])
         for side in sides.values():
-            _answer(side, users, scores, ops)
+            counting, asking = side.counting, side.counting.asking(users)
+            assert asking.eligible is not None
+            best = counting.best(best_possible(scores, asking.eligible, trie.first_leaf), users)
+            for way in side.ways.values():
+                found = search(scores, asking, way.index, admit_children)
+                way.outcomes.append(counting.outcome(found, users, asking, best))
     return people
-
-
-def _answer(side: _Side, users: UserRows, scores: torch.Tensor, ops: Ops) -> None:
-    first_leaf, num_ads = side.snapshot.trie.first_leaf, side.snapshot.ads.num_ads
-    asking = with_eligible(UserTensors.of(users, scores.device), side.exact, ops)
-    eligible = asking.eligible
-    assert eligible is not None
-    ideal = best_possible(scores, eligible, first_leaf)
-    best = best_of(ideal, users, side.matcher, first_leaf)
-    for way in side.ways.values():
-        found = search(scores, asking, way.index, ops.admit_children)
-        way.outcomes.append(
-            outcome_of(found, users, side.matcher, eligible, best, first_leaf, num_ads)
-        )
 
 
 def _with_shuffled_rules(facts: Snapshot) -> Snapshot:

@@ -34,7 +34,7 @@ from grace.catalogues.synth.learned_tokens import item_vectors, number_duplicate
 from grace.catalogues.synth.spec import Stream
 from grace.index.codebook.codebook import Tokens
 from grace.index.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
-from grace.index.codebook.report import Counts
+from grace.index.codebook.report import report_of
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 
 GRACE = Path(sys.executable).with_name("grace")
@@ -158,7 +158,7 @@ def compared(_options: argparse.Namespace) -> Rows:
                     report = _sids(folder, "--levels", str(len(sizes)), "--codes", codes)
                     errors = [level["error"] for level in report["levels"]]
                     found, tokens = {**report, "errors": errors}, _tokens(folder)
-                counts = Counts.of(tokens, sizes)
+                balance = report_of(catalogue, tokens, sizes, (0.0,) * len(sizes), 0.0)
                 agreement = [
                     mutual_information(prefix_numbers(tokens[:, : depth + 1]), nodes[:, depth])
                     for depth in range(len(sizes))
@@ -170,12 +170,10 @@ def compared(_options: argparse.Namespace) -> Rows:
                     "seconds": round(found["seconds"], 1),
                     "peak_gb": round(found["peak_gb"], 2),
                     "errors": [round(error, 4) for error in found["errors"]],
-                    "unused": [int((each == 0).sum()) for each in counts.of_codes],
-                    "fullest": [
-                        round(each.max() * len(each) / len(tokens), 2) for each in counts.of_codes
-                    ],
-                    "sids": len(counts.of_sids),
-                    "most_items_per_sid": int(counts.of_sids.max()),
+                    "unused": [level.unused for level in balance.levels],
+                    "fullest": [round(level.fullest, 2) for level in balance.levels],
+                    "sids": balance.sids,
+                    "most_items_per_sid": balance.items_per_sid[100],
                     **(
                         {"nmi": [round(each, 4) for each in agreement]}
                         if catalogue == "tree"

@@ -152,11 +152,9 @@ def make_catalogue(spec: CatalogueSpec) -> Catalogue:
 
 def ads_per_sid(num_sids: int, rng: np.random.Generator) -> Int64Array:
     """Evenly spaced quantiles of the distribution, shuffled: its percentiles hold at any size."""
-    sizes = np.concatenate([np.arange(low, high + 1) for low, high, _ in _ADS_PER_SID])
-    shares = []
-    for low, high, share in _ADS_PER_SID:
-        within = np.arange(low, high + 1) ** -_FALL_OFF
-        shares.append(share * within / within.sum())
+    spans = [np.arange(low, high + 1) for low, high, _ in _ADS_PER_SID]
+    sizes, falling = np.concatenate(spans), [span**-_FALL_OFF for span in spans]
+    shares = [x[2] * each / each.sum() for x, each in zip(_ADS_PER_SID, falling, strict=True)]
     quantiles = (np.arange(num_sids) + 0.5) / num_sids
     index = np.searchsorted(np.cumsum(np.concatenate(shares)), quantiles)
     return rng.permutation(sizes[np.minimum(index, len(sizes) - 1)])

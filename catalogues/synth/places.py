@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from grace.catalogues.arrays import FloatArray, Int64Array, frozen, offsets_of
+from grace.catalogues.arrays import (
+    FloatArray,
+    Int64Array,
+    frozen,
+    offsets_of,
+    position_in_run,
+)
 
 # Country: ISO 3166-1 code, weight, ISO 639-1 language, market; then regions, each with its cities.
 _TABLE = """
@@ -143,41 +149,36 @@ def make_places(districts_per_city: int) -> Places:
     regions: list[str] = []
     cities: list[str] = []
     city_names: list[str] = []
-    regions_in: list[int] = []
-    cities_in_region: list[int] = []
-    cities_in_country: list[int] = []
-    for country in COUNTRIES:
-        entries = country.regions.split(";")
-        first_city = len(cities)
-        for entry in entries:
+    of_region: list[int] = []  # the country of each region
+    of_city: list[int] = []  # the region of each city
+    for number, country in enumerate(COUNTRIES):
+        for entry in country.regions.split(";"):
             code, _, names = entry.partition(":")
-            regions.append(f"{country.code.lower()}/{code.strip()}")
             here = [name.strip() for name in names.split(",")]
+            region = f"{country.code.lower()}/{code.strip()}"
+            of_city += [len(regions)] * len(here)
+            of_region.append(number)
+            regions.append(region)
             city_names += here
-            cities += [f"{regions[-1]}/{slug(name)}" for name in here]
-            cities_in_region.append(len(here))
-        regions_in.append(len(entries))
-        cities_in_country.append(len(cities) - first_city)
+            cities += [f"{region}/{slug(name)}" for name in here]
     districts = [
         f"{city}/district-{number + 1:03}"
         for city in cities
         for number in range(districts_per_city)
     ]
+    city_region = np.array(of_city)
+    city_country = np.array(of_region)[city_region]
+    region_cities = offsets_of(np.bincount(city_region))
+    # Zipf's law over the cities of each region; the first one is the largest.
+    raw = 1.0 / (1 + position_in_run(region_cities))
     return Places(
         values=(*(c.code.lower() for c in COUNTRIES), *regions, *cities, *districts),
         city_names=tuple(city_names),
-        country_regions=offsets_of(np.array(regions_in)),
-        country_cities=offsets_of(np.array(cities_in_country)),
-        region_cities=offsets_of(np.array(cities_in_region)),
-        city_region=frozen(np.repeat(np.arange(len(regions)), cities_in_region)),
-        city_country=frozen(np.repeat(np.arange(len(COUNTRIES)), cities_in_country)),
-        city_shares=_city_shares(cities_in_region, cities_in_country),
+        country_regions=offsets_of(np.bincount(of_region)),
+        country_cities=offsets_of(np.bincount(city_country)),
+        region_cities=region_cities,
+        city_region=frozen(city_region),
+        city_country=frozen(city_country),
+        city_shares=frozen(raw / np.bincount(city_country, weights=raw)[city_country]),
         districts_per_city=districts_per_city,
     )
-
-
-def _city_shares(cities_in_region: list[int], cities_in_country: list[int]) -> FloatArray:
-    """Zipf's law over the cities of each region; the first one is the largest."""
-    raw = np.concatenate([1.0 / np.arange(1, count + 1) for count in cities_in_region])
-    country = np.repeat(np.arange(len(cities_in_country)), cities_in_country)
-    return frozen(raw / np.bincount(country, weights=raw)[country])

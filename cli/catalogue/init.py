@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +13,6 @@ from grace.configs.errors import InputError
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from grace.index.proposal.propose import Proposal
 
 _CODES = ((30_000, 64), (1_000_000, 256), (float("inf"), 512))
@@ -87,31 +86,27 @@ def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) 
 
 
 def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None:
-    from grace.cli.tables import plain_table, table_console
     from grace.index.proposal.roles import Role
     from grace.index.proposal.yaml_text import TURN_ON
 
-    console = table_console()
-    headings = ("column", "becomes", "why")
-    table = plain_table(f"The ads table, {proposal.rows:,} rows", *headings, left=3)
-    for each in proposal.decisions:
-        if each.role is not Role.LEFT_OUT:
-            _add_row(table, each.column, _becomes(each.role.value, each.name), each.reason)
-    console.print(table)
+    tables = {
+        f"The ads table, {proposal.rows:,} rows": [
+            (each.column, _becomes(each.role.value, each.name), each.reason)
+            for each in proposal.decisions
+            if each.role is not Role.LEFT_OUT
+        ]
+    }
     for title, found in (("The embeddings", proposal.embeddings), ("The log", proposal.log)):
         if found is not None:
-            table = plain_table(title, *headings, left=3)
-            for column in found.columns:
-                _add_row(table, column.column, column.name or "ignored", column.reason)
-            for column in found.missing:
-                _add_row(table, "", f"{column.name} is missing", column.reason)
-            console.print(table)
+            rows = [(each.column, each.name or "ignored", each.reason) for each in found.columns]
+            lacks = [("", f"{each.name} is missing", each.reason) for each in found.missing]
+            tables[title] = rows + lacks
+    for title, rows in tables.items():
+        _print_table(title, ("column", "becomes", "why"), rows)
     if proposal.left_out:
         title = f"LEFT OUT, so these columns limit nobody: {len(proposal.left_out)}"
-        table = plain_table(title, "column", "why", left=2)
-        for each in proposal.left_out:
-            _add_row(table, each.column, each.reason)
-        console.print(table)
+        left_out = ((each.column, each.reason) for each in proposal.left_out)
+        _print_table(title, ("column", "why"), left_out)
         print(f"{TURN_ON}\n")
     for path in files:
         print(f"wrote {path}: read it, and change what is wrong")
@@ -127,10 +122,15 @@ def _becomes(role: str, name: str) -> str:
     return role if name in ("", role) else f"{role} {name}"
 
 
-def _add_row(table: "Table", *cells: str) -> None:
+def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.text import Text
 
-    table.add_row(*map(Text, cells))
+    from grace.cli.tables import plain_table, table_console
+
+    table = plain_table(title, *headings, left=len(headings))
+    for row in rows:
+        table.add_row(*map(Text, row))
+    table_console().print(table)
 
 
 def _next_commands(proposal: "Proposal", out: Path) -> list[str]:

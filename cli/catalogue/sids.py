@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from grace.cli.options import AsJson, Force
+from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
-from grace.configs.options import Option
+from grace.configs.options import CodebookSpec, Option
 
 if TYPE_CHECKING:
-    from grace.index.codebook.make import Made
     from grace.index.codebook.report import SidReport
 
 
@@ -24,40 +23,25 @@ _FEW_ITEMS, _NEARLY_ALL = 1000, 0.95
 
 
 def sids(
+    spec: CodebookSpec,
     data: Annotated[
         Path | None, Option("Data folder whose tables.yaml has `embeddings`.", "FOLDER")
     ] = None,
     embeddings: Annotated[
         str | None, Option("Parquet, JSON lines or .npy; a file, folder or URL.", "TABLE")
     ] = None,
-    out: Annotated[
-        Path | None, "Folder of the codebook; with --codebook, a separate table of SIDs."
-    ] = None,
     codebook: Annotated[
         Path | None, "Give new items SIDs by this codebook, and add them to its table."
     ] = None,
-    levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4,
-    codes: Annotated[
-        tuple[int, ...],
-        Option("Codes of every level, or of each: 512,256,256.", commas="512 or 512,256,256"),
-    ] = (512,),
-    balance: Annotated[
-        float, "Cap on the items of the fullest code; 1 is an even share, 0 is no cap."
-    ] = 2.0,
-    seed: Annotated[int, Option("Equal seeds give equal SIDs on one device.", least=0)] = 1,
     id_column: Annotated[str | None, "Column with the items' ids."] = None,
     vector_column: Annotated[str | None, "Column with the vectors."] = None,
     ids: Annotated[
         Path | None, "Ids for a .npy: another .npy, or lines of text. Default: row numbers."
     ] = None,
-    sid_space: Annotated[
-        str | None, "Name of the SID space. Default: made from the codebook."
-    ] = None,
     device: Annotated[
         str | None, "Learns on cpu or cuda:0. Default: a GPU if there is one."
     ] = None,
     plot: Annotated[bool, "Draw the report, codebook.png."] = True,
-    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
@@ -81,27 +65,26 @@ def sids(
     else:
         items, place = open_items(str(embeddings), ids, id_column, vector_column), None
     if codebook is not None:
-        _extend(items, codebook, out, force, as_json)
+        _extend(items, codebook, spec.out, spec.force, as_json)
         return
-    out = out or place
+    out = spec.out or place
     if out is None:
         raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
-    from grace.index.codebook.make import CodebookSpec, make_codebook
+    from grace.index.codebook.make import make_codebook
     from grace.kernels import device_named
     from grace.model.codebook.kmeans import learn_codebook
 
     learn = partial(learn_codebook, device=device_named(device, "--device"))
-    spec = CodebookSpec(out, _sizes(levels, codes), seed, balance, sid_space, force)
     draw = _drawing(as_json) if plot else None
     with progress_bars() as progress:
-        made = make_codebook(items, spec, learn, progress)
+        report = make_codebook(items, spec, out, learn, progress)
     if draw is not None:
-        draw(made, out)
+        draw(report, out)
     if as_json:
-        print(json.dumps({"out": str(out), **made.report.to_json()}, indent=1))
+        print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
-    _print(made.report, str(out))
-    if made.report.items > _FEW_ITEMS and made.report.sids > _NEARLY_ALL * made.report.items:
+    _print(report, str(out))
+    if report.items > _FEW_ITEMS and report.sids > _NEARLY_ALL * report.items:
         print(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
@@ -147,23 +130,7 @@ def _extend(items: Any, codebook: Path, out: Path | None, force: bool, as_json: 
     print(f"error after the last level {last:.1%}; it was {before:.1%} when the codebook was made")
 
 
-def _sizes(levels: int, codes: tuple[int, ...]) -> tuple[int, ...]:
-    from grace.index.snapshot import MAX_VOCAB_SIZE
-
-    if not all(1 <= size <= MAX_VOCAB_SIZE for size in codes):
-        given = ",".join(map(str, codes))
-        raise InputError(f"--codes {given}: give 1 to {MAX_VOCAB_SIZE:,} codes per level")
-    if len(codes) == 1:
-        return codes * levels
-    if len(codes) != levels:
-        raise typer.BadParameter(
-            f"{len(codes)} sizes for {levels} levels; give one size, or one for each level",
-            param_hint="--codes",
-        )
-    return codes
-
-
-def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
+def _drawing(quiet: bool) -> "Callable[[SidReport, Path], None] | None":
     """Return a function that draws the report, or None without matplotlib."""
     from grace.index.codebook.folder import PICTURE
 
@@ -173,7 +140,7 @@ def _drawing(quiet: bool) -> "Callable[[Made, Path], None] | None":
         if not quiet:
             print(f"no {PICTURE}: it needs {error.name}: {install_command('plots')}")
         return None
-    return lambda made, out: draw_report(made, out / PICTURE)
+    return lambda report, out: draw_report(report, out / PICTURE)
 
 
 def _print(report: "SidReport", out: str) -> None:

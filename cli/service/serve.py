@@ -50,19 +50,15 @@ def serve(
     from grace.server.address_space import require_address_space
 
     settings = load_serving_config(config, snapshots, checkpoint, state_dir)
+    ports = {"listen": port, "admin": admin_port, "metrics": metrics_port}
+    replaced: dict[str, Any] = {"device": device, "eligibility": eligibility}
     given = []
-    for section, number in (("listen", port), ("admin", admin_port), ("metrics", metrics_port)):
-        if number is not None:
-            changed = replace(getattr(settings, section), port=number)
-            settings = replace(settings, **{section: changed})
-            option = "--port" if section == "listen" else f"--{section}-port"
-            given.append(f"{option} {number}")
-    if device is not None:
-        settings = replace(settings, device=device)
-        given.append(f"--device {device}")
-    if eligibility is not None:
-        settings = replace(settings, eligibility=eligibility)
-        given.append(f"--eligibility {eligibility}")
+    for name, value in (ports | replaced).items():
+        if value is not None:
+            new = replace(getattr(settings, name), port=value) if name in ports else value
+            settings = replace(settings, **{name: new})
+            option = name if name in replaced else f"{name}-port".removeprefix("listen-")
+            given.append(f"--{option} {value}")
     source = "the defaults" if config is None else str(config)
     source = f"{source} with {' '.join(given)}" if given else source
     require_address_space(settings)

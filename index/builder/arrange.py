@@ -20,7 +20,7 @@ from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import read_rows
-from grace.index.targeting.rules import SetRules, TargetingRules, gather_spans
+from grace.index.targeting.rules import Column, Lists, TargetingRules, take
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -122,32 +122,24 @@ def renumber_rules(
 
     `set_values` has the strings of each set, by the value ids in `rules`.
     """
-    bitmask, set_rules = rules.bitmask[old_rules], rules.set_rules[old_rules]
-    bitmasks = first_use(bitmask, len(rules.bitmask_table))
-    sets, interned = [], []
-    for s, (of_set, strings) in enumerate(zip(rules.sets, set_values, strict=True)):
-        used = first_use(set_rules[:, s], of_set.num_rules)
-        set_rules[:, s] = used.new_of[set_rules[:, s]]
-        renumbered, values = _renumber_set(of_set, used.old_of, strings)
-        sets.append(renumbered)
-        interned.append(values)
-    renumbered_rules = TargetingRules(
-        bitmasks.new_of[bitmask], rules.bitmask_table[bitmasks.old_of], set_rules, tuple(sets)
-    )
-    return renumbered_rules, tuple(interned)
+    rows = rules.rows[old_rules]
+    parts, interned, strings = [], [], iter(set_values)
+    for c, part in enumerate(rules.parts):
+        used = first_use(rows[:, c], len(part))
+        rows[:, c] = used.new_of[rows[:, c]]
+        columns = [take(column, used.old_of) for column in part.columns]
+        if part.has_values:
+            columns, values = _renumber_values(columns, next(strings))
+            interned.append(values)
+        parts.append(type(part).of(columns))
+    return TargetingRules(rows, tuple(parts)), tuple(interned)
 
 
-def _renumber_set(
-    rules: SetRules, old_rules: npt.NDArray[np.int32], strings: Sequence[str]
-) -> tuple[SetRules, InternedValues]:
-    """Return these set rules, their values numbered in UTF-8 order."""
-    lists = [
-        gather_spans(values, offsets[old_rules], np.diff(offsets)[old_rules])
-        for offsets, values in (
-            (rules.include_offsets, rules.include_values),
-            (rules.exclude_offsets, rules.exclude_values),
-        )
-    ]
+def _renumber_values(
+    columns: Sequence[Column], strings: Sequence[str]
+) -> tuple[list[Column], InternedValues]:
+    """Return these lists, their values numbered in UTF-8 order."""
+    lists = [column for column in columns if isinstance(column, Lists)]
     used = np.zeros(len(strings), np.bool_)
     for _, values in lists:
         used[values] = True
@@ -156,13 +148,9 @@ def _renumber_set(
     in_order = sorted(used_ids.tolist(), key=strings.__getitem__)
     new_of = np.full(len(strings), -1, np.int32)
     new_of[in_order] = np.arange(len(in_order), dtype=np.int32)
-    (include_offsets, include), (exclude_offsets, exclude) = lists
-    renumbered = SetRules(
-        include_offsets,
-        _sorted_within(new_of[include], include_offsets),
-        exclude_offsets,
-        _sorted_within(new_of[exclude], exclude_offsets),
-    )
+    renumbered: list[Column] = [
+        Lists(offsets, _sorted_within(new_of[values], offsets)) for offsets, values in lists
+    ]
     return renumbered, InternedValues.of(strings[value] for value in in_order)
 
 

@@ -81,8 +81,8 @@ class RuleTable:
         _sizes(self._handle, sizes)
         parts = np.empty((sizes[0], len(self._components)), np.int32)
         _take(self._handle, parts)
-        bits, *sets = map(self._rows, range(len(self._components)), sizes[1::2], sizes[2::2])
-        return TargetingRules(parts[:, 0].copy(), bits, parts[:, 1:].copy(), tuple(sets))
+        rows = map(self._rows, range(len(self._components)), sizes[1::2], sizes[2::2])
+        return TargetingRules(parts, tuple(rows))
 
     def _rows(self, number: int, rows: int, num_words: int) -> Any:
         offsets, words = np.empty(rows + 1, np.int64), np.empty(num_words, np.int32)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from grace.configs.errors import InputError
 from grace.index.codebook.codebook import Vectors
 from grace.index.importers.items import BATCH_ITEMS
-from grace.index.importers.npy import as_lists, id_batches, open_array
+from grace.index.importers.npy import as_lists, open_array, read_ids
 from grace.index.rejects import brief
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_text
@@ -102,18 +102,13 @@ def _npy_items(path: Path, ids: Path | None) -> Items:
             f"{path}: expected [items, dims, 1 to {MOST_DIMS}], got {list(array.shape)}"
         )
     rows, dims = array.shape
-    most = max(1, _NUMBERS_AT_A_TIME // dims)
+    most, names = max(1, _NUMBERS_AT_A_TIME // dims), read_ids(ids, rows)
 
     def read() -> Iterator[Rows]:
-        first = 0
-        for part in id_batches(ids, rows):
-            if first >= rows:
-                raise InputError(f"{ids}: more ids than the {first} items of {path}")
-            for at in range(first, first + len(part), most):
-                named = part.slice(at - first, most)
-                columns = {"item_id": named, "vector": as_lists(array[at : at + len(named)])}
-                yield other_rows(str(path), range(at, at + len(named)), columns, "item_id", {})
-            first += len(part)
+        for at in range(0, rows, most):
+            named = names.slice(at, most)
+            columns = {"item_id": named, "vector": as_lists(array[at : at + len(named)])}
+            yield other_rows(str(path), range(at, at + len(named)), columns, "item_id", {})
 
     return Items(str(path), rows, dims, read)
 

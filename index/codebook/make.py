@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
+from grace.configs.options import CodebookSpec
 from grace.index.codebook.codebook import Codebook, Vectors
 from grace.index.codebook.folder import (
     FILES,
@@ -25,7 +26,7 @@ from grace.index.codebook.folder import (
     write_sids,
 )
 from grace.index.codebook.items import Ids, Items, require_distinct
-from grace.index.codebook.report import Counts, SidReport, report_of
+from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
@@ -35,30 +36,6 @@ Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], 
 
 POINTS_PER_CODE = 128
 LEAST_SAMPLE = 1 << 15
-
-
-@dataclass(frozen=True, slots=True)
-class CodebookSpec:
-    """
-    codes      by level
-    balance    the cap on a code's items, as a multiple of an even share; 0 for no cap
-    sid_space  None: named after the folder and the digest of the centres
-    """
-
-    out: Path
-    codes: tuple[int, ...]
-    seed: int = 1
-    balance: float = 2.0
-    sid_space: str | None = None
-    force: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """The SIDs of items, and how good they are."""
-
-    report: SidReport
-    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,39 +53,41 @@ class Extended:
     changed: int
 
 
-def make_codebook(items: Items, spec: CodebookSpec, learn: Learn, progress: Progress) -> Made:
-    """Read the items twice: to check all and sample some, and to give each its SID."""
-    require_sids(spec.sid_space or "-", spec.codes)
-    if not (spec.balance == 0 or spec.balance >= 1):
-        raise InputError(f"--balance {spec.balance:g}: give 1 or more, or 0 for no cap")
-    _require_room(spec.out, spec.force)
-    sample = Sample(max(POINTS_PER_CODE * max(spec.codes), LEAST_SAMPLE), spec.seed)
+def make_codebook(
+    items: Items, spec: CodebookSpec, out: Path, learn: Learn, progress: Progress
+) -> SidReport:
+    """Read the items twice: to check all and sample some, and to give each its SID.
+
+    Return how good the SIDs are.
+    """
+    codes = spec.sizes
+    require_sids(spec.sid_space or "-", codes)
+    _require_room(out, spec.force)
+    sample = Sample(max(POINTS_PER_CODE * max(codes), LEAST_SAMPLE), spec.seed)
     ids = _read(items, sample, progress)
     rows = sample.rows()
-    progress("learn levels", 0, len(spec.codes))
-    codebook = learn(
-        rows,
-        spec.codes,
-        spec.balance,
-        spec.seed,
-        lambda done: progress("learn levels", done, len(spec.codes)),
-    )
-    space = spec.sid_space or default_space(spec.out, codebook)
-    table, made = _encode(items, ids, codebook, space, progress)
+
+    def learned(levels: int) -> None:
+        progress("learn levels", levels, len(codes))
+
+    learned(0)
+    codebook = learn(rows, codes, spec.balance, spec.seed, learned)
+    space = spec.sid_space or default_space(out, codebook)
+    table, report = _encode(items, ids, codebook, space, progress)
     facts = CodebookFacts(
         format=1,
         sid_space=space,
-        vocab_sizes=spec.codes,
+        vocab_sizes=codes,
         dims=items.dims,
         seed=spec.seed,
         balance=spec.balance,
         items=len(ids),
         sample=len(rows),
-        errors=tuple(level.error for level in made.report.levels),
+        errors=tuple(level.error for level in report.levels),
         digest="",
     )
-    _write(spec.out, codebook, facts, table, made.report)
-    return made
+    _write(out, codebook, facts, table, report)
+    return report
 
 
 def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Extended:
@@ -127,12 +106,12 @@ def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Ex
     if before is not None and before.ids.type != ids.type:
         kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    table, made = _encode(items, ids, codebook, facts.sid_space, progress)
+    table, report = _encode(items, ids, codebook, facts.sid_space, progress)
     new, changed = len(ids), 0
     if before is not None:
         table, new, changed = _merged(before, table)
     write_sids(out or kept / SIDS_FILE, table, facts)
-    return Extended(made.report, facts, new, changed)
+    return Extended(report, facts, new, changed)
 
 
 class Sample:
@@ -188,7 +167,7 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
 
 def _encode(
     items: Items, ids: Ids, codebook: Codebook, sid_space: str, progress: Progress
-) -> tuple[SidTable, Made]:
+) -> tuple[SidTable, SidReport]:
     tokens = np.empty((len(ids), len(codebook.codes)), np.uint16)
     errors = np.zeros(len(codebook.codes))
     total, squares, done = np.zeros(items.dims), 0.0, 0
@@ -205,9 +184,8 @@ def _encode(
         raise InputError(f"{items.name}: has fewer rows than when it was first read")
     spread = squares - float(total @ total) / len(ids)
     spread = spread if spread > 1e-12 * squares else 0.0  # rounding: all vectors are equal
-    counts = Counts.of(tokens, codebook.codes)
-    report = report_of(sid_space, counts, tuple(errors.tolist()), spread)
-    return SidTable(ids, tokens), Made(report, counts)
+    left = tuple(errors.tolist())
+    return SidTable(ids, tokens), report_of(sid_space, tokens, codebook.codes, left, spread)
 
 
 def _merged(before: SidTable, given: SidTable) -> tuple[SidTable, int, int]:

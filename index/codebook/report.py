@@ -35,77 +35,72 @@ class LevelReport:
 
 @dataclass(frozen=True, slots=True)
 class SidReport:
-    """`items_per_sid` is by percentile of the SIDs; 100 is the maximum."""
+    """
+    items_per_sid  by percentile of the SIDs; 100 is the maximum
+    of_codes       by level: int64 [codes], items of each code
+    of_sids        int64 [sids], items of each SID
+    """
 
     sid_space: str
     items: int
     sids: int
     items_per_sid: dict[int, int]
     levels: tuple[LevelReport, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        values = asdict(self)
-        values["levels"] = [
-            {**level, **{name: round(level[name], 4) for name in ("fullest", "entropy", "error")}}
-            for level in values["levels"]
-        ]
-        return values
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """
-    of_codes  by level: int64 [codes], items of each code
-    of_sids   int64 [sids], items of each SID
-    prefixes  by level
-    """
-
     of_codes: tuple[Int64, ...]
     of_sids: Int64
-    prefixes: tuple[int, ...]
 
-    @classmethod
-    def of(cls, tokens: Tokens, codes: tuple[int, ...]) -> "Counts":
-        of_codes = [
-            np.bincount(tokens[:, level], minlength=size) for level, size in enumerate(codes)
-        ]
-        prefix, prefixes = np.zeros(len(tokens), np.int64), []
-        for level, size in enumerate(codes):
-            # Renumbered at each level, so that the numbers of long prefixes stay small.
-            _, prefix = np.unique(prefix * size + tokens[:, level], return_inverse=True)
-            prefixes.append(int(prefix.max()) + 1)
-        return cls(tuple(of_codes), np.bincount(prefix), tuple(prefixes))
+    def to_json(self) -> dict[str, Any]:
+        rounded = ("fullest", "entropy", "error")
+        return {
+            "sid_space": self.sid_space,
+            "items": self.items,
+            "sids": self.sids,
+            "items_per_sid": self.items_per_sid,
+            "levels": [
+                asdict(level) | {name: round(getattr(level, name), 4) for name in rounded}
+                for level in self.levels
+            ],
+        }
 
 
 def report_of(
-    sid_space: str, counts: Counts, errors: tuple[float, ...], spread: float
+    sid_space: str,
+    tokens: Tokens,
+    codes: tuple[int, ...],
+    errors: tuple[float, ...],
+    spread: float,
 ) -> SidReport:
     """
+    codes   the size of the vocabulary, by level
     errors  the squared residuals of all items, by level
     spread  the squared distances of all items from their mean
     """
-    percentiles = np.percentile(counts.of_sids, PERCENTILES, method="inverted_cdf").astype(int)
+    items = len(tokens)
+    prefix = np.zeros(items, np.int64)
+    levels, all_counts = [], []
+    for level, (size, error) in enumerate(zip(codes, errors, strict=True)):
+        counts = np.bincount(tokens[:, level], minlength=size)
+        # Renumbered at each level, so that the numbers of long prefixes stay small.
+        _, prefix = np.unique(prefix * size + tokens[:, level], return_inverse=True)
+        shares = counts[counts > 0] / items
+        report = LevelReport(
+            codes=size,
+            unused=int((counts == 0).sum()),
+            fullest=float(counts.max() * size / items),
+            entropy=float(-(shares * np.log2(shares)).sum()) + 0.0,
+            prefixes=int(prefix.max()) + 1,
+            error=error / spread if spread > 0 else 0.0,
+        )
+        levels.append(report)
+        all_counts.append(counts)
+    of_sids = np.bincount(prefix)
+    percentiles = np.percentile(of_sids, PERCENTILES, method="inverted_cdf").astype(int)
     return SidReport(
         sid_space=sid_space,
-        items=int(counts.of_sids.sum()),
-        sids=len(counts.of_sids),
+        items=items,
+        sids=len(of_sids),
         items_per_sid=dict(zip(PERCENTILES, percentiles.tolist(), strict=True)),
-        levels=tuple(
-            LevelReport(
-                codes=len(of_codes),
-                unused=int((of_codes == 0).sum()),
-                fullest=float(of_codes.max() * len(of_codes) / of_codes.sum()),
-                entropy=_entropy(of_codes),
-                prefixes=prefixes,
-                error=error / spread if spread > 0 else 0.0,
-            )
-            for of_codes, prefixes, error in zip(
-                counts.of_codes, counts.prefixes, errors, strict=True
-            )
-        ),
+        levels=tuple(levels),
+        of_codes=tuple(all_counts),
+        of_sids=of_sids,
     )
-
-
-def _entropy(counts: Int64) -> float:
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log2(shares)).sum()) + 0.0

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.component import MOST_SHOWN, Reason, ValuesOf, some
+from grace.index.targeting.rules import NumberRows
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
 
@@ -46,16 +47,12 @@ class BitsComponent:
         attributes = np.array(bits, np.int32).reshape(-1, 3)
         _add_to_rules(table, self.schema.words, attributes, len(bits))
 
-    def rows_of(
-        self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.uint64]:
-        return words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words)
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
+        return NumberRows(words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words))
 
-    def add_to_matcher(
-        self, matcher: int, ids: npt.NDArray[np.int32], rows: npt.NDArray[np.uint64]
-    ) -> None:
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
         _add_to_matcher(
-            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows
+            matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows.table
         )
 
     def add_to_users(self, reader: int, values: None) -> None:  # noqa: ARG002
@@ -90,10 +87,10 @@ class BitsComponent:
         kept.append(np.ascontiguousarray(asked))
         return int(kept[-1].ctypes.data)
 
-    def explain(self, rows: npt.NDArray[np.uint64], row: int, user: ValuesOf) -> list[Reason]:
+    def explain(self, rows: NumberRows, row: int, user: ValuesOf) -> list[Reason]:
         places = zip(self.schema.attributes, self.schema.first_bits, strict=True)
         reasons = [
-            _reason(attribute, *_allowed(attribute, first, rows[row]), user)
+            _reason(attribute, *_allowed(attribute, first, rows.table[row]), user)
             for attribute, first in places
         ]
         return [reason for reason in reasons if reason is not None]

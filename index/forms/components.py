@@ -26,8 +26,8 @@ def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
 
 
 def parts_of(snapshot: Snapshot) -> Iterator[Part]:
-    rules = snapshot.rules
-    bits, *lists = components_of(snapshot.schema)
-    yield Part(bits, rules.bitmask, rules.bitmask_table)
-    rows = map(ListRows, rules.sets, snapshot.set_values)
-    yield from map(Part, lists, rules.set_rules.T, rows)
+    values = iter(snapshot.set_values)
+    for number, component in enumerate(components_of(snapshot.schema)):
+        rows = snapshot.rules.parts[number]
+        ids = snapshot.rules.rows[:, number]
+        yield Part(component, ids, ListRows(rows, next(values)) if rows.has_values else rows)

@@ -84,7 +84,7 @@ class ListsComponent:
         rules = rows.rules
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
-            *(rules.num_rules, len(rows.values), rules.include_offsets, rules.include_values),
+            *(len(rules), len(rows.values), rules.include_offsets, rules.include_values),
             *(rules.exclude_offsets, rules.exclude_values, self.target_set.missing_passes_exclude),
         )
 

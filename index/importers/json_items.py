@@ -7,10 +7,10 @@ item, and each line is checked by itself. Tokens are texts or integers in both.
 """
 
 import json
-from codecs import getincrementaldecoder
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from grace.configs.errors import InputError
 from grace.index.importers.items import RawItem
@@ -19,9 +19,9 @@ from grace.index.rejects import Fault
 from grace.index.storage.strict_json import shown, without_repeats
 
 LONGEST_LINE = 1 << 20  # bytes
-_CHUNK = 1 << 20  # bytes
+_CHUNK = 1 << 20  # characters
 _LONGEST_ENTRY = 1 << 20  # characters of one value
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"[ \t\r\n]+")
 
 
 def read_json_lines(path: Path, advance: Advance) -> Iterator[RawItem]:
@@ -71,7 +71,7 @@ def _no_constant(name: str) -> NoReturn:
 
 def read_index_json(path: Path, advance: Advance) -> Iterator[RawItem]:
     """`advance` is called with how many bytes have been read."""
-    with path.open("rb") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         text = _JsonText(path, file, advance)
         text.take("{", "an object of item ids and their tokens")
         row = 0
@@ -92,16 +92,14 @@ def read_index_json(path: Path, advance: Advance) -> Iterator[RawItem]:
 class _JsonText:
     """A window onto the file's text, moved as values are taken from it."""
 
-    def __init__(self, path: Path, file: BinaryIO, advance: Advance) -> None:
+    def __init__(self, path: Path, file: TextIO, advance: Advance) -> None:
         self._path = path
         self._file = file
         self._advance = advance
-        self._utf8 = getincrementaldecoder("utf-8")()
         self._json = json.JSONDecoder(parse_constant=_no_constant)
         self._text = ""
         self._at = 0
         self._before = 0  # characters in front of the window
-        self._bytes = 0
 
     def refuse(self, fault: str) -> NoReturn:
         place = self._before + self._at
@@ -110,12 +108,10 @@ class _JsonText:
     def next_char(self) -> str:
         """Return the next character that is no space, without taking it; "" at the end."""
         while True:
-            while self._at < len(self._text):
-                if self._text[self._at] not in _SPACE:
-                    return self._text[self._at]
-                self._at += 1
-            if not self._fill():
-                return ""
+            space = _SPACE.match(self._text, self._at)
+            self._at = space.end() if space else self._at
+            if self._at < len(self._text) or not self._fill():
+                return self._text[self._at : self._at + 1]
 
     def take(self, char: str, expected: str) -> None:
         found = self.next_char()
@@ -143,13 +139,11 @@ class _JsonText:
                 return value
 
     def _fill(self) -> bool:
-        chunk = self._file.read(_CHUNK)
         try:
-            more = self._utf8.decode(chunk, final=not chunk)
+            more = self._file.read(_CHUNK)
         except UnicodeDecodeError:
             self.refuse("expected UTF-8")
-        self._bytes += len(chunk)
-        self._advance(self._bytes)
+        self._advance(self._file.buffer.tell())
         self._before += self._at
         self._text, self._at = self._text[self._at :] + more, 0
-        return bool(chunk)
+        return bool(more)

@@ -1,12 +1,10 @@
 """Codes as one `.npy` array of integers, [items, L]; and item ids, as another or as lines of text.
 
-Only the header and plain numbers are read: a pickle, which could run anything, is refused.
+Only plain numbers are read: a pickle, which could run anything, is refused.
 """
 
 import re
-import sys
 from collections.abc import Iterator
-from math import prod
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -14,23 +12,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv as csv
 
 from grace.configs.errors import InputError
 from grace.index.importers.items import BATCH_ITEMS
-from grace.index.importers.json_items import lines
 from grace.index.progress import Advance
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
-from grace.index.tables.item_numbers import no_name
+from grace.index.tables.addresses import UNREADABLE, first_line
 from grace.index.tables.rows import Rows, other_rows
 
-_MOST_AXES = 32  # of any array that NumPy wrote before its version 2
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
-_TEXTS = re.compile(r"[<>=|]?U[0-9]{1,4}")
-_READ_HEADER = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
+_IDS = re.compile(r"[<>=|]?([iu][1248]|U[0-9]{1,4})")
 _DAMAGE = (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError, TokenError)
 
 
@@ -59,14 +52,12 @@ def read_npy(
 
     `advance` is called with how many were read.
     """
-    parts = id_batches(ids, len(codes))
+    names = read_ids(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
         part = codes[first : first + BATCH_ITEMS]
-        columns = {"item_id": next(parts), "sid": as_lists(part)}
+        columns = {"item_id": names.slice(first, len(part)), "sid": as_lists(part)}
         yield other_rows(str(path), range(first, first + len(part)), columns, "item_id", {})
         advance(first + len(part))
-    if next(parts, None) is not None:
-        raise InputError(f"{ids}: more ids than the {len(codes)} items of {path}")
 
 
 def as_lists(part: npt.NDArray[Any]) -> pa.Array:
@@ -75,95 +66,58 @@ def as_lists(part: npt.NDArray[Any]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(plain.reshape(-1)), part.shape[1])
 
 
-def id_batches(path: Path | None, count: int) -> Iterator[pa.Array]:
-    """Yield the ids of each batch, int64 or large_string, then those that are left over."""
+def read_ids(path: Path | None, count: int) -> pa.Array:
+    """Return the ids of all items, int64 or large_string: those of a file, or row numbers."""
     if path is None:
-        for first in range(0, count, BATCH_ITEMS):
-            yield pa.array(np.arange(first, min(first + BATCH_ITEMS, count)))
-    elif path.suffix.lower() == ".npy":
-        array = open_array(
-            path, re.compile(f"{_INTEGERS.pattern}|{_TEXTS.pattern}"), "integers or text"
-        )
-        if array.shape != (count,):
-            raise InputError(f"{path}: expected [items] = [{count}], got {list(array.shape)}")
-        for first in range(0, count, BATCH_ITEMS):
-            yield _plain_ids(path, np.asarray(array[first : first + BATCH_ITEMS]))
-    else:
-        yield from _text_ids(path, count)
+        return pa.array(np.arange(count))
+    is_array = path.suffix.lower() == ".npy"
+    ids = _array_ids(path) if is_array else _lines(path)
+    if len(ids) != count:
+        raise InputError(f"{path}: {len(ids)} ids for {count} items; give each item one")
+    return ids
 
 
-def _plain_ids(path: Path, part: npt.NDArray[Any]) -> pa.Array:
-    if part.dtype.kind == "U":
-        try:
-            return _texts(path, [str(text) for text in part.tolist()])
-        except (ValueError, OverflowError):  # a code point that Unicode does not have
-            raise InputError(f"{path}: holds what is no text") from None
-    if part.dtype.kind == "u" and len(part) and int(part.max()) > np.iinfo(np.int64).max:
-        raise InputError(f"{path}: id {part.max()} is above 2^63 - 1")
-    return pa.array(part.astype(np.int64))
-
-
-def _texts(path: Path, part: list[str]) -> pa.Array:
+def _array_ids(path: Path) -> pa.Array:
+    array = open_array(path, _IDS, "integers or text")
+    if array.ndim != 1:
+        raise InputError(f"{path}: expected [items], got {list(array.shape)}")
+    if array.dtype.kind == "u" and int(array.max()) > np.iinfo(np.int64).max:
+        raise InputError(f"{path}: id {array.max()} is above 2^63 - 1")
+    if array.dtype.kind != "U":
+        return pa.array(array.astype(np.int64))
     try:
-        return pa.array(part, pa.large_string())
-    except UnicodeEncodeError:
-        fault = next(filter(None, map(no_name, part)))
-        raise InputError(f"{path}: an id {fault}; write it again") from None
+        return pa.array(array.tolist(), pa.large_string())
+    except (ValueError, OverflowError):  # half of a surrogate pair, or no code point of Unicode
+        raise InputError(f"{path}: holds what is no text; write its ids again") from None
 
 
-def _text_ids(path: Path, count: int) -> Iterator[pa.Array]:
-    part: list[str] = []
-    found = 0
-    for line in lines(path, lambda _: None):
-        try:
-            part.append("" if line is None else line.decode())
-        except UnicodeDecodeError:
-            raise InputError(f"{path}: line {found + 1}: expected UTF-8") from None
-        found += 1
-        if len(part) == BATCH_ITEMS or found == count:
-            yield _texts(path, part)
-            part = []
-    if found < count:
-        raise InputError(f"{path}: {found} ids for {count} items; one line each")
-    if part:
-        yield _texts(path, part)
+def _lines(path: Path) -> pa.Array:
+    reading = csv.ReadOptions(column_names=["id"])
+    parsing = csv.ParseOptions(delimiter="\x01", quote_char=False, ignore_empty_lines=False)
+    converting = csv.ConvertOptions(column_types={"id": pa.large_string()})
+    try:
+        return csv.read_csv(path, reading, parsing, converting)["id"].combine_chunks()
+    except UNREADABLE as error:
+        raise InputError(
+            f"{path}: not lines of text in UTF-8, an id each: {first_line(error)}"
+        ) from None
 
 
 def open_array(path: Path, wanted: re.Pattern[str], name: str) -> npt.NDArray[Any]:
-    """Map an array of one of the wanted dtypes, after a check of every number in its header."""
-    with path.open("rb") as file:
-        try:
-            read_header = _READ_HEADER[np.lib.format.read_magic(file)]
-        except (ValueError, KeyError):
-            raise InputError(f"{path}: not a .npy file; write it with numpy.save") from None
-        try:
-            shape, fortran, dtype = read_header(file)
-        except _DAMAGE:
-            raise _damaged_header(path) from None
-        offset = file.tell()
-    if dtype.hasobject:
+    """Map an array of one of the wanted dtypes."""
+    try:
+        with np.errstate(over="ignore"):  # a shape that is too large is an error anyway
+            array = np.lib.format.open_memmap(path, mode="r")
+    except _DAMAGE as error:
         raise InputError(
-            f"{path}: holds pickled Python objects, which are never read; "
-            "write plain numbers: numpy.save(path, numpy.array(codes, numpy.int64))"
-        )
-    if dtype.fields or not wanted.fullmatch(dtype.str):
-        raise InputError(f"{path}: expected {name}, got {shown(dtype.str)}")
-    if len(shape) > _MOST_AXES or not all(map(_is_size, shape)):
-        raise _damaged_header(path)
-    expected_bytes = offset + prod(shape) * dtype.itemsize
-    size = path.stat().st_size
-    if size != expected_bytes:
-        raise InputError(
-            f"{path}: has {size} bytes, its header says {expected_bytes}; write it again"
-        )
-    if prod(shape) == 0:
-        raise InputError(f"{path}: shape {list(shape)} holds nothing to import")
-    return np.memmap(path, dtype, "r", offset=offset, shape=shape, order="F" if fortran else "C")
-
-
-def _is_size(value: object) -> bool:
-    return type(value) is int and 0 <= value <= sys.maxsize  # not True, which equals 1
-
-
-def _damaged_header(path: Path) -> InputError:
-    return InputError(f"{path}: its .npy header is damaged; write it with numpy.save")
+            f"{path}: not a .npy file of plain numbers: {first_line(error)}; write it again: "
+            "numpy.save(path, numpy.array(codes, numpy.int64))"
+        ) from None
+    if array.dtype.fields or not wanted.fullmatch(array.dtype.str):
+        raise InputError(f"{path}: expected {name}, got {shown(array.dtype.str)}")
+    size, expected = path.stat().st_size, array.offset + array.nbytes
+    if size != expected:
+        raise InputError(f"{path}: has {size} bytes, its header says {expected}; write it again")
+    if array.size == 0:
+        raise InputError(f"{path}: shape {list(array.shape)} holds nothing to import")
+    return array

@@ -33,32 +33,13 @@ class NodeMatchers:
     level_widths: tuple[int, ...] | None = None  # static: ids per entry of level 1 .. sid_length
     offsets: npt.NDArray[np.int32] | None = None
 
-    def id_levels(self, trie: SidTrie) -> npt.NDArray[np.int64]:
-        """Return each level's first entry, first id and ids per entry.   int64 [sid_length, 3]"""
-        widths = np.ones(trie.sid_length, np.int64)
-        if self.level_widths is not None:
-            widths[:] = self.level_widths
-        firsts = np.array(trie.level_starts[1:], np.int64) - 1
-        ids = np.diff(firsts) * widths
-        return np.column_stack([firsts[:-1], np.cumsum(ids) - ids, widths])
-
-    def id_offsets(self, trie: SidTrie, begin: int, end: int) -> npt.NDArray[np.int64]:
-        """Return the borders of the ids of entries begin .. end - 1, which are of one level."""
+    def borders(self, trie: SidTrie) -> npt.NDArray[np.int32]:
+        """Return where the ids of each entry begin, and those of the last one end."""
         if self.offsets is not None:
-            return self.offsets[begin : end + 1].astype(np.int64)
-        levels = self.id_levels(trie)
-        at = np.searchsorted(levels[:, 0], begin, side="right") - 1
-        first_entry, first_id, width = levels[at].tolist()
-        places = np.arange(begin - first_entry, end + 1 - first_entry, dtype=np.int64)
-        return places * np.int64(width) + np.int64(first_id)
-
-    def ids_of_level(self, trie: SidTrie, level: int) -> tuple[int, int]:
-        """Return where in `index` the ids of a level begin and end."""
-        begin, end = trie.entries_of_level(level)
-        if self.offsets is not None:
-            return int(self.offsets[begin]), int(self.offsets[end])
-        _, first_id, width = self.id_levels(trie)[level - 1].tolist()
-        return first_id, first_id + (end - begin) * width
+            return self.offsets
+        widths = self.level_widths or (1,) * trie.sid_length
+        counts = np.repeat(np.array(widths, np.int32), trie.level_counts[1:])
+        return np.concatenate([np.zeros(1, np.int32), counts.cumsum(dtype=np.int32)])
 
 
 @dataclass(frozen=True, slots=True)

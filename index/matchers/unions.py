@@ -68,11 +68,12 @@ def union_matchers(snapshot: Snapshot, threads: int) -> Matchers:
 def join_matchers(snapshot: Snapshot, node_matchers: MakeMatchers, k_way: KWay | None) -> Matchers:
     """The matchers of every kind, each made by `node_matchers`."""
     rules, schema = snapshot.rules, snapshot.schema
-    bitmask = node_matchers(rules.bitmask, rules.bitmask_table, schema.bitmask_bits)
+    bitmask_rows = np.ascontiguousarray(rules.rows[:, 0])
+    bitmask = node_matchers(bitmask_rows, rules.bitmask_table, schema.bitmask_bits)
     blooms = []
     for s, target_set in enumerate(schema.sets):
         table = _rule_rows(rules.sets[s], snapshot.set_values[s], target_set, schema.hash_seed)
-        rule_rows = np.ascontiguousarray(rules.set_rules[:, s])
+        rule_rows = np.ascontiguousarray(rules.rows[:, 1 + s])
         rows = node_matchers(rule_rows, table, target_set.bloom_bits)
         blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
     return Matchers(bitmask, tuple(blooms), k_way)
@@ -82,9 +83,9 @@ def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
     hashes = np.array([value_hash(value, hash_seed) for value in values.strings], np.uint64)
-    table = np.empty((rules.num_rules, target_set.words), np.uint64)
+    table = np.empty((len(rules), target_set.words), np.uint64)
     _bloom_rows(
-        *(rules.num_rules, rules.include_offsets, rules.include_values, hashes),
+        *(len(rules), rules.include_offsets, rules.include_values, hashes),
         *(star_hash(hash_seed), target_set.bloom_bits, target_set.bloom_hashes, table),
     )
     return table

@@ -1,13 +1,14 @@
-"""Collect facts about each column of a table, from all rows.
+"""Facts about each column of a table, from all rows.
 
 A sample would miss values: the schema would not list them, and the build would refuse their ads.
-So this reads every row, batch by batch. Memory holds the distinct values of a column up to a limit,
-and eight bytes per row of a column that may be the ids.
+Memory holds the distinct values of a column up to a limit, and eight bytes per row of a column that
+may be the ids.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from grace.index.proposal.names import is_entity, plain_name
+from grace.index.proposal.names import is_entity, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
@@ -33,7 +34,7 @@ MOST_VALUES = 1 << 16
 """The most distinct values to keep of a column. Of more, only the fact that there are more."""
 
 BATCH_ROWS = 1 << 16
-TIME_PATTERN = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
+_TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 _BOOLEAN = r"^(?i:true|false)$"
 _FLAGS = ({"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
 
@@ -53,37 +54,100 @@ class Kind(StrEnum):
     OTHER = "nested values"
 
 
+class IdValues:
+    """The values of a column that may be the ids: integers as they are, texts by their hash.
+
+    It stops at the first null and, where the name alone does not say that these are ids, at the
+    first value that repeats within a batch.
+    """
+
+    def __init__(self, *, are_integers: bool, stops_early: bool) -> None:
+        self._are_integers = are_integers
+        self.stops_early = stops_early
+        self._rows = 0
+        self._parts: list[Int64] = []
+        self._sorted: tuple[Int64, Int64] | None = None
+        self.null_row: int | None = None
+        self.stopped = False
+
+    def add(self, column: pa.Array) -> None:
+        rows, self._rows = self._rows, self._rows + len(column)
+        if self.stopped or not len(column):
+            return
+        if column.null_count:
+            self.null_row = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            self.stopped = True
+            return
+        self._parts.append(self._keys(column))
+        self.stopped = self.stops_early and len(np.unique(self._parts[-1])) < len(column)
+
+    def sorted_with_rows(self) -> tuple[Int64, Int64]:
+        if self._sorted is None:
+            ids = np.concatenate([np.empty(0, np.int64), *self._parts])
+            order = np.argsort(ids, kind="stable")
+            self._sorted, self._parts = (ids[order], order), []
+        return self._sorted
+
+    def repeated(self) -> tuple[int, int] | None:
+        """Return two rows with the same value, the first such value in the order of its key."""
+        values, rows = self.sorted_with_rows()
+        same = np.flatnonzero(values[1:] == values[:-1])
+        return (int(rows[same[0]]), int(rows[same[0] + 1])) if len(same) else None
+
+    def share_of(self, column: pa.Array) -> float:
+        """Return what share of a column's values are among these ids."""
+        known, found = self.sorted_with_rows()[0], self._keys(column.drop_null())
+        at = np.minimum(np.searchsorted(known, found), len(known) - 1)
+        return float(np.mean(known[at] == found)) if len(found) else 0.0
+
+    def _keys(self, column: pa.Array) -> Int64:
+        if self._are_integers and is_text(column.type):
+            column = integers(column)[0].fill_null(-1)
+        if self._are_integers and pa.types.is_integer(column.type):
+            return np.asarray(column.cast(pa.int64(), safe=False), np.int64)
+        digest = xxhash.xxh3_64_intdigest
+        hashes = [digest((text or "").encode()) for text in texts(column)]
+        return np.array(hashes, np.uint64).view(np.int64)
+
+
 @dataclass
 class ColumnFacts:
     """Facts about one column of all files, complete once all rows are added."""
 
     name: str
+    ids: IdValues | None = None  # of a column that may be the ids
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
+    has_texts: bool = False  # which may list values
     typed_text: bool = False  # texts in Parquet or JSON, which a build does not parse
-    rows: int = 0
     given: int = 0  # rows with a value
     values: set[str] = field(default_factory=set)  # distinct ones, at most MOST_VALUES
     counted: int = 0  # rows with a value, up to the batch that reached MOST_VALUES
     most_per_row: int = 0
     longest: int = 0  # characters
     faulty: int = 0  # values that no rule can name (null in a list, "", "*") or that are NaN
-    least: float = np.inf
+    least: float = np.inf  # number, or year of a time
     most: float = -np.inf
     kinds: set[Kind] = field(default_factory=set)
     padded: str = ""  # a note, if a value has blanks around it
     dims: set[int] = field(default_factory=set)  # lengths of lists of floats
-    ids: "IdValues | None" = None  # of a column that may be the ids
+
+    def __post_init__(self) -> None:
+        self.plain = plain_name(self.name)
+        self.words = words(self.plain)
 
     @property
     def kind(self) -> Kind:
         """The narrowest kind that holds all values."""
-        if not self.kinds:
-            return Kind.EMPTY
-        if len(self.kinds) == 1:
-            return next(iter(self.kinds))
+        if len(self.kinds) < 2:
+            return next(iter(self.kinds), Kind.EMPTY)
         if self.kinds <= {Kind.INTEGER, Kind.NUMBER}:
             return Kind.NUMBER
         return Kind.OTHER if Kind.OTHER in self.kinds else Kind.TEXT
+
+    @property
+    def are_integer_ids(self) -> bool:
+        """Return whether a build takes the values for ids without an id map."""
+        return self.kind is Kind.INTEGER and self.least >= 0 and not self.typed_text
 
     @property
     def may_be_rule(self) -> bool:
@@ -105,165 +169,128 @@ class ColumnFacts:
 
     @property
     def shown_values(self) -> str:
-        more = "over " if self.many else ""
-        return f"{more}{len(self.values):,} value{'s' if len(self.values) != 1 else ''}"
+        return shown_count(len(self.values), more=self.many)
 
-
-class IdValues:
-    """The values of a column that may be the ids: int64 as they are, texts by their hash.
-
-    It stops at the first null and, where the name alone does not say that these are ids, at the
-    first value that repeats within a batch.
-    """
-
-    def __init__(self, *, stops_early: bool) -> None:
-        self._parts: list[Int64] = []
-        self.stops_early = stops_early
-        self._rows = 0
-        self._sorted: tuple[Int64, Int64] | None = None
-        self.are_integers = True
-        self.null_row: int | None = None
-        self.stopped = False
-
-    def add(self, column: pa.Array) -> None:
-        rows, self._rows = self._rows, self._rows + len(column)
-        if self.stopped or not len(column):
+    def add(self, column: pa.Array, file: TableFile) -> None:
+        """Add the rows of a batch; `column` has no dictionary."""
+        kind, is_csv = column.type, file.format is Format.CSV
+        if self.ids is not None:
+            self.ids.add(column)
+        self.nested |= bool(pa.types.is_nested(kind))
+        if column.null_count == len(column):
             return
-        if column.null_count:
-            self.null_row = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            self.stopped = True
-            self._parts.clear()
+        if not is_rule(kind):
+            self._add_other(column)
             return
-        found = self._as_integers(column) if self.are_integers else None
-        if found is None:
-            if self.are_integers:
-                self._parts = [_hashes(map(str, part.tolist())) for part in self._parts]
-                self.are_integers = False
-            found = _hashes(texts(column))
-        if self.stops_early and len(np.unique(found)) < len(found):
-            self.stopped = True
-            self._parts.clear()
+        separator = file.list_separator if is_text(kind) else None
+        if separator == "," and is_entity(self.plain) and _are_names(column):
+            separator = None
+        if is_text(kind):
+            self.has_texts = True
+            self.typed_text |= not is_csv
+            self._add_kinds_of_texts(column)
+        elif pa.types.is_integer(kind):
+            self._add_numbers(Kind.INTEGER, column)
+        else:
+            self.kinds.add(Kind.LISTS if is_list(kind) else Kind.BOOLEAN)
+        self.padded = self.padded or _padded_note(column, is_csv or separator is not None)
+        self._add_values(rule_lists(column, separator, is_csv=is_csv))
+
+    def _add_other(self, column: pa.Array) -> None:
+        kind = column.type
+        self.given += len(column) - column.null_count
+        if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            column = column.cast(pa.float64(), safe=False)
+            self.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
+            self._add_numbers(Kind.NUMBER, column)
             return
-        self._parts.append(found)
+        if pa.types.is_timestamp(kind):
+            self._add_numbers(Kind.TIME, pc.year(column.cast(pa.timestamp("s"), safe=False)))
+            return
+        self.kinds.add(Kind.TIME if pa.types.is_temporal(kind) else Kind.OTHER)
+        if is_list(kind) and pa.types.is_floating(kind.value_type):
+            self.dims.update(pc.list_value_length(column).drop_null().unique().to_pylist())
 
-    def repeated(self) -> tuple[int, int] | None:
-        """Return two rows with the same value, the first such value in order of its hash."""
-        ids = self.sorted_with_rows()
-        if ids is None:
-            return None
-        values, rows = ids
-        same = np.flatnonzero(values[1:] == values[:-1])
-        return (int(rows[same[0]]), int(rows[same[0] + 1])) if len(same) else None
+    def _add_numbers(self, kind: Kind, column: pa.Array) -> None:
+        self.kinds.add(kind)
+        ends = pc.min_max(column.cast(pa.float64(), safe=False)).as_py()
+        if ends["min"] is not None:
+            self.least, self.most = min(self.least, ends["min"]), max(self.most, ends["max"])
 
-    def sorted_with_rows(self) -> tuple[Int64, Int64] | None:
-        if self.stopped or not self._parts:
-            return None
-        if self._sorted is None:
-            ids = np.concatenate(self._parts)
-            self._parts = [ids]
-            order = np.argsort(ids, kind="stable")
-            self._sorted = ids[order], order
-        return self._sorted
+    def _add_kinds_of_texts(self, column: pa.Array) -> None:
+        """Add what texts look like. A column known as plain text is not parsed again."""
+        if Kind.TEXT in self.kinds:
+            return
+        cells = column.filter(pc.not_equal(column, ""))
+        if not len(cells):
+            return
+        try:
+            cells.validate(full=True)
+        except pa.ArrowInvalid:  # bytes that are not UTF-8
+            self.kinds.add(Kind.TEXT)
+            return
+        padded_with_0 = pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py()
+        for kind, parse in ((Kind.INTEGER, integers), (Kind.NUMBER, numbers)):
+            parsed, bad = parse(cells)
+            if not (bad.any() or padded_with_0):
+                self._add_numbers(kind, parsed)
+                return
+        if _all_match(cells, _TIME):
+            self._add_numbers(Kind.TIME, pc.utf8_slice_codeunits(cells, 0, 4))
+        else:
+            self.kinds.add(Kind.BOOLEAN if _all_match(cells, _BOOLEAN) else Kind.TEXT)
 
-    def share_of(self, column: pa.Array) -> float:
-        """Return what share of a column's values are among these ids."""
-        ids = self.sorted_with_rows()
-        column = column.drop_null()
-        if ids is None or not len(column):
-            return 0.0
-        found = self._as_integers(column) if self.are_integers else _hashes(texts(column))
-        if found is None:
-            return 0.0
-        at = np.minimum(np.searchsorted(ids[0], found), len(ids[0]) - 1)
-        return float(np.mean(ids[0][at] == found))
-
-    def _as_integers(self, column: pa.Array) -> Int64 | None:
-        if pa.types.is_integer(column.type) and column.type != pa.uint64():
-            values: Int64 = column.cast(pa.int64()).to_numpy()
-            return values if values.min() >= 0 else None
-        if not is_text(column.type):
-            return None
-        parsed, bad = integers(plain_texts(column))
-        if bad.any() or pc.min(parsed).as_py() < 0:
-            return None
-        parsed_values: Int64 = parsed.to_numpy()
-        return parsed_values
-
-
-def _hashes(values: Iterator[str] | Sequence[str | None]) -> Int64:
-    digest = xxhash.xxh3_64_intdigest
-    return np.array([digest((value or "").encode()) for value in values], np.uint64).view(np.int64)
+    def _add_values(self, lists: pa.Array) -> None:
+        parts = list_parts(lists)
+        self.given += int(parts.valid.sum())
+        self.most_per_row = max(self.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
+        if self.many:
+            return
+        self.counted = self.given
+        for value in texts(parts.flat.unique()):
+            if value is None or value in ("", "*"):
+                self.faulty += 1
+            elif len(self.values) < MOST_VALUES:
+                self.values.add(value)
+                self.longest = max(self.longest, len(value))
 
 
 def read_facts(
-    found: dict[str, ColumnFacts],
     files: Sequence[TableFile],
-    separator: str | None,
-    may_be_ids: dict[str, bool],
-) -> Iterator[int]:
-    """Read all rows into `found`; yield how many are done.
+    columns: Collection[str],
+    may_be_ids: Mapping[str, bool] = MappingProxyType({}),
+    advance: Callable[[int], None] = lambda _: None,
+) -> dict[str, ColumnFacts]:
+    """Read all rows of these columns; call `advance` with how many are done.
 
     `may_be_ids` names the columns to keep ids of, and which of them stop early.
     """
-    for name in dict.fromkeys(name for file in files for name in file.schema.names):
-        found[name] = ColumnFacts(name)
-        if name in may_be_ids:
-            found[name].ids = IdValues(stops_early=may_be_ids[name])
+    found = {name: ColumnFacts(name) for name in columns}
+    for name, stops_early in may_be_ids.items():
+        types = [file.schema.field(name).type for file in files if name in file.schema.names]
+        are_integers = all(map(pa.types.is_integer, types))
+        found[name].ids = IdValues(are_integers=are_integers, stops_early=stops_early)
     done = 0
     for file in files:
-        for batch in file.batches(file.schema.names, BATCH_ROWS):
-            for name, facts in found.items():
-                if name in file.schema.names:
-                    column = batch.column(name)
-                    whole = separator == "," and is_entity(plain_name(name)) and _has_names(column)
-                    _add(facts, column, file.format is Format.CSV, None if whole else separator)
-                else:
-                    _add(facts, pa.nulls(batch.num_rows), False, None)
+        here = [name for name in file.schema.names if name in found]
+        for batch in file.batches(here, BATCH_ROWS) if here else ():
+            add_batch(found, batch, file)
             done += batch.num_rows
-            yield done
+            advance(done)
+    return found
 
 
-def _has_names(column: pa.Array) -> bool:
-    """Return whether every comma of the texts is before a blank, as in `Acme, Inc.`"""
-    flat = plain_texts(column)
-    return is_text(flat.type) and not pc.any(pc.match_substring_regex(flat, r",(\S|$)")).as_py()
+def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: TableFile) -> None:
+    columns = dict(zip(batch.schema.names, map(plain_texts, batch.columns), strict=True))
+    for name, facts in found.items():
+        facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
 
 
-def _add(facts: ColumnFacts, column: pa.Array, is_csv: bool, separator: str | None) -> None:
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    kind = column.type
-    facts.rows += len(column)
-    if facts.ids is not None:
-        facts.ids.add(column)
-    if is_list(kind) or pa.types.is_nested(kind):
-        facts.nested = True
-    if column.null_count == len(column):
-        return
-    if not is_rule(kind):
-        facts.given += len(column) - column.null_count
-        facts.kinds.add(_kind_of(kind))
-        if is_list(kind) and pa.types.is_floating(kind.value_type):
-            facts.dims.update(pc.list_value_length(column).drop_null().unique().to_pylist())
-        if _kind_of(kind) is Kind.NUMBER:
-            column = column.cast(pa.float64(), safe=False)
-            facts.faulty += pc.sum(pc.is_nan(column)).as_py() or 0
-            _add_range(facts, column)
-        return
-    if is_text(kind):
-        facts.kinds |= _kinds_of_texts(facts, column)
-        facts.typed_text |= not is_csv
-    else:
-        facts.kinds.add(Kind.LISTS if is_list(kind) else _kind_of(kind))
-    removed = is_csv or (separator is not None and is_text(kind))
-    facts.padded = facts.padded or padded_note(column, removed)
-    lists = rule_lists(column, separator, is_csv=is_csv)
-    if pa.types.is_integer(kind):
-        _add_range(facts, column.cast(pa.float64(), safe=False))
-    _add_values(facts, lists)
+def shown_count(values: int, *, more: bool) -> str:
+    return f"{'over ' if more else ''}{values:,} value{'s' if values != 1 else ''}"
 
 
-def padded_note(column: pa.Array, removed: bool) -> str:
+def _padded_note(column: pa.Array, removed: bool) -> str:
     """Return a note on a value with blanks around it, which a build removes or not; or nothing."""
     flat = plain_texts(list_parts(column).flat if is_list(column.type) else column)
     if not is_text(flat.type):
@@ -276,63 +303,14 @@ def padded_note(column: pa.Array, removed: bool) -> str:
     return ""
 
 
-def _add_values(facts: ColumnFacts, lists: pa.Array) -> None:
-    parts = list_parts(lists)
-    facts.given += int(parts.valid.sum())
-    facts.most_per_row = max(facts.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
-    if facts.many:
-        return
-    facts.counted = facts.given
-    for value in texts(parts.flat.unique()):
-        if value is None or value in ("", "*"):
-            facts.faulty += 1
-        elif len(facts.values) < MOST_VALUES:
-            facts.values.add(value)
-            facts.longest = max(facts.longest, len(value))
-
-
-def _kind_of(kind: pa.DataType) -> Kind:
-    if is_text(kind):
-        return Kind.TEXT
-    if pa.types.is_boolean(kind):
-        return Kind.BOOLEAN
-    if pa.types.is_integer(kind):
-        return Kind.INTEGER
-    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return Kind.NUMBER
-    return Kind.TIME if pa.types.is_temporal(kind) else Kind.OTHER
-
-
-def _kinds_of_texts(facts: ColumnFacts, column: pa.Array) -> set[Kind]:
-    """Return the kinds that texts look like. A column known as plain text is not parsed again."""
-    if Kind.TEXT in facts.kinds:
-        return set()
-    cells = column.filter(pc.not_equal(column, ""))
-    if not len(cells):
-        return set()
-    try:
-        cells.validate(full=True)
-    except pa.ArrowInvalid:  # bytes that are not UTF-8
-        return {Kind.TEXT}
-    parsed, bad = integers(cells)
-    if not bad.any():
-        _add_range(facts, parsed.cast(pa.float64(), safe=False))
-        return {Kind.INTEGER}
-    parsed, bad = numbers(cells)
-    if not bad.any() and not pc.any(pc.match_substring_regex(cells, r"^\s*0[0-9]")).as_py():
-        _add_range(facts, parsed)
-        return {Kind.NUMBER}
-    for kind, pattern in ((Kind.BOOLEAN, _BOOLEAN), (Kind.TIME, TIME_PATTERN)):
-        if pc.all(pc.match_substring_regex(cells, pattern)).as_py():
-            return {kind}
-    return {Kind.TEXT}
-
-
-def _add_range(facts: ColumnFacts, column: pa.Array) -> None:
-    ends = pc.min_max(column).as_py()
-    facts.least = min(facts.least, np.inf if ends["min"] is None else ends["min"])
-    facts.most = max(facts.most, -np.inf if ends["max"] is None else ends["max"])
-
-
 def plain_texts(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _are_names(column: pa.Array) -> bool:
+    """Return whether every comma of the texts is before a blank, as in `Acme, Inc.`"""
+    return not pc.any(pc.match_substring_regex(column, r",(\S|$)")).as_py()
+
+
+def _all_match(column: pa.Array, pattern: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(column, pattern)).as_py())

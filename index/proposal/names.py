@@ -117,6 +117,12 @@ def is_negative(plain: str) -> bool:
     return bool(_signs(plain))
 
 
+def may_include(plain: str) -> bool:
+    """Return whether a column may have the included values that belong to an exclude list."""
+    about_users = names_users(plain) or not is_about_ads(plain)
+    return about_users and not (is_negative(plain) or is_entity(plain))
+
+
 def _signs(plain: str) -> list[str]:
     found = map(singular, _NOT_NEGATIVE.sub("_", plain).split("_"))
     return [each for each in found if each in _NEGATIVE | _DOUBTFUL]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from grace.index.proposal.log import TableProposal
 from grace.index.proposal.propose import Proposal
-from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role
+from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role, values_of
 from grace.index.tables.addresses import is_url
-from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
@@ -126,9 +125,9 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
 
 
 def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
-    yield f"  {rule_name(each)}:  # {_comment(each.reason)}"
+    yield f"  {each.rule}:  # {_comment(each.reason)}"
     if each.rule_role is Role.ATTRIBUTE:
-        values = sorted(proposal.values_of(each))
+        values = sorted(values_of(each, proposal.decisions))
         yield from _wrapped(values)
         if UNKNOWN in values:
             yield f"    missing: {UNKNOWN}  # what a user without a value has"
@@ -136,10 +135,6 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
     most = each.facts.most_per_row
     yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
     yield "    max_request_values: 64  # of one user; a request with more is refused"
-
-
-def rule_name(decision: Decision) -> str:
-    return decision.name.removesuffix(EXCLUDE_SUFFIX)
 
 
 def _wrapped(values: list[str]) -> Iterator[str]:

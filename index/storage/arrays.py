@@ -32,7 +32,7 @@ from grace.index.storage.checks import (
     View,
 )
 from grace.index.storage.manifest import Counts, FileEntry, Manifest
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -80,37 +80,32 @@ TABLE = (
         (Lookup(),),
     ),
     Row(
-        "rule_bitmask", "<i4", ("rules",), "rules.bitmask",
-        "row of the next table",
-        (Ids("bitmask", "rule_bitmasks"),),
+        "rule_rows", "<i4", ("rules", "components"), "rules.rows",
+        "the row of each component: of the attributes, then of each set",
+        (Ids("row", "rows"),),
     ),
     Row(
-        "rule_bitmask_table", "<u8", ("rule_bitmasks", "W"), "rules.bitmask_table",
-        "attribute values that a rule allows; unused bits are 0",
+        "rule_bitmask_table", "<u8", ("rule_bitmasks", "W"), "rules.parts.0.table",
+        "rows of the attributes: the values that a rule allows; unused bits are 0",
         (Padding(),),
     ),
     Row(
-        "rule_sets", "<i4", ("rules", "sets"), "rules.set_rules",
-        "set-rule id per set",
-        (Ids("set rule", "set_rules"),),
-    ),
-    Row(
-        "set_include_offsets.SET", "<i8", ("set_rules + 1",), "rules.sets.SET.include_offsets",
+        "set_include_offsets.SET", "<i8", ("set_rules + 1",), "rules.parts.PART.include_offsets",
         "entries of the next array of set rule i: offsets i to i + 1; an empty range is no list",
         (Offsets("set_include_values", "set rule", may_be_empty=True),),
     ),
     Row(
-        "set_include_values.SET", "<i4", ("any",), "rules.sets.SET.include_values",
+        "set_include_values.SET", "<i4", ("any",), "rules.parts.PART.include_values",
         "ids of the values that a set rule includes, ascending within it",
         (Groups("value", "set_include_offsets", "set_values"),),
     ),
     Row(
-        "set_exclude_offsets.SET", "<i8", ("set_rules + 1",), "rules.sets.SET.exclude_offsets",
+        "set_exclude_offsets.SET", "<i8", ("set_rules + 1",), "rules.parts.PART.exclude_offsets",
         "the same for the values that it excludes",
         (Offsets("set_exclude_values", "set rule", may_be_empty=True),),
     ),
     Row(
-        "set_exclude_values.SET", "<i4", ("any",), "rules.sets.SET.exclude_values",
+        "set_exclude_values.SET", "<i4", ("any",), "rules.parts.PART.exclude_values",
         "ids of the values that a set rule excludes, ascending within it",
         (Groups("value", "set_exclude_offsets", "set_values"),),
     ),
@@ -168,12 +163,13 @@ class ArrayOf:
     @property
     def place(self) -> tuple[str, ...]:
         steps = self.row.place.split(".")
-        return tuple(str(self.number) if step in ("SET", "ENTITY") else step for step in steps)
+        own = {"SET": self.number, "ENTITY": self.number, "PART": 1 + self.number}
+        return tuple(str(own.get(step, step)) for step in steps)
 
     def sizes(self, counts: Counts, schema: TargetingSchema) -> dict[str, int]:
         """Return the sizes that this array's shape and checks name."""
         nodes, leaves = sum(counts.nodes_per_level), counts.nodes_per_level[-1]
-        of_sets = [counts.set_rules[each.name] for each in schema.sets]
+        rows = [counts.rule_bitmasks, *(counts.set_rules[each.name] for each in schema.sets)]
         return {
             "internal": nodes - leaves,
             "entries": nodes - 1,
@@ -183,8 +179,8 @@ class ArrayOf:
             "rule_bitmasks": counts.rule_bitmasks,
             "W": schema.words,
             "bits": schema.bitmask_bits,
-            "sets": len(schema.sets),
-            **{f"set_rules {column}": rules for column, rules in enumerate(of_sets)},
+            "components": len(rows),
+            **{f"rows {column}": count for column, count in enumerate(rows)},
             "set_rules": counts.set_rules.get(self.name, 0),
             "set_values": counts.set_values.get(self.name, 0),
             "entities": counts.entities.get(self.name, 0),
@@ -290,7 +286,12 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         trie=part(SidTrie, "trie", vocab_sizes=manifest.vocab_sizes, level_counts=levels),
         ads=part(SidToAds, "ads"),
         rules=part(
-            TargetingRules, "rules", sets=tuple(part(SetRules, "rules", "sets", s) for s in sets)
+            TargetingRules,
+            "rules",
+            parts=(
+                part(NumberRows, "rules", "parts", "0"),
+                *(part(SetRules, "rules", "parts", str(1 + int(s))) for s in sets),
+            ),
         ),
         set_values=tuple(part(InternedValues, "set_values", s) for s in sets),
         entities=tuple(
@@ -308,7 +309,7 @@ def counts_of(snapshot: Snapshot) -> Counts:
         ads=snapshot.ads.num_ads,
         rules=rules.num_rules,
         rule_bitmasks=len(rules.bitmask_table),
-        set_rules={n: s.num_rules for n, s in zip(names, rules.sets, strict=True)},
+        set_rules={n: len(s) for n, s in zip(names, rules.sets, strict=True)},
         set_values={n: len(interned) for n, interned in zip(names, values, strict=True)},
         entities={entities.name: len(entities) for entities in snapshot.entities},
     )

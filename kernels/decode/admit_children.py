@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import address, require_tensor
+from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex
-from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.masks import has_bit, masks_of
 from grace.kernels.eligibility.tensors import ExactTensors
 
@@ -144,30 +144,6 @@ def _require_eligible(users: UserTensors, exact: ExactTensors) -> None:
         )
     groups, nodes = masks_of(len(users.bitmask)), exact.level_starts[-1]
     require_tensor("users.eligible", users.eligible, torch.int16, groups=groups, nodes=nodes)
-
-
-def row_addresses(
-    name: str, index: Tensor, offsets: Tensor | None, device: torch.device
-) -> tuple[int, int]:
-    """Return the addresses of a matcher's row ids and of their offsets."""
-    return (
-        address(f"{name} index", index, device, torch.int32),
-        address(f"{name} offsets", offsets, device, torch.int32),
-    )
-
-
-def set_addresses(
-    bloom: BloomTensors, queries: QueryTensors, device: torch.device
-) -> dict[str, int]:
-    """Return what the compiled structures of a set have in common on the CPU and on a GPU."""
-    return {
-        "table": address("bloom table", bloom.table, device, torch.int64),
-        "star": address("bloom star", bloom.star, device, torch.uint8),
-        "offsets": address("offsets of queries", queries.offsets, device, torch.int32),
-        "hashes": address("hashes of queries", queries.hashes, device, torch.int64),
-        "bits": bloom.bits,
-        "hashes_per_value": bloom.hashes,
-    }
 
 
 def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:

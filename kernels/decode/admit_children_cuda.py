@@ -5,26 +5,16 @@ captured launch finds each batch's. Every row of the result has room for the lar
 any snapshot, no node has more children.
 """
 
-import ctypes
-from ctypes import c_int32, c_int64, c_uint32, c_void_p
+from ctypes import byref, c_int32, c_int64, c_void_p, sizeof
 
 import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels.checks import address, current_stream, fields, require_tensor
-from grace.kernels.decode.admit_children import (
-    check_admission_shapes,
-    check_users,
-    row_addresses,
-    set_addresses,
-)
-from grace.kernels.decode.tensors import (
-    MOST_SETS_ON_GPU,
-    BloomTensors,
-    Candidates,
-    DecodeIndex,
-)
+from grace.kernels.checks import address, current_stream, require_tensor
+from grace.kernels.decode.admission import Admission, admission_of
+from grace.kernels.decode.admit_children import check_admission_shapes, check_users
+from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, Candidates, DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.native.loader import declare, load_cuda_library
 
@@ -32,34 +22,6 @@ _MOST_TABLED_BITS = 1024
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))
-
-
-class _EntryRows(ctypes.Structure):
-    _fields_ = fields(c_void_p, "ids offsets")
-
-
-class _Set(ctypes.Structure):
-    _fields_ = (
-        ("rows", _EntryRows),
-        *fields(c_void_p, "table star offsets hashes query_tables"),
-        *fields(c_uint32, "bits hashes_per_value"),
-    )
-
-
-class _Admission(ctypes.Structure):
-    """The layout of native/cuda/admission.cuh."""
-
-    _fields_ = (
-        *fields(c_void_p, "node_offsets tokens"),
-        ("internal_nodes", c_int64),
-        ("bitmask", _EntryRows),
-        *fields(c_void_p, "bitmask_table users user_words"),
-        ("words", c_int64),
-        ("eligible", c_void_p),
-        *fields(c_int64, "eligible_stride requests num_sets"),
-        ("sets", _Set * MOST_SETS_ON_GPU),
-    )
-
 
 _point_admission = declare(
     "grace_cuda_point_admission", c_void_p, c_int64, c_void_p, c_void_p, library=load_cuda_library
@@ -106,10 +68,10 @@ class CudaSlot:
             )
         device = index.node_offsets.device
         if self._admission is None:
-            size = ctypes.sizeof(_Admission)
+            size = sizeof(Admission)
             self._admission = torch.empty(size, dtype=torch.uint8, device=device)
         value = self._admission_of(users, index)
-        size, given = ctypes.sizeof(value), ctypes.byref(value)
+        size, given = sizeof(value), byref(value)
         _point_admission(current_stream(device), size, given, self._admission.data_ptr())
         self._vocab_sizes = index.vocab_sizes
 
@@ -150,42 +112,24 @@ class CudaSlot:
         if self._admission is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")
         # The first leaf is the node after all internal ones.
-        first_leaf = self._admission.view(torch.int64)[_Admission.internal_nodes.offset // 8]
+        first_leaf = self._admission.view(torch.int64)[Admission.internal_nodes.offset // 8]
         return (nodes - first_leaf).clamp_(min=NO_NODE)
 
-    def _admission_of(self, users: UserTensors, index: DecodeIndex) -> _Admission:
-        device = index.node_offsets.device
-        requests = len(users.bitmask)
-        admission = _Admission(
-            node_offsets=address("node_offsets", index.node_offsets, device, torch.int32),
-            tokens=address("csr_tokens", index.csr_tokens, device, torch.int32),
-            internal_nodes=len(index.node_offsets) - 1,
-            requests=requests,
-        )
-        if index.exact is not None and users.eligible is not None:
-            admission.eligible = address("users.eligible", users.eligible, device, torch.int16)
-            admission.eligible_stride = users.eligible.shape[1]
-        if index.bitmask_index is None or index.bitmask_table is None:
+    def _admission_of(self, users: UserTensors, index: DecodeIndex) -> Admission:
+        admission, sets = admission_of(users, index)
+        if index.bitmask_table is None:
             return admission
-        words = index.bitmask_table.shape[1]
-        assert len(index.blooms) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
+        requests, words = admission.requests, admission.words
+        assert len(sets) <= MOST_SETS_ON_GPU  # DecodeIndex.of refuses more
         # Query tables come first, since each of their lines must lie in one line of the cache.
-        tabled = [_tabled_words(bloom, requests) for bloom in index.blooms]
+        tabled = [_tabled_words(each.bits, requests) for each in sets]
+        device = index.node_offsets.device
         begin = self._work_space(sum(tabled) + requests * (1 + words), device)
-        admission.bitmask = _EntryRows(
-            *row_addresses("bitmask", index.bitmask_index, index.bitmask_offsets, device)
-        )
-        admission.bitmask_table = address("bitmask_table", index.bitmask_table, device, torch.int64)
-        admission.users = address("users.bitmask", users.bitmask, device, torch.int64)
         admission.user_words = begin + 8 * sum(tabled)
-        admission.words = words
-        admission.num_sets = len(index.blooms)
-        for i, (bloom, queries) in enumerate(zip(index.blooms, users.sets, strict=True)):
-            admission.sets[i] = _Set(
-                rows=_EntryRows(*row_addresses("bloom", bloom.index, bloom.offsets, device)),
-                query_tables=begin + 8 * sum(tabled[:i]) if tabled[i] else 0,
-                **set_addresses(bloom, queries, device),
-            )
+        admission.num_sets = len(sets)
+        for i, each in enumerate(sets):
+            each.query_tables = begin + 8 * sum(tabled[:i]) if tabled[i] else 0
+            admission.sets[i] = each
         return admission
 
     def _work_space(self, words: int, device: torch.device) -> int:
@@ -197,6 +141,6 @@ class CudaSlot:
         return self._work.data_ptr()
 
 
-def _tabled_words(bloom: BloomTensors, requests: int) -> int:
+def _tabled_words(bits: int, requests: int) -> int:
     """Return the 64-bit words of the query tables [requests, bits / 4, 16]; 0 for too many bits."""
-    return requests * bloom.bits // 4 * 16 if bloom.bits <= _MOST_TABLED_BITS else 0
+    return requests * bits // 4 * 16 if bits <= _MOST_TABLED_BITS else 0

@@ -5,7 +5,6 @@ another of its rows contains, such as the row of an empty partition. And a row w
 element, which every user has, is the only row that its entry needs. Admission stays the same.
 """
 
-import ctypes
 from ctypes import POINTER, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
@@ -14,7 +13,6 @@ import numpy.typing as npt
 
 from grace.configs.errors import ConfigError
 from grace.configs.machine import available_cores
-from grace.index.matchers.matcher_ids import MatcherIds
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.native.loader import array_in, array_out, declare
@@ -25,7 +23,7 @@ _needed_rows = declare(
     "grace_needed_rows",
     c_int32,
     c_int64,
-    c_void_p,
+    array_in(np.int32),
     array_in(np.uint64, 2),
     c_int32,
     c_void_p,
@@ -55,17 +53,13 @@ def needed_rows(
     """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows."""
     if rows.offsets is None and rows.level_widths is None:
         return NeededRows(rows.index, None)
-    entries, levels = trie.num_entries, None
-    if rows.level_widths is not None:
-        levels = rows.id_levels(trie)
-    matcher = MatcherIds.of(rows.index, rows.offsets, levels)
-    index = np.array(rows.index)
+    entries, index = trie.num_entries, np.array(rows.index)
     offsets = np.empty(entries + 1, np.int32)
     num_ids = c_int64()
     _needed_rows(
         threads or available_cores(),
         entries,
-        ctypes.byref(matcher),
+        rows.borders(trie),
         rows.table,
         rows.table.shape[1],
         None if star is None else star.ctypes.data,

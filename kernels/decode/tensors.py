@@ -23,7 +23,7 @@ from grace.kernels.eligibility.tensors import ExactTensors
 from grace.kernels.staged_copy import staged_copy
 
 MOST_SETS_ON_GPU = 8
-"""The most targeting sets that admission on a GPU tests: kMostSets of native/cuda/admission.cuh."""
+"""The most targeting sets that admission on a GPU tests: kMostSets of grace/admission.h."""
 
 NO_BLOCK = -1
 """The entry of a block table where a beam has no token yet."""

@@ -2,10 +2,11 @@
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import SetRules
 from grace.kernels.eligibility.attributes import AttributePredicate
 from grace.kernels.eligibility.sets import HAS_EXCLUDE, HAS_INCLUDE, SetPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
@@ -31,23 +32,23 @@ def _predicates(
     table = staged_copy(rules.bitmask_table.view(np.int64), device)
     if device.type == "cuda":
         table = table.t().contiguous().t()  # by word: a GPU reads only words that some user has
-    attributes = AttributePredicate(staged_copy(rules.bitmask, device), table)
-    return (attributes, *_set_predicates(snapshot, rules, lists, device))
+    rows = staged_copy(rules.rows, device)  # [rules, components]: each reads its column
+    attributes = AttributePredicate(rows[:, 0], table)
+    return (attributes, *_set_predicates(snapshot, rows, lists, device))
 
 
 def _set_predicates(
-    snapshot: Snapshot, rules: TargetingRules, lists: ExactLists, device: torch.device
+    snapshot: Snapshot, rows: Tensor, lists: ExactLists, device: torch.device
 ) -> list[SetPredicate]:
-    ids = staged_copy(rules.set_rules, device)  # [rules, sets]: each set reads its column
     schema = snapshot.schema.sets
     return [
         SetPredicate(
-            ids[:, place],
+            rows[:, 1 + place],
             place,
             _postings(postings, set_rules, target_set.missing_passes_exclude, device),
         )
         for place, (target_set, set_rules, postings) in enumerate(
-            zip(schema, rules.sets, lists.postings, strict=True)
+            zip(schema, snapshot.rules.sets, lists.postings, strict=True)
         )
     ]
 

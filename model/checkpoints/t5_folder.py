@@ -9,17 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.configs.options import Option
 from grace.configs.regular_files import read_regular
-from grace.configs.sections import load_section
+from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.folder import PICKLE_REMEDY
 from grace.model.checkpoints.weights_file import Weights, open_weights
-from grace.model.definition.spec import Ffn
+from grace.model.definition.spec import Ffn, Size
 
 CONFIG = "config.json"
 
@@ -42,18 +43,19 @@ _OPTIONAL = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class T5Config:
+class T5Config(Section):
     """The keys of config.json that affect the model's function, with T5's defaults."""
 
     model_type: str
-    vocab_size: int
-    d_model: int
-    d_kv: int
-    d_ff: int
-    num_layers: int
-    num_heads: int
-    num_decoder_layers: int | None = None
-    relative_attention_num_buckets: int = 32
+    vocab_size: Size
+    d_model: Size
+    d_kv: Size
+    d_ff: Size
+    num_layers: Size
+    num_heads: Size
+    num_decoder_layers: Annotated[int | None, Option(least=1)] = None
+    # The encoder halves them for the two directions.
+    relative_attention_num_buckets: Annotated[int, Option(least=4)] = 32
     relative_attention_max_distance: int = 128
     layer_norm_epsilon: float = 1e-6
     feed_forward_proj: str = "relu"
@@ -63,6 +65,39 @@ class T5Config:
     tie_word_embeddings: bool | None = None
     scale_decoder_outputs: bool | None = None
     decoder_start_token_id: int | None = None
+
+    def faults(self) -> Iterator[str]:
+        """Yield each setting that GRACE's T5 does not compute."""
+        if not self.is_encoder_decoder:
+            yield "is_encoder_decoder: must be true: both halves are needed"
+        projection = self.feed_forward_proj
+        if projection not in _FFNS:
+            known = ", ".join(_FFNS)
+            yield f"feed_forward_proj: {projection!r} is not supported; supported are {known}"
+        # In transformers, these two override feed_forward_proj.
+        ffn, activation = _FFNS[projection]
+        for key, implied in (("dense_act_fn", activation), ("is_gated_act", ffn == "gated_gelu")):
+            written = getattr(self, key)
+            if written not in (None, implied):
+                yield (
+                    f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
+                    f"which means {implied!r}"
+                )
+        buckets, furthest = (
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+        )
+        if furthest <= buckets // 2:
+            yield (
+                f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
+                f"got {furthest}"
+            )
+        start = self.decoder_start_token_id
+        if start is None or not 0 <= start < self.vocab_size:
+            yield (
+                f"decoder_start_token_id: expected 0 to {self.vocab_size - 1}, got {start}; "
+                "write there the token that decoding begins with"
+            )
 
     @property
     def ffn(self) -> Ffn:
@@ -129,55 +164,13 @@ def read_config(folder: Path) -> T5Config:
     if model_type != "t5":
         raise ConfigError(f"{path}: model_type: {model_type!r}; only 't5' is imported")
     known = {field.name for field in fields(T5Config)}
-    config = load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
-    for fault in _faults(config):
-        raise ConfigError(f"{path}: {fault}")
-    return config
+    return load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
 
 
 @contextmanager
 def open_tensors(folder: Path) -> Iterator[T5Tensors]:
     with ExitStack() as files:
         yield T5Tensors(folder, [files.enter_context(open_weights(p)) for p in _shards(folder)])
-
-
-def _faults(config: T5Config) -> Iterator[str]:
-    """Yield each setting that GRACE's T5 does not compute."""
-    if not config.is_encoder_decoder:
-        yield "is_encoder_decoder: must be true: both halves are needed"
-    projection = config.feed_forward_proj
-    if projection not in _FFNS:
-        yield (
-            f"feed_forward_proj: {projection!r} is not supported; supported are {', '.join(_FFNS)}"
-        )
-    # In transformers, these two override feed_forward_proj.
-    ffn, activation = _FFNS[projection]
-    for key, implied in (("dense_act_fn", activation), ("is_gated_act", ffn == "gated_gelu")):
-        written = getattr(config, key)
-        if written not in (None, implied):
-            yield (
-                f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
-                f"which means {implied!r}"
-            )
-    names = ("vocab_size", "d_model", "d_kv", "d_ff", "num_layers", "num_heads")
-    sizes = {name: getattr(config, name) for name in names}
-    for name, size in {**sizes, "num_decoder_layers": config.decoder_layers}.items():
-        if size < 1:
-            yield f"{name}: must be at least 1, got {size}"
-    buckets = config.relative_attention_num_buckets
-    if buckets < 4:  # the encoder halves them for the two directions
-        yield f"relative_attention_num_buckets: must be at least 4, got {buckets}"
-    if config.relative_attention_max_distance <= buckets // 2:
-        yield (
-            f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
-            f"got {config.relative_attention_max_distance}"
-        )
-    start = config.decoder_start_token_id
-    if start is None or not 0 <= start < config.vocab_size:
-        yield (
-            f"decoder_start_token_id: expected 0 to {config.vocab_size - 1}, got {start}; "
-            "write there the token that decoding begins with"
-        )
 
 
 def _shards(folder: Path) -> list[Path]:

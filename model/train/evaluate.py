@@ -127,11 +127,15 @@ class Followers:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A model in the product's own beam search, on the device of both."""
+    """A model in the product's own beam search, on the device of both.
+
+    engine  computes it in place of the definition
+    """
 
     model: Model
     index: DecodeIndex
     profile: BeamProfile
+    engine: Generation | None = None
 
     @property
     def device(self) -> torch.device:
@@ -149,26 +153,28 @@ class Search:
 
         Without users, the index has no matchers.
         """
-        return self.leaves_by(PlainGeneration(self.model, self.ops), batches, events, users)
-
-    def leaves_by(
-        self,
-        engine: Generation,
-        batches: HistoryBatches,
-        events: Int64,
-        users: UserTensors | None = None,
-    ) -> Int64:
-        """Return what an engine of the same model finds."""
         inputs = batches.inputs(events).to(self.device)
         with torch.inference_mode():
             features = self.model.features(inputs)
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
             users = UserTensors(nobody, ())
+        engine = self.engine or PlainGeneration(self.model, self.ops)
         found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
+
+    def all_leaves(
+        self, batches: HistoryBatches, events: Int64, progress: Progress, name: str = "evaluate"
+    ) -> Int64:
+        """Return the leaves of any number of events."""
+        found = []
+        for start in range(0, len(events), USERS_PER_BATCH):
+            part = events[start : start + USERS_PER_BATCH]
+            found.append(self.leaves(batches, part))
+            progress(name, start + len(part), len(events), "")
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,12 +200,7 @@ def model_ranks(
     search: Search, batches: HistoryBatches, events: Int64, progress: Progress
 ) -> Int64:
     """Rank each user's true SID in the order that the search generates.   -> [users]"""
-    ranks = []
-    for start in range(0, len(events), USERS_PER_BATCH):
-        rows = events[start : start + USERS_PER_BATCH]
-        ranks.append(rank_of(batches.log.leaves[rows], search.leaves(batches, rows)))
-        progress("evaluate", start + len(rows), len(events), "")
-    return np.concatenate(ranks)
+    return rank_of(batches.log.leaves[events], search.all_leaves(batches, events, progress))
 
 
 def rank_of(truth: Int64, listed: Int64) -> Int64:

@@ -17,10 +17,10 @@ from torch.nn.utils import clip_grad_norm_
 from torch.utils import deterministic
 
 from grace.configs.errors import ConfigError
-from grace.configs.training import TrainingConfig
 from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
+from grace.model.train.recipe import TrainingConfig
 from grace.model.train.saved_state import SavedState
 
 Int64 = npt.NDArray[np.int64]

@@ -5,9 +5,8 @@ without targeting. The reference operations compute it, which round like the fas
 device measures both, also one that cannot serve with them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.generation import EngineSettings, FastGeneration
-from grace.model.train.evaluate import USERS_PER_BATCH, Search, quality, rank_of
+from grace.model.train.evaluate import Search, quality, rank_of
 from grace.model.train.interactions import HistoryBatches
 from grace.model.train.loop import Progress
 
@@ -66,20 +65,11 @@ def by_precision(
 ) -> ByPrecision:
     """Measure float32 and each precision on the first users; the search is in float32."""
     measured = events[:_USERS]
-    parts = [measured[i : i + USERS_PER_BATCH] for i in range(0, len(measured), USERS_PER_BATCH)]
     truth = batches.log.leaves[measured]
     most = search.profile.num_sids
     within = [k for k in cutoffs if k <= most]
     best = {f"best {k}": k for k in _BEST if k <= most} | {"all": most}
-
-    def leaves_of(name: str, search_part: Callable[[Int64], Int64]) -> Int64:
-        found = []
-        for number, part in enumerate(parts, 1):
-            found.append(search_part(part))
-            progress(name, number, len(parts), "")
-        return np.concatenate(found)
-
-    wanted = leaves_of("fp32", lambda part: search.leaves(batches, part))
+    wanted = search.all_leaves(batches, measured, progress, "fp32")
     found = {"fp32": _quality(truth, wanted, wanted, within, best)}
     for precision in _COMPARED:
         kept = fp8_keep if precision == "fp8" else ()
@@ -91,7 +81,8 @@ def by_precision(
         except ConfigError as error:
             found[precision] = PrecisionQuality(refused=str(error))
             continue
-        leaves = leaves_of(precision, partial(search.leaves_by, engine, batches))
+        faster = replace(search, engine=engine)
+        leaves = faster.all_leaves(batches, measured, progress, precision)
         found[precision] = _quality(truth, leaves, wanted, within, best)
     return ByPrecision(len(measured), fp8_keep, found)
 

@@ -10,15 +10,15 @@ Catalogue and log give every number: see `default_recipe`. A YAML file changes s
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.machine import available_cores
-from grace.configs.sections import load_section
-from grace.configs.training import TrainingConfig
+from grace.configs.options import Option
+from grace.configs.sections import Section, load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.index.snapshot import Snapshot
 from grace.model.definition.spec import InputSpec, ModelSpec
@@ -30,6 +30,21 @@ _HISTORY = "clicks"
 _PASSES = 3  # over the examples, as long as that is within these steps
 _FEWEST_STEPS, _MOST_STEPS = 500, 20_000
 _LONG_HISTORY = 90  # percentile of the users' events: few histories are longer
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingConfig(Section):
+    """AdamW; the learning rate rises for `warmup_steps`, then falls to zero as a cosine."""
+
+    steps: Annotated[int, Option(least=1)]
+    batch: Annotated[int, Option(least=1)] = 256
+    learning_rate: Annotated[float, Option(above=0)] = 3e-3
+    warmup_steps: Annotated[int, Option(least=0)] = 50
+    weight_decay: Annotated[float, Option("of matrices; gains and biases have none", least=0)] = (
+        0.01
+    )
+    clip_norm: Annotated[float, Option(above=0)] = 1.0
+    threads: Annotated[int, Option("more change the order of sums", least=1)] = 1
 
 
 @dataclass(frozen=True, slots=True)

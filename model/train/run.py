@@ -15,7 +15,6 @@ import xxhash
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
 from grace.configs.options import TrainingRun
-from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex, device_named
@@ -33,7 +32,7 @@ from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ran
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import ReadLog, read_log
 from grace.model.train.loop import Progress, Watch, fit, reproducible
-from grace.model.train.recipe import Recipe, read_recipe, recipe_for
+from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.saved_state import SavedState
 
 RECIPE_FILE = "recipe.yaml"

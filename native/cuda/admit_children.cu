@@ -4,8 +4,8 @@
 // fan-out costs only its own warps. A warp has one row, or several while their children are few.
 #include <cstdint>
 
-#include "admission.cuh"
 #include "grace/abi.h"
+#include "grace/admission.h"
 #include "grace/bloom_tables.h"
 #include "launch.cuh"
 #include "match_children.cuh"

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "admission.cuh"
+#include "grace/admission.h"
 #include "grace/bloom_tables.h"
 #include "grace/match.h"
 #include "launch.cuh"

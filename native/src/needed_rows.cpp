@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "grace/abi.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {
@@ -57,14 +56,14 @@ void keep(const Rows& rows, const int32_t* ids, int64_t count, std::vector<int32
 
 }  // namespace
 
-// `ids` is a copy of the matcher's ids. The call overwrites it with the needed ones, entry by
-// entry: those of entry j are ids[offsets[j]] .. ids[offsets[j + 1]]; offsets int32 [entries + 1].
+// `ids` is a copy of the matcher's ids: those of entry j are ids[borders[j]] .. ids[borders[j +
+// 1]]. The call overwrites it with the needed ones, and writes their borders to offsets int32
+// [entries + 1].
 // `star` is uint8 [rows] of a set's rows, or null. If num_ids is above the range of int32, ignore
 // the arrays.
-GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries,
-                                    const GraceMatcherIds* matcher, const uint64_t* table,
-                                    int32_t words, const uint8_t* star, int32_t* ids,
-                                    int32_t* offsets, int64_t* num_ids) {
+GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries, const int32_t* borders,
+                                    const uint64_t* table, int32_t words, const uint8_t* star,
+                                    int32_t* ids, int32_t* offsets, int64_t* num_ids) {
   return grace::guarded([&] {
     const Rows rows{table, star, words};
     const int64_t tasks = (entries + kEntriesPerTask - 1) / kEntriesPerTask;
@@ -72,18 +71,18 @@ GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries,
       std::vector<int32_t> kept;
       const int64_t end = std::min(entries, (task + 1) * kEntriesPerTask);
       for (int64_t entry = task * kEntriesPerTask; entry < end; ++entry) {
-        const grace::IdRange of = grace::ids_of(*matcher, entry);
-        grace::require(of.begin < of.end, "needed_rows: an entry without rows");
+        const int64_t begin = borders[entry], count = borders[entry + 1] - begin;
+        grace::require(count > 0, "needed_rows: an entry without rows");
         kept.clear();
-        keep(rows, ids + of.begin, of.end - of.begin, kept);
-        std::copy(kept.begin(), kept.end(), ids + of.begin);
+        keep(rows, ids + begin, count, kept);
+        std::copy(kept.begin(), kept.end(), ids + begin);
         offsets[entry + 1] = static_cast<int32_t>(kept.size());
       }
     });
     offsets[0] = 0;
     int64_t total = 0;
     for (int64_t entry = 0; entry < entries; ++entry) {
-      std::copy_n(ids + grace::ids_of(*matcher, entry).begin, offsets[entry + 1], ids + total);
+      std::copy_n(ids + borders[entry], offsets[entry + 1], ids + total);
       total += offsets[entry + 1];
       offsets[entry + 1] = static_cast<int32_t>(total);
     }

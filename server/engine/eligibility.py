@@ -42,5 +42,5 @@ def eligibility_facts(
             torch.cuda.current_stream(device).synchronize()
         seconds = perf_counter() - begin
     rules = snapshot.rules
-    lists = bytes_of((snapshot.exact, rules.bitmask, rules.bitmask_table, rules.set_rules))
+    lists = bytes_of((snapshot.exact, rules.rows, rules.bitmask_table))
     return EligibilityFacts(lists, mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from grace.bench import result_tables
 from grace.bench.eligibility import study
 from grace.bench.eligibility.audience import (
     SWEEP_RANGES,
@@ -22,6 +23,7 @@ from grace.bench.eligibility.audience import (
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.picture import draw_picture
 from grace.bench.eligibility.search import best_possible, search
+from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.result_file import Row, read_result, record
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
@@ -35,17 +37,18 @@ from grace.catalogues.paper.generator import (
 from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import EXACT, Eligibility, MatcherMode
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from support.bench_workloads import tiny
+from support.decode_cases import admitted_entries
 from support.in_process import invoke_grace
 
 CPU = torch.device("cpu")
 USERS = 5
+PASSRATE = read_result(result_tables.PASSRATE)
 
 
 @pytest.fixture(scope="module")
@@ -166,40 +169,17 @@ def of(rows: list[Row], **wanted: Any) -> list[Row]:
     return [row for row in rows if wanted.items() <= row.items()]
 
 
-def test_one_row_describes_the_catalogue_and_its_knobs(rows: list[Row]) -> None:
-    (row,) = of(rows, table="catalogue")
-    assert row["sids"] == 22_222
-    assert row["ads_per_sid"]["p50"] == 1
-    assert row["knobs"]["located"] > 0
-    assert row["generator"]["liking"] > 0
-
-
-@pytest.mark.parametrize("mode", ["union", "static", "dynamic"])
-def test_matcher_rows_have_storage_and_fill_of_both_kinds_at_four_positions(
-    rows: list[Row], mode: str
-) -> None:
-    found = of(rows, table="matchers", mode=mode)
-    assert [(row["kind"], row["position"]) for row in found] == [
-        (kind, position) for kind in ("bitmask", "location") for position in range(4)
-    ]
-    for row in found:
-        assert 0 < row["fill"] <= 1
-        assert row["bytes_after"] <= row["bytes_before"]
-
-
-@pytest.mark.parametrize("mode", list(MatcherMode))
-def test_the_buckets_split_all_users(rows: list[Row], mode: str) -> None:
-    everyone, *buckets = of(rows, table="pass", catalogue="paper", mode=mode)
-    assert (everyone["bucket"], everyone["users"], everyone["users_pct"]) == ("all", 7, 100)
-    assert sum(row["users"] for row in buckets) == 7
-    for row in (everyone, *buckets):
-        if row["users"] == 0:
-            assert row["final_pct"] is None
-            continue
-        product = row["bitmask_pct"] * row["bloom_pct"] / 100
-        assert row["final_pct"] == pytest.approx(product, abs=0.02)
-        assert row["eligible_ads"] <= row["generated_ads"]
-        assert len(row["live_beams"]) == len(row["useful_beams"]) == 4
+def test_the_documents_tables_can_be_made_of_a_run(rows: list[Row]) -> None:
+    result = {"machine": "m", "commit": "c", "command": "k", "rows": rows}
+    made = study_tables(result) | paper_tables(result)
+    assert made.keys() == (study_tables(PASSRATE) | paper_tables(PASSRATE)).keys()
+    for mode in MatcherMode:
+        everyone, *buckets = of(rows, table="pass", catalogue="paper", mode=mode.value)
+        assert (everyone["users"], sum(row["users"] for row in buckets)) == (7, 7)
+        product = everyone["bitmask_pct"] * everyone["bloom_pct"] / 100
+        assert everyone["final_pct"] == pytest.approx(product, abs=0.02)
+    for row in of(rows, table="selectivity", audience="sweep"):
+        assert row["from_pct"] <= row["eligible_pct"] < row["to_pct"]
 
 
 @pytest.mark.parametrize("catalogue", ["paper", "shuffled"])
@@ -254,13 +234,3 @@ def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path
     text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"!\[.*\]\(\.\./(\S+)\)", text)
     assert (repository / shown).is_file()
-
-
-def test_every_way_has_the_users_of_the_sweep(rows: list[Row]) -> None:
-    sweep = of(rows, table="selectivity", audience="sweep")
-    assert {(row["catalogue"], row["mode"]) for row in sweep} == {
-        *(("paper", mode.value) for mode in MatcherMode),
-        *(("shuffled", mode) for mode in ("cd", "union", "exact")),
-    }
-    for row in sweep:
-        assert row["from_pct"] <= row["eligible_pct"] < row["to_pct"]

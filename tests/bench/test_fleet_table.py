@@ -1,13 +1,10 @@
 """`grace bench fleet` over two tiny servers and a real Envoy: its rows and tables are complete."""
 
-from pathlib import Path
-
 import pytest
 
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
-from grace.bench.fleet.tables import fleet_document, fleet_tables
-from grace.bench.result_file import write_result
+from grace.bench.fleet.tables import fleet_tables
 from support.bench_workloads import tiny
 
 pytestmark = [
@@ -16,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_two_servers_are_measured_directly_and_through_envoy(tmp_path: Path) -> None:
+def test_two_servers_are_measured_directly_and_through_envoy() -> None:
     rows = list(scaling.measure(tiny("fleet", seconds=0.3)))
     assert [(row["variant"], row["measure"]) for row in rows] == [
         *(("direct", name) for name in ("alone", "load", "saturation")),
@@ -30,7 +27,3 @@ def test_two_servers_are_measured_directly_and_through_envoy(tmp_path: Path) -> 
     assert [row["rps"] for row in rows if row["measure"] == "load"] == [20.0, 40.0, 20.0]
     assert [row["client_processes"] for row in rows] == [1, 1, 1, 2, 2, 1, 1, 1]
     assert "| load | Envoy, 2 servers | fp32 | **" in fleet_tables(rows)
-    file = tmp_path / "fleet.json"
-    assert fleet_document(file) == {"fleet": "Not measured yet.\n"}
-    write_result(file, "grace bench fleet", [], rows)
-    assert "`grace bench fleet`" in fleet_document(file)["fleet"]

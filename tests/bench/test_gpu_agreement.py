@@ -14,16 +14,11 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
-from grace.bench.gpu.instruments.measure import require_close, require_equal, require_overlap
+from grace.bench.gpu.instruments.measure import require_close
 from grace.bench.gpu.instruments.reply_check import check_reply, eligible_rules
 from grace.bench.gpu.subjects.attention_kernels import self_kernel
 from grace.bench.gpu.subjects.catalogue import Catalogue
-from grace.bench.gpu.subjects.search import (
-    DecodeInputs,
-    DecoderBatch,
-    SearchResult,
-    check_result,
-)
+from grace.bench.gpu.subjects.search import SearchResult, check_result
 from grace.bench.gpu.subjects.search import overlap as overlap_of
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError
@@ -32,7 +27,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
 from grace.kernels.decode.select_beams import Choice
-from grace.model.definition.inputs import UserContext
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
@@ -68,7 +62,7 @@ def test_a_graph_is_compared_for_every_batch(table: Any, part: str, fault: str) 
         list(table.measure(replace(work, recorder=stale_graphs())))
 
 
-@pytest.mark.parametrize("rung", ["L1", "D0", "D3", "D4"])
+@pytest.mark.parametrize("rung", ["L1", "D0", "D4"])
 def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
     work = tiny("ladder", rung)
     for first, fault in ((1, ", batch 1 in fp32"), (2, ", the whole path, batch 1 in fp32")):
@@ -126,18 +120,9 @@ def test_what_a_kernel_writes_into_the_cache_is_compared(monkeypatch: pytest.Mon
         list(attention.measure(tiny("attention", "self")))
 
 
-def test_results_that_differ_from_their_definition_are_refused() -> None:
-    one = torch.tensor([1.0, 2.0])
-    require_close("x", one, one + 1e-4)
-    require_equal("x", one, one)
-    require_overlap("x", 0.98, 0.97)
-    for got in (one + 1e-2, one * torch.nan):
-        with pytest.raises(DeviceError, match="x: differs from its definition"):
-            require_close("x", got, one)
-    with pytest.raises(DeviceError, match="x: is not equal"):
-        require_equal("x", one, one + 1e-6)
-    with pytest.raises(DeviceError, match=r"x: 12\.3% of the SIDs"):
-        require_overlap("x", 0.123, 0.5)
+def test_nan_is_no_agreement() -> None:
+    with pytest.raises(DeviceError, match="x: differs from its definition"):
+        require_close("x", torch.tensor([1.0, torch.nan]), torch.tensor([1.0, 2.0]))
 
 
 def result(nodes: list[list[int]], scores: list[list[float]] | None = None) -> SearchResult:
@@ -162,27 +147,6 @@ def test_scores_of_shared_sids_are_compared_however_many_others_there_are() -> N
     other = replace(defined, nodes=torch.tensor([[5, 9, 3, -1]]))
     with pytest.raises(DeviceError, match=r"a search in fp32: 66\.7% of the SIDs"):
         check_result("a search", other, defined, "fp32")
-
-
-def test_batches_take_turns_where_the_graph_reads() -> None:
-    states = [torch.full((2, 3, 4), float(number)) for number in range(3)]
-    mask = torch.ones((2, 3), dtype=torch.bool)
-    users = [UserTensors(torch.full((2, 1), number), ()) for number in range(3)]
-    pointed: list[UserTensors] = []
-    batches = [DecoderBatch(UserContext(x, mask), u) for x, u in zip(states, users, strict=True)]
-    inputs = DecodeInputs(batches, torch.float16, pointed.append)
-    place = inputs.context.states.data_ptr()
-    seen = [float(inputs.context.states[0, 0, 0])]
-    for _ in range(4):
-        inputs()
-        seen.append(float(inputs.context.states[0, 0, 0]))
-    assert seen == [0, 1, 2, 0, 1]
-    assert [int(each.bitmask[0, 0]) for each in pointed] == seen
-    assert inputs.context.states.data_ptr() == place
-    assert inputs.context.states.dtype == torch.float16
-    inputs.put(1)
-    inputs()
-    assert float(inputs.context.states[0, 0, 0]) == 2
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -237,24 +201,21 @@ def test_every_fault_of_a_reply_is_named() -> None:
         change(reply)
         return check_reply(snapshot, user, leaves, scores, most, reply)
 
-    def ineligible(reply: RetrieveResponse) -> None:
-        reply.ad_ids[0] = min(set(snapshot.ads.ad_ids.tolist()) - set(whole.ad_ids))
+    def change(place: int, ad: int, score: float) -> Callable[[RetrieveResponse], None]:
+        def changed(reply: RetrieveResponse) -> None:
+            reply.ad_ids[place], reply.scores[place] = ad, score
 
-    def twice(reply: RetrieveResponse) -> None:
-        reply.ad_ids[1] = reply.ad_ids[0]
+        return changed
 
     def fewer(reply: RetrieveResponse) -> None:
         del reply.ad_ids[-1], reply.scores[-1]
 
-    def other_score(reply: RetrieveResponse) -> None:
-        reply.scores[0] += 1
-
-    def not_the_best(reply: RetrieveResponse) -> None:
-        reply.ad_ids[0], reply.scores[0] = whole.ad_ids[-1], whole.scores[-1]
-
-    assert fault(lambda reply: None) == ""
-    assert fault(ineligible) == f"1 of {most} ads are not for this user"
-    assert fault(twice) == "an ad comes twice"
+    first, score = good.ad_ids[0], good.scores[0]
+    ineligible = min(set(snapshot.ads.ad_ids.tolist()) - set(whole.ad_ids))
+    assert fault(change(0, first, score)) == ""
+    assert fault(change(0, ineligible, score)) == f"1 of {most} ads are not for this user"
+    assert fault(change(1, first, score)) == "an ad comes twice"
     assert "ads were generated, matched and returned" in fault(fewer)
-    assert fault(other_score) == "scores are not those of the ads' SIDs"
-    assert fault(not_the_best) == "other ads are better than those returned"
+    assert fault(change(0, first, score + 1)) == "scores are not those of the ads' SIDs"
+    better = change(0, whole.ad_ids[-1], whole.scores[-1])
+    assert fault(better) == "other ads are better than those returned"

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from grace.bench.gpu.instruments.measure import (
     sustained,
     timed_on_host,
 )
-from grace.bench.options import TABLES, BenchOptions
+from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row, read_result, record
 from grace.configs.errors import DeviceError, InputError
 from support.bench_workloads import CPU, tiny
@@ -60,28 +59,22 @@ def test_a_timing_is_of_one_call_of_a_run() -> None:
     assert single.joules is None
 
 
-@pytest.mark.parametrize("time", [sustained, timed_on_host])
-def test_only_the_run_is_timed_after_a_warm_up(time: Callable[..., Timing], clock: Clock) -> None:
+def test_only_the_run_is_timed_after_a_warm_up(clock: Clock) -> None:
     run, before = clock.takes("run", 3.0), clock.takes("before", 5.0)
-    timing = time(run, CPU, 0.031, calls=2, before=before)
+    timing = sustained(run, CPU, 0.031, calls=2, before=before)
     assert (timing.p50_ms, timing.p99_ms) == pytest.approx((1.5, 1.5))
     assert timing.runs == 4  # of 8 ms in 31
     assert clock.log == ["before", "run"] * 5
-    assert timing.draw == PowerDraw()
-
-
-@pytest.mark.parametrize("time", [sustained, timed_on_host])
-def test_a_short_measurement_has_three_runs(time: Callable[..., Timing], clock: Clock) -> None:
-    assert time(clock.takes("run", 3.0), CPU, 1e-9).runs == 3
+    assert timed_on_host(run, CPU, 1e-9).runs == 3
+    assert clock.log[10:] == ["run"] * 4
 
 
 def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
-    runs = [clock.takes("quick", 1.0), clock.takes("slow", 7.0)]
-    befores = [None, clock.takes("before", 5.0)]
-    quick, slow = by_turns(runs, CPU, 1e-9, calls=2, befores=befores)
+    slow_run = (clock.takes("slow", 7.0), clock.takes("before", 5.0))
+    quick, slow = by_turns([(clock.takes("quick", 1.0), None), slow_run], CPU, 1e-9, calls=2)
     assert (quick.p50_ms, slow.p50_ms) == pytest.approx((0.5, 3.5))
     turn = ["quick"] * 3 + ["before", "slow"] * 3
-    assert clock.log == turn * 5  # the first warms up
+    assert clock.log == ["quick", "before", "slow"] + turn * 4  # the first of each warms up
     assert quick.runs == slow.runs == 4 * 3
 
 
@@ -90,7 +83,6 @@ def test_runs_by_turns_have_their_own_times(clock: Clock) -> None:
     [
         ({"table": "speed"}, "'speed' is no table"),
         ({"seconds": 0.0}, "--seconds 0: must be a number above 0"),
-        ({"precisions": ("int4",)}, "--precision int4"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
         ({"only": ("nope",)}, "--only nope: not a part of gtm; choose from admission:cd, "),
@@ -116,13 +108,6 @@ def test_options_that_mean_nothing_are_refused(changed: dict[str, object], fault
     given = {"table": "gtm", "device": "cpu", "tiny": True} | changed
     with pytest.raises(InputError, match=fault):
         BenchOptions(**given)  # type: ignore[arg-type]
-
-
-def test_parts_are_asked_for_by_name() -> None:
-    some = BenchOptions("attention", "cpu", tiny=True, only=("counters", "cross"))
-    assert some.parts() == ("cross", "counters")
-    assert replace(some, only=()).parts() == ("copy", "cross", "self")
-    assert replace(some, table="gtm", only=()).parts() == TABLES["gtm"].parts
 
 
 def write(

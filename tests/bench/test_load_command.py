@@ -47,13 +47,9 @@ def test_the_examples_of_its_help_work(example: str, capsys: pytest.CaptureFixtu
     ("arguments", "fault"),
     [
         ("--rate 0", "--rate: must be a number above 0, got '0'"),
-        ("--rate nan", "--rate: must be a number above 0, got 'nan'"),
-        ("--rate 63 --seconds -1", "--seconds: must be a number above 0, got '-1'"),
         ("--in-flight 0", "--in-flight: must be a whole number above 0, got '0'"),
-        ("--rate 63 --connections 2.5", "--connections: must be a whole number above 0"),
         ("--rate 63 --out no/x.json", "--out: no/x.json: its folder does not exist; make it first"),
         ("--rate 63 --out demo", "--out: demo: is a folder; name a file"),
-        ("--rate 63 --out x.json --report no/x.html", "--report: no/x.html: its folder does not"),
         ("--rate 63 --processes 65", "--processes: must be at most 64, got '65'"),
         ("--rate 63 --data no.jsonl", "--data: no.jsonl: there is no such file of requests"),
     ],

@@ -6,45 +6,24 @@ from pathlib import Path
 import pytest
 
 from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
-from grace.catalogues.synth import Written, preset_spec, write_folder
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Written]:
-    out = tmp_path_factory.mktemp("synth")
-    return out, write_folder(preset_spec("small", sids=1111), out)
-
-
-def test_synthetic_requests_become_the_messages_they_describe(
-    folder: tuple[Path, Written],
-) -> None:
-    path = folder[0] / "requests.jsonl"
-    shots = read_shots(path, 0.25)
-    assert len(shots) == folder[1].requests
-    first = json.loads(path.read_text().splitlines()[0])
-    message = RetrieveRequest.FromString(shots[0].body)
-    assert message.request_id == first["request_id"]
-    assert {name: list(values.values) for name, values in message.user.items()} == {
-        name: values["values"] for name, values in first["user"].items()
-    }
-    assert {shot.timeout_seconds for shot in shots} == {0.25}
-
-
-def test_ghz_gets_the_same_requests_as_one_array(
-    folder: tuple[Path, Written], tmp_path: Path
-) -> None:
-    path, out = folder[0] / "requests.jsonl", tmp_path / "ghz.json"
+def test_lines_of_json_become_messages_and_ghz_s_array(tmp_path: Path) -> None:
+    """Only a newline ends a line."""
+    path, out = tmp_path / "requests.jsonl", tmp_path / "ghz.json"
+    path.write_text('{"request_id": "a\u2028b\x85c"}\r\n\n{}\n', encoding="utf-8")
+    first, second = read_shots(path, 0.25)
+    assert RetrieveRequest.FromString(first.body).request_id == "a\u2028b\x85c"
+    assert (second.body, second.timeout_seconds) == (b"", 0.25)
     write_ghz_data(path, out)
-    assert json.loads(out.read_text()) == [json.loads(x) for x in path.read_text().splitlines()]
-
-
-def test_a_request_that_ghz_would_read_as_a_template_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
+    assert json.loads(out.read_text()) == [{"request_id": "a\u2028b\x85c"}, {}]
     path.write_text('{"request_id": "{{.RequestNumber}}"}\n')
     with pytest.raises(InputError, match="template"):
-        write_ghz_data(path, tmp_path / "ghz.json")
+        write_ghz_data(path, out)
+    with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
+        read_shots(tmp_path / "absent.jsonl", None)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +41,6 @@ def test_a_bad_file_is_refused_by_line(tmp_path: Path, text: str, fault: str) ->
     path.write_text(text)
     with pytest.raises(InputError, match=fault):
         read_shots(path, None)
-
-
-def test_only_a_newline_ends_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "requests.jsonl"
-    path.write_text('{"request_id": "a\u2028b\x85c"}\r\n\n{}\n', encoding="utf-8")
-    first, second = read_shots(path, None)
-    assert RetrieveRequest.FromString(first.body).request_id == "a\u2028b\x85c"
-    assert second.body == b""
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
-        read_shots(tmp_path / "absent.jsonl", None)
 
 
 def test_a_wire_file_gives_back_its_requests(tmp_path: Path) -> None:

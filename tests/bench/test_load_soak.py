@@ -19,13 +19,22 @@ def sampled(held: Callable[[float], Holdings], seconds: float = HOUR) -> list[Sa
     return [Sample(time, {"server": held(time)}) for time in times]
 
 
-def flat(samples: list[Sample]) -> dict[str, bool]:
-    return {row["what"]: row["flat"] for row in growth_rows(samples, early_seconds=300.0)}
+def flat(held: Callable[[float], Holdings]) -> list[bool]:
+    return [row["flat"] for row in growth_rows(sampled(held))]
 
 
-def test_memory_that_grows_with_the_first_load_and_then_stays_is_flat() -> None:
-    samples = sampled(lambda time: Holdings(280 + min(time, 600) / 60, 17, 23, time))
-    assert flat(samples) == {"memory_mib": True, "threads": True, "descriptors": True}
+def test_what_grows_with_the_first_load_or_for_a_moment_is_flat_and_other_growth_is_not() -> None:
+    def settles(time: float) -> Holdings:
+        return Holdings(280 + min(time, 600) / 60, 17, 23 + 40 * (1800 < time < 1900), time)
+
+    def grows(time: float) -> Holdings:
+        return Holdings(280 + time / 60, 17 + int(time / 700), 23 + int(time / 200), time)
+
+    assert flat(settles) == [True, True, True]
+    assert flat(grows) == [False, False, False]
+    table = growth_table(growth_rows(sampled(grows))).splitlines()
+    assert table[2] == "| server | memory, MiB | 280 | 340 | +60.00 | NO |"
+    assert table[3] == "| server | threads | 17 | 22 |  | NO |"
 
 
 @pytest.mark.parametrize(("mib_a_minute", "seconds"), [(0.12, HOUR), (0.5, 600.0), (3.0, 120.0)])
@@ -33,27 +42,9 @@ def test_memory_that_grows_is_not_flat_and_a_slow_growth_takes_longer_to_see(
     mib_a_minute: float, seconds: float
 ) -> None:
     samples = sampled(lambda time: Holdings(280 + mib_a_minute * time / 60, 17, 23, time), seconds)
-    assert not flat(samples)["memory_mib"]
-    (memory, *_) = growth_rows(samples, early_seconds=60.0)
+    (memory, *_) = growth_rows(samples)
+    assert not memory["flat"]
     assert memory["slope_per_hour"] == pytest.approx(60 * mib_a_minute)
-    assert (memory["start"], memory["early"]) == (280.0, 280.0 + mib_a_minute)
-
-
-def test_threads_and_descriptors_that_increase_are_not_flat() -> None:
-    samples = sampled(lambda time: Holdings(280, 17 + int(time / 700), 23 + int(time / 200), time))
-    assert flat(samples) == {"memory_mib": True, "threads": False, "descriptors": False}
-
-
-def test_many_connections_for_a_moment_are_no_growth() -> None:
-    samples = sampled(lambda time: Holdings(280, 17, 23 + 40 * (1800 < time < 1900), time))
-    assert flat(samples)["descriptors"]
-
-
-def test_the_table_names_what_grows() -> None:
-    samples = sampled(lambda time: Holdings(280 + time / 60, 17, 23, time))
-    lines = growth_table(growth_rows(samples, 300.0), 300.0).splitlines()
-    assert lines[2] == "| server | memory, MiB | 280.0 | 285.0 | 340.0 | +60.00 | NO |"
-    assert lines[3] == "| server | threads | 17 | 17 | 17 |  | yes |"
 
 
 @pytest.mark.subprocess

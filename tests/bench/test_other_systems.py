@@ -22,15 +22,9 @@ from support.decode_cases import DecodeCase, branching_case, decode_case
 
 
 @pytest.fixture(scope="module")
-def hf_t5() -> Any:
+def comparison() -> Any:
     """The module, imported by the process that runs these tests: transformers takes seconds, and
     every worker of a test run imports every test file."""
-    return import_module("grace.bench.rungs.hf_t5")
-
-
-@pytest.fixture(scope="module")
-def comparison() -> Any:
-    """The module, which imports transformers too."""
     return import_module("grace.bench.gpu.comparison")
 
 
@@ -40,8 +34,9 @@ def catalogue() -> DecodeCase:
 
 
 def test_a_prefix_function_lets_the_search_generate_valid_sids_only(
-    catalogue: DecodeCase, hf_t5: Any
+    catalogue: DecodeCase,
 ) -> None:
+    hf_t5 = import_module("grace.bench.rungs.hf_t5")
     trie = catalogue.snapshot.trie
     spec = DecoderSpec(layers=2, d_model=16, heads=2, d_head=8, d_ff=20)
     model = hf_t5.hf_decoder(spec, trie.vocab_sizes, torch.device("cpu"), torch.float32, seed=7)
@@ -53,13 +48,9 @@ def test_a_prefix_function_lets_the_search_generate_valid_sids_only(
     assert all(trie.walk(tuple(sid)) >= 0 for sid in sids.tolist())
     free = hf_t5.hf_generate(model, states, 3, trie.sid_length, None)
     assert free.shape == generated.shape
-
-
-def test_a_prefix_outside_the_trie_may_only_pad(catalogue: DecodeCase, hf_t5: Any) -> None:
-    allowed = hf_t5.allowed_by_trie(catalogue.snapshot.trie)
-    assert allowed(0, torch.tensor([0, 0])) == [0]
-    root = catalogue.snapshot.trie.children(0)[0]
-    assert allowed(0, torch.tensor([0])) == (root + 2).tolist()
+    allowed = hf_t5.allowed_by_trie(trie)
+    assert allowed(0, torch.tensor([0, 0])) == [0], "a prefix outside the trie may only pad"
+    assert allowed(0, torch.tensor([0])) == (trie.children(0)[0] + 2).tolist()
 
 
 def test_other_systems_rows_have_several_beams_and_every_step(comparison: Any) -> None:

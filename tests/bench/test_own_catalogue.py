@@ -1,25 +1,25 @@
 """The comparison of modes on your own snapshot counts as raw sets do."""
 
 import json
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import chdir
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.bench.result_file import Row, read_result
+from grace.bench.result_file import read_result
+from grace.catalogues.synth import preset_spec, write_folder
 from grace.client import request_of_json
 from grace.configs.eligibility import Eligibility
 from grace.configs.serving import load_serving_config
+from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import ADS_FILE, REQUESTS_FILE, TARGETING_FILE
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors, with_eligible
 from grace.model.checkpoints.checkpoint import load_checkpoint
@@ -32,54 +32,40 @@ CPU = torch.device("cpu")
 REQUESTS = 19  # more than one batch
 
 
-class Compared(NamedTuple):
-    folder: Path
-    printed: str
-    rows: Sequence[Row]
-
-
 def options(repository: Path, snapshots: Path) -> list[str]:
     given = ["--snapshots", str(snapshots), "--checkpoint", str(repository / "model" / "demo")]
     return [*given, "--config", str(repository / "configs" / "serve.yaml"), "--device", "cpu"]
 
 
 @pytest.fixture(scope="module")
-def compared(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Compared:
-    """The commands of the document, with fewer requests."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A snapshot of the demonstration's catalogue, with fewer requests."""
     folder = tmp_path_factory.mktemp("own")
-    text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
-    section = text.partition("## On your own catalogue")[2]
-    found = re.search(r"^```sh\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
-    assert found is not None
-    commands = found.group(1).replace("\\\n", " ").splitlines()
-    for place in ("model/demo", "configs/serve.yaml"):
-        commands = [command.replace(place, str(repository / place)) for command in commands]
-    printed = ""
-    for command in commands:
-        words = shlex.split(command)
-        if "bench" in words:
-            requests = folder / "modes" / "requests.jsonl"
-            lines = requests.read_text(encoding="utf-8").splitlines()
-            requests.write_text("\n".join(lines[:REQUESTS]), encoding="utf-8")
-            words += ["--out", str(folder / "own.json")]
-        with chdir(folder):
-            done = invoke_grace(*words[1:])
-        assert done.exit_code == 0, done.stderr
-        printed = done.stdout
-    return Compared(folder, printed, read_result(folder / "own.json")["rows"])
+    write_folder(preset_spec("demo"), folder)
+    spec = BuildSpec((folder / ADS_FILE,), folder / TARGETING_FILE, folder / "snapshots", threads=2)
+    build(spec, lambda *_: None)
+    requests = folder / REQUESTS_FILE
+    lines = requests.read_text(encoding="utf-8").splitlines()
+    requests.write_text("\n".join(lines[:REQUESTS]), encoding="utf-8")
+    return folder
 
 
-def test_the_counts_of_every_mode_are_those_of_raw_sets(
-    compared: Compared, repository: Path
-) -> None:
-    demo = compared.folder / "modes"
-    lines = (demo / "requests.jsonl").read_text(encoding="utf-8").splitlines()
+def test_the_counts_of_every_mode_are_those_of_raw_sets(folder: Path, repository: Path) -> None:
+    asked = options(repository, folder / "snapshots")
+    asked += ["--requests", str(folder / REQUESTS_FILE), "--out", str(folder / "own.json")]
+    done = invoke_grace("bench", "eligibility", *asked, "--only", "exact", "--only", "union")
+    assert done.exit_code == 0, done.stderr
+    rows = read_result(folder / "own.json")["rows"]
+    lines = (folder / REQUESTS_FILE).read_text(encoding="utf-8").splitlines()
     requests = [json.loads(line) for line in lines]
     users = [{name: v["values"] for name, v in each["user"].items()} for each in requests]
-    ads = raw_ads(demo / "ads.parquet")
-    schema = load_snapshot(demo / "snapshots").schema
-    for row in compared.rows:
-        searched = plain_search(repository, demo / "snapshots", row["mode"], requests, users)
+    ads = raw_ads(folder / ADS_FILE)
+    schema = load_snapshot(folder / "snapshots").schema
+    printed = [line.split() for line in done.stdout.splitlines()]
+    for row, name in zip(rows, ("filter", "exact", "union"), strict=True):
+        (line,) = [words for words in printed if words[:1] == [name]]
+        assert f"{row['eligible_ads']:,.0f}" in line
+        searched = plain_search(repository, folder / "snapshots", row["mode"], requests, users)
         generated = matched = wasted = sids = 0
         for user, kept in zip(users, searched, strict=True):
             for sid in kept:
@@ -91,8 +77,8 @@ def test_the_counts_of_every_mode_are_those_of_raw_sets(
         assert row["eligible_ads"] == round(matched / REQUESTS, 1)
         assert row["sids"] == round(sids / REQUESTS, 1)
         assert row["wasted_sids_pct"] == round(100 * wasted / sids, 2)
-    cd, exact, union = compared.rows
-    assert [row["mode"] for row in compared.rows] == ["cd", "exact", "union"]
+    cd, exact, union = rows
+    assert [row["mode"] for row in rows] == ["cd", "exact", "union"]
     assert exact["wasted_sids_pct"] == 0
     assert exact["useful_beams"] == exact["live_beams"]
     assert cd["eligible_ads"] < union["eligible_ads"] <= exact["eligible_ads"]
@@ -102,13 +88,12 @@ def raw_ads(table: Path) -> Mapping[tuple[int, ...], list[RawAd]]:
     found: dict[tuple[int, ...], list[RawAd]] = {}
     for row in pq.read_table(table).to_pylist():
         names = [name.removesuffix("_exclude") for name in row if name.endswith("_exclude")]
-        sides: dict[str, Any] = {
-            name: tuple(
-                None if row.get(column) is None else frozenset(row[column])
-                for column in (name, f"{name}_exclude")
-            )
-            for name in names
+        lists = {
+            name: None if row[name] is None else frozenset(row[name])
+            for name in row
+            if (name.removesuffix("_exclude") in names)
         }
+        sides = {name: (lists[name], lists[f"{name}_exclude"]) for name in names}
         sid = tuple(row["sid"])
         found.setdefault(sid, []).append(RawAd(row["ad_id"], sid, rules=sides))
     return found
@@ -143,13 +128,6 @@ def plain_search(
     return searched
 
 
-def test_the_table_on_the_screen_has_a_line_for_each_way(compared: Compared) -> None:
-    lines = [line.split() for line in compared.printed.splitlines()]
-    for row, name in zip(compared.rows, ("filter", "exact", "union"), strict=True):
-        (own,) = [words for words in lines if words[:1] == [name]]
-        assert f"{row['eligible_ads']:,.0f}" in own
-
-
 @pytest.mark.subprocess
 def test_a_comparison_on_a_cpu_needs_no_library_of_a_gpu() -> None:
     script = """
@@ -175,12 +153,11 @@ def test_options_that_do_not_belong_together_are_refused(
     assert (done.exit_code, fault in done.stderr) == (2, True), done.stderr
 
 
-def test_a_request_that_cannot_be_read_is_named(compared: Compared, repository: Path) -> None:
-    demo = compared.folder / "modes"
-    wrong = demo / "wrong.jsonl"
+def test_a_request_that_cannot_be_read_is_named(folder: Path, repository: Path) -> None:
+    wrong = folder / "wrong.jsonl"
     many = {"user": {"location": {"values": [f"p{number}" for number in range(999)]}}}
     wrong.write_text("{}\n" + json.dumps(many), encoding="utf-8")
-    asked = options(repository, demo / "snapshots")
+    asked = options(repository, folder / "snapshots")
     done = invoke_grace("bench", "eligibility", *asked, "--requests", wrong)
     assert done.exit_code == 2
     assert f"{wrong}: request 2: user.location" in done.stderr

@@ -30,15 +30,10 @@ def purity(sids: npt.NDArray[np.uint16], depth: int, kind: npt.NDArray[np.int64]
     ) / len(sids)
 
 
-def test_learned_sids_are_unique_ascending_and_in_range(demo: Catalogue) -> None:
-    sids = demo.tree.sids
-    assert sids.shape == (2000, 4)
-    assert np.array_equal(sids, np.unique(sids, axis=0))
-    assert sids.max() < 64
-
-
-def test_first_tokens_follow_topics_and_later_ones_brands_and_lines(demo: Catalogue) -> None:
+def test_learned_sids_are_unique_and_follow_topics_then_brands_then_lines(demo: Catalogue) -> None:
     tree = demo.tree
+    assert np.array_equal(tree.sids, np.unique(tree.sids, axis=0))
+    assert (len(tree.sids), int(tree.sids.max())) == (2000, 63)
     brand = tree.line_brand[tree.sid_line]
     assert purity(tree.sids, 1, tree.sid_topic) > 0.8
     assert purity(tree.sids, 2, tree.sid_topic) > 0.98

@@ -9,7 +9,7 @@ import pytest
 from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads, write_paper_folder
-from grace.catalogues.paper.population import SMALL, make_users, paper_schema
+from grace.catalogues.paper.population import SMALL, make_users
 from grace.catalogues.paper.snapshots import (
     decode_snapshot,
     paper_snapshot,
@@ -33,24 +33,24 @@ def catalogue() -> PaperCatalogue:
     return make_paper_catalogue(PaperSpec(100_003, seed=3), threads=2)
 
 
-def test_the_full_size_has_the_papers_nodes_per_level() -> None:
-    first, second, third, sids = PaperSpec().level_counts
-    assert (first, sids) == (512, 30_000_000)
-    assert second * 56 == pytest.approx(11e6, rel=0.02)  # bytes of bitmask rows, as in its table
-    assert third * 56 == pytest.approx(620e6, rel=0.01)
+def test_every_size_keeps_the_papers_fan_outs() -> None:
+    assert PaperSpec().level_counts[::3] == (512, 30_000_000)
+    assert PaperSpec().level_counts[1] * 56 == pytest.approx(11e6, rel=0.02)  # as in its table
+    for sids in (1_000, 7_777, 100_003, 3_000_001, 30_000_000):
+        first, second, third, leaves = PaperSpec(sids).level_counts
+        assert leaves == sids
+        assert third / second == pytest.approx(56.3, rel=0.07)
+        assert sids / third == pytest.approx(2.71, rel=0.01)
+        assert 1 <= first <= second
 
 
-@pytest.mark.parametrize("sids", [1_000, 7_777, 100_003, 3_000_001])
-def test_a_smaller_catalogue_keeps_the_fan_outs_below_two_tokens(sids: int) -> None:
-    first, second, third, leaves = PaperSpec(sids).level_counts
-    assert leaves == sids
-    assert third / second == pytest.approx(56.3, rel=0.07)
-    assert sids / third == pytest.approx(2.71, rel=0.01)
-    assert 1 <= first <= second
-
-
-def test_the_tree_has_exactly_the_nodes_it_is_asked_for(catalogue: PaperCatalogue) -> None:
+def test_the_tree_has_the_nodes_it_is_asked_for_and_ascending_sids(
+    catalogue: PaperCatalogue,
+) -> None:
     tree = catalogue.tree
+    sids = tree.sids(catalogue.draws, np.arange(catalogue.spec.num_sids))
+    assert np.array_equal(sids, np.unique(sids, axis=0))
+    assert sids.max() < 512
     for level in (1, 2, 3):
         fan_out = np.diff(tree.children[level])
         assert len(fan_out) == tree.level_counts[level - 1]
@@ -66,13 +66,6 @@ def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail() -> None:
     assert ads.max() > 300
 
 
-def test_sids_are_distinct_and_ascending(catalogue: PaperCatalogue) -> None:
-    sids = catalogue.tree.sids(catalogue.draws, np.arange(catalogue.spec.num_sids))
-    assert sids.max() < 512
-    keys = (sids.astype(np.int64) << np.array([27, 18, 9, 0])).sum(axis=1)
-    assert (np.diff(keys) > 0).all()
-
-
 def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperCatalogue) -> None:
     again = make_paper_catalogue(catalogue.spec, threads=1)
     np.testing.assert_array_equal(again.tree.ads, catalogue.tree.ads)
@@ -80,10 +73,8 @@ def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperC
     assert len(np.unique(whole.ids)) == catalogue.num_ads
     assert whole.ids.min() >= 0
     odd = again.rows(np.arange(7, catalogue.num_ads, 111))
-    np.testing.assert_array_equal(odd.ids, whole.ids[7::111])
-    np.testing.assert_array_equal(odd.tokens, whole.tokens[7::111])
-    np.testing.assert_array_equal(odd.weights, whole.weights[7::111])
-    np.testing.assert_array_equal(odd.rules, whole.rules[7::111])
+    for name in ("ids", "tokens", "weights", "rules"):
+        np.testing.assert_array_equal(getattr(odd, name), getattr(whole, name)[7::111])
 
 
 def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalogue) -> None:
@@ -100,20 +91,13 @@ def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalog
     assert counts.mean() == pytest.approx(knobs.location_mean, rel=0.1)
 
 
-def test_the_schema_fills_seven_words_without_padding(tmp_path: Path) -> None:
-    schema = paper_schema()
-    assert (schema.bitmask_bits, schema.words) == (448, 7)
-    assert (schema.sets[0].bloom_bits, schema.sets[0].bloom_hashes) == (256, 4)
-    file = tmp_path / "targeting.yaml"
-    file.write_text(targeting_yaml(schema))
-    assert load_schema(file) == schema
-
-
 def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
     write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group=1_111)
     files = (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root"
+    assert load_schema(files[1]) == catalogue.schema
+    assert (catalogue.schema.bitmask_bits, catalogue.schema.words) == (448, 7)
     spec = BuildSpec(*files, threads=2)
     built = load_snapshot(build(spec, silent).path, eligibility=CD)
     direct = paper_snapshot(catalogue, 2)
@@ -121,24 +105,18 @@ def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     assert_same_arrays(direct, built)
 
 
-def test_the_parquet_file_names_its_sid_space_and_vocabulary(tmp_path: Path) -> None:
-    written = write_paper_folder(
-        PaperSpec(1_111, seed=9), tmp_path, threads=2, force=False, progress=silent
-    )
-    metadata = pq.read_metadata(tmp_path / "ads.parquet")
-    assert metadata.num_rows == written.ads
-    assert metadata.metadata[b"grace.sid_space"] == b"paper-9-1111"
-    assert metadata.metadata[b"grace.vocab_sizes"] == b"512,512,512,512"
-    assert len((tmp_path / "requests.jsonl").read_text().splitlines()) == written.requests
-    assert written.bytes == sum(file.stat().st_size for file in tmp_path.iterdir())
-
-
 def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_ones(
     tmp_path: Path,
 ) -> None:
     for name, threads, seed in (("one", 1, 9), ("two", 3, 9), ("other", 1, 10)):
-        spec = PaperSpec(1_111, seed)
-        write_paper_folder(spec, tmp_path / name, threads=threads, force=False, progress=silent)
+        out, spec = tmp_path / name, PaperSpec(1_111, seed)
+        written = write_paper_folder(spec, out, threads=threads, force=False, progress=silent)
+        metadata = pq.read_metadata(out / "ads.parquet")
+        assert metadata.metadata[b"grace.sid_space"] == f"paper-{seed}-1111".encode()
+        assert metadata.metadata[b"grace.vocab_sizes"] == b"512,512,512,512"
+        assert len((out / "requests.jsonl").read_text().splitlines()) == written.requests
+        assert written.bytes == sum(file.stat().st_size for file in out.iterdir())
+        assert written.ads == metadata.num_rows
     names = sorted(file.name for file in (tmp_path / "one").iterdir())
     assert names == ["ads.parquet", "requests.jsonl", "targeting.yaml"]
     for name in names:

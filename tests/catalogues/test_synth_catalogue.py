@@ -13,7 +13,7 @@ from grace.catalogues.synth import (
     make_catalogue,
 )
 from grace.catalogues.synth.places import COUNTRIES
-from grace.catalogues.synth.rules import NO_RULE, OPEN_CAMPAIGN, RuleColumn
+from grace.catalogues.synth.rules import NO_RULE, OPEN_CAMPAIGN
 from grace.catalogues.synth.schema import MAX_REQUEST_VALUES, RULE_COLUMNS, SCHEMA
 
 
@@ -29,11 +29,6 @@ def entropy(values: npt.NDArray[Any]) -> float:
     return float(-(shares * np.log2(shares)).sum())
 
 
-def lists_in_use(column: RuleColumn) -> list[tuple[str, ...]]:
-    used = np.unique(column.choice[column.choice != NO_RULE])
-    return [tuple(column.lists.strings(index)) for index in used]
-
-
 def test_ads_per_sid_have_the_papers_percentiles(small: Catalogue, tiny: Catalogue) -> None:
     for catalogue in (small, tiny):
         per_sid = np.diff(catalogue.ad_offsets)
@@ -42,32 +37,33 @@ def test_ads_per_sid_have_the_papers_percentiles(small: Catalogue, tiny: Catalog
         assert per_sid.mean() == pytest.approx(1.68, abs=0.02)
 
 
-@pytest.mark.parametrize(
-    ("column", "share", "tolerance"),
-    [
-        ("country", 0.60, 0.04),
-        ("country_exclude", 0.04, 0.01),
-        ("device", 0.15, 0.02),
-        ("language", 0.30, 0.03),
-        ("location", 0.40, 0.05),
-        ("location_exclude", 0.05, 0.01),
-        ("audience", 0.10, 0.02),
-        ("audience_exclude", 0.03, 0.01),
-    ],
-)
-def test_the_share_of_ads_with_a_rule_is_the_knob_s(
-    small: Catalogue, column: str, share: float, tolerance: float
-) -> None:
-    assert share_with_rule(small, column) == pytest.approx(share, abs=tolerance)
+SHARES = {
+    "country": 0.60, "country_exclude": 0.04, "device": 0.15, "language": 0.30, "location": 0.40,
+    "location_exclude": 0.05, "audience": 0.10, "audience_exclude": 0.03,
+}  # fmt: skip
+"""Those of the knobs."""
 
 
-def test_every_column_of_the_schema_has_rules_in_every_preset(
-    tiny: Catalogue, small: Catalogue
-) -> None:
+def test_the_share_of_ads_with_a_rule_is_the_knob_s(tiny: Catalogue, small: Catalogue) -> None:
     for catalogue in (tiny, small):
         assert tuple(column.name for column in catalogue.campaigns.columns) == RULE_COLUMNS
         for name in RULE_COLUMNS:
             assert share_with_rule(catalogue, name) > 0, name
+    for name, share in SHARES.items():
+        assert share_with_rule(small, name) == pytest.approx(share, abs=0.05, rel=0.3), name
+    assert small.campaigns.rule(OPEN_CAMPAIGN) == {}
+    assert (small.ad_campaigns == OPEN_CAMPAIGN).mean() == pytest.approx(0.03, abs=0.005)
+
+
+def test_lists_are_distinct_and_hold_distinct_known_values(tiny: Catalogue) -> None:
+    known = {attribute.name: set(attribute.values) for attribute in SCHEMA.attributes}
+    for column in tiny.campaigns.columns:
+        used = np.unique(column.choice[column.choice != NO_RULE])
+        lists = [tuple(column.lists.strings(index)) for index in used]
+        assert len(set(lists)) == len(lists), column.name
+        for values in lists:
+            assert 0 < len(set(values)) == len(values) <= MAX_REQUEST_VALUES
+            assert set(values) <= known.get(column.name.removesuffix("_exclude"), set(values))
 
 
 def test_knobs_of_0_and_1_give_a_rule_to_no_ad_and_to_every_ad() -> None:
@@ -82,16 +78,6 @@ def test_knobs_of_0_and_1_give_a_rule_to_no_ad_and_to_every_ad() -> None:
     assert all(share_with_rule(dense, n) == 1 for n in ("country", "location", "audience"))
 
 
-def test_lists_are_distinct_and_hold_distinct_known_values(tiny: Catalogue) -> None:
-    known = {attribute.name: set(attribute.values) for attribute in SCHEMA.attributes}
-    for column in tiny.campaigns.columns:
-        lists = lists_in_use(column)
-        assert len(set(lists)) == len(lists), column.name
-        for values in lists:
-            assert 0 < len(set(values)) == len(values) <= MAX_REQUEST_VALUES
-            assert set(values) <= known.get(column.name.removesuffix("_exclude"), set(values))
-
-
 def test_include_minus_exclude_is_never_empty(tiny: Catalogue, small: Catalogue) -> None:
     for catalogue in (tiny, small):
         for campaign in range(0, len(catalogue.campaigns), 3):
@@ -99,11 +85,6 @@ def test_include_minus_exclude_is_never_empty(tiny: Catalogue, small: Catalogue)
             for attribute in SCHEMA.attributes:
                 allowed = set(rule.get(attribute.name, attribute.values))
                 assert allowed - set(rule.get(f"{attribute.name}_exclude", ())), rule
-
-
-def test_the_open_campaign_has_no_rule_and_some_ads(small: Catalogue) -> None:
-    assert small.campaigns.rule(OPEN_CAMPAIGN) == {}
-    assert (small.ad_campaigns == OPEN_CAMPAIGN).mean() == pytest.approx(0.03, abs=0.005)
 
 
 @pytest.mark.parametrize("name", ["country", "location", "language"])

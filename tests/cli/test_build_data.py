@@ -127,18 +127,6 @@ def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
 
 
-def test_an_ad_without_a_sid_is_refused_by_name(shop: Path) -> None:
-    write_sids(shop / "codebook", {"sku-1": [0, 1], "007": [1, 0]})
-    code, _, err = build(shop)
-    assert code == 2
-    assert f"ads.csv row 1, ad 'sku-2': sid 'sku-2': the ad has no SID in {shop}/codebook" in err
-    for shards in ((), ("--shards", "2")):
-        code, out, _ = build(shop, "--max-rejects", "1", *shards)
-        assert (code, "1 ad refused" in out) == (0, True)
-    listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
-    assert (listed["row"], listed["ad_id"], listed["column"]) == (1, "sku-2", "sid")
-
-
 def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
     raw, user = shop.parent / "raw", {"place": ("IT", "es")}
     (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
@@ -224,20 +212,15 @@ def test_one_of_the_two_ways_is_asked_for(tmp_path: Path) -> None:
         assert "give --data FOLDER, or --ads TABLE and --targeting FILE" in done.stderr
 
 
-def test_a_table_at_a_url_builds_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
+def test_tables_at_urls_build_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
     url = (tmp_path / "raw" / "ads.csv").as_uri()
-    (shop / "tables.yaml").write_text(TABLES.replace("../raw/ads.csv", url))
+    tables = TABLES.replace("../raw/ads.csv", url)
+    codebook = (shop / "codebook").as_uri()
+    (shop / "tables.yaml").write_text(tables.replace("sids: codebook", f"sids: {codebook}"))
     assert build(shop)[0] == 0
     ads = ("--ads", f"{url}x", "--targeting", shop / "targeting.yaml")
     done = invoke_grace("build", "--root", shop / "snapshots", *ads)
     assert done.stderr == f"error: {url}x: no such file or folder\n"
-
-
-def test_a_codebook_at_a_url_is_found(shop: Path) -> None:
-    tables = TABLES.replace("sids: codebook", f"sids: {(shop / 'codebook').as_uri()}")
-    (shop / "tables.yaml").write_text(tables)
-    code, _, err = build(shop)
-    assert (code, err) == (0, "")
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

@@ -215,7 +215,7 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
         (("--data", "{shop}", "--codes", "8"), "SIDs of new items come from --codebook"),
         (
             ("--data", "{shop}", "--out", "{shop}/new", "--codes", "8,200000,8,8"),
-            "--codes 8,200000,8,8: give 1 to 65,536 codes per level",
+            "vocab sizes (8, 200000, 8, 8): each must be 1 to 65536",
         ),
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
         (("--data", "{shop}", "--id-column", "sku"), "leave the options out"),

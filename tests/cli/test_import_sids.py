@@ -46,10 +46,3 @@ def test_refused_items_are_counted_and_listed(index: Path, tmp_path: Path) -> No
     report = json.loads(done.stdout)
     assert (report["items"], sum(report["rejects"].values())) == (3, 2)
     assert Path(report["reject_file"]).read_text().count("\n") == 2
-
-
-def test_sizes_that_are_not_numbers_are_a_usage_error(index: Path, tmp_path: Path) -> None:
-    options = ("--out", tmp_path / "a.parquet", "--sid-space", "s", "--vocab-sizes", "many")
-    done = invoke_grace("import-sids", index, *options)
-    assert done.exit_code == 2
-    assert "expected numbers such as 256,256,256" in done.stderr

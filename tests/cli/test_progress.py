@@ -1,54 +1,52 @@
 """Without a terminal, long work prints lines after 5 s and then every 20 s, and short work none."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from grace.cli.progress import progress_bars
 
 
-def test_a_log_gets_a_line_after_5_seconds_then_every_20_with_the_time_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def lines_of(
+    steps: Iterable[tuple[float, int, str]],
+    total: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> list[str]:
+    """Report steps, each at its time, and return the lines on standard error."""
     now = 100.0
     monkeypatch.setattr("grace.cli.progress.time.monotonic", lambda: now)
     with progress_bars() as progress:
-        for second in range(1, 64):
-            now = 100.0 + second
-            progress("train", 21 * second, 1323, f"loss {second / 63:.3f}")
+        for seconds, done, latest in steps:
+            now = 100.0 + seconds
+            progress("train", done, total, latest)
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.splitlines() == [
+    return err.splitlines()
+
+
+def test_a_log_gets_a_line_after_5_seconds_then_every_20_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = [(second, 21 * second, f"loss {second / 63:.3f}") for second in range(1, 64)]
+    assert lines_of(steps, 1323, monkeypatch, capsys) == [
         "train: 126 of 1,323, loss 0.095, 5 s, 57 s left",
         "train: 546 of 1,323, loss 0.413, 25 s, 37 s left",
         "train: 966 of 1,323, loss 0.730, 45 s, 17 s left",
     ]
+    short = [(second, second + 1, "") for second in range(18)]
+    assert lines_of(short, 18, monkeypatch, capsys) == []
 
 
 def test_the_lines_of_long_work_are_further_apart_and_count_from_where_it_went_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    now = 0.0
-    monkeypatch.setattr("grace.cli.progress.time.monotonic", lambda: now)
-    with progress_bars() as progress:
-        for minute in range(121):
-            now = 60.0 * minute
-            progress("train", 3000 + minute, 3241)
-    lines = capsys.readouterr().err.splitlines()
+    steps = [(60 * minute, 3000 + minute, "") for minute in range(121)]
+    lines = lines_of(steps, 3241, monkeypatch, capsys)
     assert lines[0] == "train: 3,001 of 3,241, 60 s, 4.0 h left"
     assert lines[19] == "train: 3,020 of 3,241, 1200 s, 3.7 h left"
     assert len(lines) < 70
     assert lines[-1].endswith(" h left")
-
-
-def test_short_work_is_silent_in_a_log(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    now = 0.0
-    monkeypatch.setattr("grace.cli.progress.time.monotonic", lambda: now)
-    with progress_bars() as progress:
-        for second in range(18):
-            now = float(second)
-            progress("write", second + 1, 18)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_of_80_columns_shows_times_and_details_whole(

@@ -63,25 +63,6 @@ def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
     }
 
 
-def test_only_a_deep_verify_builds_the_arrays_again(root: Path) -> None:
-    path = root / f"{1:020d}"
-    rules = read_array_file(path, "ad_rule.npy")
-    rules[:] = rules[::-1].copy()
-    forge_array(path, "ad_rule.npy", rules)
-    assert invoke_grace("verify", root).exit_code == 0
-    done = invoke_grace("verify", root, "--deep")
-    assert done.exit_code == 1
-    assert "but built again" in done.stderr
-
-
-@pytest.mark.parametrize("path", ["absent", "root/absent"])
-def test_a_path_without_snapshots_is_bad_input(path: str, root: Path) -> None:
-    done = invoke_grace("verify", root.parent / path)
-    assert done.exit_code == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-
-
 def test_publish_moves_current_forward_and_back(root: Path) -> None:
     done = invoke_grace("publish", root, "2")
     assert (done.exit_code, done.stdout) == (0, f"{root}: 1 -> 2\n")

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from grace.bench.sids.vectors import tree_items
 from grace.configs.extras import install_command
 from support.command import plain_environment, run_grace
 from support.forked_program import forked_grace
-from support.in_process import invoke_grace
+from support.in_process import complaint, invoke_grace
 
 pytestmark = pytest.mark.subprocess
 
 ITEMS, DIMS = 1511, 9
+IDS = [f"sku-{i}" for i in range(ITEMS)]
 LEARN = ("--levels", "3", "--codes", "31,16,8", "--no-plot")
 
 
@@ -29,9 +32,10 @@ def vectors(kind: str = "float32") -> np.ndarray:
     return tree_items(ITEMS, DIMS, (16, 8), (1.0, 0.5), 0.2, seed=3)[0].astype(kind)
 
 
-def write(path: Path, ids: list[Any], rows: np.ndarray) -> Path:
-    lists = pa.array([*rows], pa.list_(pa.from_numpy_dtype(rows.dtype)))
-    pq.write_table(pa.table({"item_id": ids, "vector": lists}), path)
+def write(path: Path, ids: list[Any], rows: np.ndarray | list[Any], **more: list[Any]) -> Path:
+    lists = pa.array([*rows], pa.list_(pa.float32()))
+    ids = ids or pa.array([], pa.string())
+    pq.write_table(pa.table({"item_id": ids, "vector": lists, **more}), path)
     return path
 
 
@@ -44,7 +48,7 @@ def sids_of(path: Path) -> dict[Any, tuple[int, ...]]:
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A codebook of items with text ids; copy it before changing it."""
     folder = tmp_path_factory.mktemp("shop")
-    items = write(folder / "items.parquet", [f"sku-{i}" for i in range(ITEMS)], vectors())
+    items = write(folder / "items.parquet", IDS, vectors())
     done = invoke_grace("sids", "--embeddings", items, "--out", folder / "codebook", *LEARN[:-1])
     assert done.exit_code == 0, done.stderr
     assert f"{ITEMS:,} items have" in done.stdout
@@ -53,11 +57,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def codebook(kept: Path, tmp_path: Path) -> Path:
-    copy = tmp_path / "kept"
-    copy.mkdir()
-    for file in kept.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes())
-    return copy
+    return Path(shutil.copytree(kept, tmp_path / "kept"))
 
 
 def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None:
@@ -72,7 +72,7 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
         b"grace.vocab_sizes": b"31,16,8",
     }
     sids = sids_of(kept / "sids.parquet")
-    assert list(sids) == [f"sku-{i}" for i in range(ITEMS)]
+    assert list(sids) == IDS
     report = json.loads((kept / "report.json").read_text())
     assert (report["sid_space"], report["items"]) == (space, ITEMS)
     assert report["sids"] == len(set(sids.values()))
@@ -108,7 +108,7 @@ def test_new_items_join_the_table_and_old_ones_keep_their_sids(
     before = sids_of(codebook / "sids.parquet")
     rows = vectors()
     rows[7] = -rows[7]  # a changed item
-    given = [f"sku-{i}" for i in range(701)] + ["twin-of-8", "new"]
+    given = [*IDS[:701], "twin-of-8", "new"]
     new = np.concatenate([rows[:701], rows[8:9], rows[9:10] * 1.5])
     items = write(tmp_path / "new.parquet", given, new)
     done = invoke_grace("sids", "--embeddings", items, "--codebook", codebook)
@@ -131,6 +131,128 @@ def test_new_items_may_have_a_table_of_their_own(codebook: Path, tmp_path: Path)
     expected = [*sids_of(codebook / "sids.parquet").values()][40:60]
     assert [*sids_of(tmp_path / "own.parquet").values()] == expected
     assert (codebook / "sids.parquet").read_bytes() == before
+
+
+def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: Path) -> None:
+    rows = vectors()
+    np.save(tmp_path / "items.npy", rows.astype(np.float64))
+    (tmp_path / "ids.txt").write_text("".join(f"{name}\n" for name in IDS))
+    lines = [
+        json.dumps({"sku": name, "e": row.tolist()}) for name, row in zip(IDS, rows, strict=True)
+    ]
+    (tmp_path / "items.jsonl").write_text("\n".join(lines))
+    ids, fixed = pa.array(IDS), pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), DIMS)
+    other = pa.table({"title": ids, "tags": [[0.5]] * ITEMS, "emb": fixed, "sku": ids})
+    (tmp_path / "parts").mkdir()
+    pq.write_table(other.slice(0, 101), tmp_path / "parts" / "a.parquet")
+    pq.write_table(other.slice(101), tmp_path / "parts" / "b.parquet")
+    expected = sids_of(kept / "sids.parquet")
+    forms: dict[str, tuple[str | Path, ...]] = {
+        "items.npy": ("--ids", tmp_path / "ids.txt"),
+        "items.jsonl": (),
+        "parts": ("--id-column", "sku", "--vector-column", "emb"),
+    }
+    for name, options in forms.items():
+        out = tmp_path / f"of {name}"
+        given = ("--embeddings", tmp_path / name, *options, "--out", out)
+        assert invoke_grace("sids", *given, *LEARN).exit_code == 0
+        assert sids_of(out / "sids.parquet") == expected
+
+
+def changed(row: int, value: object) -> np.ndarray:
+    rows = vectors()
+    rows[row, 3] = value
+    return rows
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "NaN": (
+        lambda at: write(at, IDS, changed(5, np.nan)),
+        "row 6, item 'sku-5': vector 'nan at position 3': not a number",
+    ),
+    "other length": (
+        lambda at: write(at, ["a", "b"], [[1.0, 2.0], [3.0]]),
+        "row 2, item 'b': vector '1 numbers': others have 2",
+    ),
+    "repeated id": (
+        lambda at: write(at, [*IDS[:-1], "sku-70"], vectors()),
+        f"item sku-70 is in rows 71 and {ITEMS}; give each item once",
+    ),
+    "two columns of vectors": (
+        lambda at: write(at, IDS, vectors(), other=[[0.5]] * ITEMS),
+        "2 columns may: vector, other; name it with --vector-column",
+    ),
+    "no vectors": (
+        lambda at: pq.write_table(pa.table({"item_id": IDS}), at),
+        "the vectors are in a column of lists of floats, and no column does",
+    ),
+    "no rows": (
+        lambda at: write(at, [], []),
+        "no row has a vector; there are no items to give SIDs to",
+    ),
+    "CSV": (
+        lambda at: at.with_suffix(".csv").write_text("item_id,vector\n1,0.5\n"),
+        "i.csv: a CSV has no column of vectors; write Parquet, JSON lines or a .npy",
+    ),
+    "no file": (lambda _: None, "no such file"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_faulty_table_is_refused_by_row_and_name(name: str, tmp_path: Path) -> None:
+    make, fault = FAULTS[name]
+    made = tmp_path / ("i.csv" if name == "CSV" else "i.parquet")
+    make(tmp_path / "i.parquet")
+    assert fault in complaint("sids", "--embeddings", made, "--out", tmp_path / "c", *LEARN)
+    assert not (tmp_path / "c").exists()
+
+
+def damaged(codebook: Path) -> None:
+    weights = bytearray((codebook / "codebook.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (codebook / "codebook.safetensors").write_bytes(weights)
+
+
+def edited(before: str, after: str) -> Callable[[Path], None]:
+    def edit(codebook: Path) -> None:
+        text = (codebook / "codebook.yaml").read_text()
+        assert before in text
+        (codebook / "codebook.yaml").write_text(text.replace(before, after))
+
+    return edit
+
+
+NEW = (["new"], vectors()[:1])
+
+
+@pytest.mark.parametrize(
+    ("damage", "items", "fault"),
+    [
+        (damaged, NEW, "codebook.safetensors: is not the file that codebook.yaml describes"),
+        (lambda c: (c / "codebook.safetensors").unlink(), NEW, "codebook.safetensors: missing"),
+        (lambda c: (c / "codebook.safetensors").write_bytes(b"\x80pickle"), NEW, "or is damaged"),
+        (lambda c: (c / "codebook.yaml").unlink(), NEW, "no codebook here: expected a folder with"),
+        (edited("seed: 1", "sead: 1"), NEW, "unknown key 'sead'"),
+        (edited("dims: 9", "dims: 8"), NEW, "are not those of 31 codes and 8 dims"),
+        (edited("[31, 16, 8]", "[30, 16, 8]"), NEW, "level 0: centres [31, 9]"),
+        (edited("format: 1", "format: 2"), NEW, "a newer version of grace wrote it"),
+        (edited('sid_space: "', 'sid_space: "x'), NEW, "has SID space"),
+        (lambda c: (c / "sids.parquet").write_bytes(b"PAR1"), NEW, "not a readable Parquet file"),
+        (Path.exists, ([1, 2], vectors()[:2]), "its ids are int64, those of"),
+        (Path.exists, (["new"], vectors()[:1, :7]), "vectors of 7 numbers, but"),
+    ],
+)
+def test_a_damaged_codebook_and_items_of_another_one_are_refused(
+    damage: Callable[[Path], object],
+    items: tuple[list[Any], np.ndarray],
+    fault: str,
+    codebook: Path,
+    tmp_path: Path,
+) -> None:
+    damage(codebook)
+    given = write(tmp_path / "new.parquet", *items)
+    done = invoke_grace("sids", "--embeddings", given, "--codebook", codebook)
+    assert (done.exit_code != 0, fault in done.stderr) == (True, True), done.stderr
 
 
 def test_without_matplotlib_the_command_says_so_and_goes_on(tmp_path: Path) -> None:

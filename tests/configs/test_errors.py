@@ -1,7 +1,5 @@
 """The exception tree: its drawing is true, and errors open with their place."""
 
-import pytest
-
 from grace.configs import errors
 
 
@@ -17,14 +15,3 @@ def test_the_drawing_names_every_error_and_its_exit_code() -> None:
         if isinstance(cls, type) and issubclass(cls, errors.GraceError) and name != "GraceError"
     }
     assert drawn == leaves
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (errors.RequestError("user.country", "63 values, at most 8"), "user.country: 63 values, "),
-        (errors.SnapshotError("ad_ids.npy", "512 bytes, not 504"), "ad_ids.npy: 512 bytes, not"),
-    ],
-)
-def test_an_error_about_a_place_opens_with_the_place(error: errors.GraceError, text: str) -> None:
-    assert str(error).startswith(text)

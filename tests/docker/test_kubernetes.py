@@ -370,18 +370,3 @@ def test_envoy_agrees_with_the_limits_of_the_server(repository: Path, tmp_path: 
     assert breaker["max_requests"] <= config.limits.open_calls
     listener = yaml.safe_load(text)["static_resources"]["listeners"][0]
     assert listener["per_connection_buffer_limit_bytes"] >= 4 * config.limits.message_bytes
-
-
-def test_the_fleet_scales_by_metrics_that_the_server_has(repository: Path) -> None:
-    operations = (repository / "docs" / "operations.md").read_text()
-    scaled = rendered("fleet")["ScaledObject", "grace"]["spec"]
-    assert scaled["scaleTargetRef"] == {"name": "grace"}
-    assert "replicas" not in rendered("fleet")["Deployment", "grace"]["spec"]
-    queue, busy = (trigger["metadata"]["query"] for trigger in scaled["triggers"])
-    for query, metric in (
-        (queue, "grace_queue_duration_seconds"),
-        (busy, "grace_stage_duration_seconds"),
-    ):
-        assert f"`{metric}" in operations
-        assert f"{metric}_" in query
-        assert 'job="grace"' in query

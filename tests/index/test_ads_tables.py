@@ -22,6 +22,7 @@ from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from grace.index.verify import verify_snapshot
 from support.any_format import Cell, Draw, write_table
 from support.arrays import assert_same_arrays
 from support.builds import silent, write_schema
@@ -326,3 +327,49 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
             refused[first + reject["row"] - 1] = reject["column"]
     assert sorted(refused) == [at for at, faulty in enumerate(faults) if faulty]
     assert all(column in faults[at] for at, column in refused.items())
+
+
+DAMAGED = pa.table(
+    {
+        "ad_id": pa.array([4, 5, 6]),
+        "sid": pa.array([[0, 1], [1, 0], [2, 1]], pa.list_(pa.uint16())),
+        "ad_weight": pa.array([1.0, 2.0, 3.0]),
+        "country": pa.array([["US"], None, []], pa.list_(pa.string())),
+        "location_exclude": pa.array([["a"], None, []], pa.list_(pa.string())),
+    }
+)
+
+
+@examples(20)
+@given(
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=4),
+    kept=st.one_of(st.just(1.0), st.floats(0, 1)),
+    compression=st.sampled_from(["none", "snappy"]),
+)
+def test_a_damaged_file_is_refused_by_name_or_what_it_says_is_built(
+    changes: list[tuple[float, int]], kept: float, compression: str
+) -> None:
+    with TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name, "ads.parquet")
+        pq.write_table(DAMAGED, path, compression=compression, row_group_size=2)
+        content = bytearray(path.read_bytes())
+        for place, byte in changes:
+            content[int(place * len(content))] = byte
+        path.write_bytes(bytes(content[: int(kept * len(content))]))
+        spec = BuildSpec(
+            ads=(path,),
+            targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+            root=folder / "snapshots",
+            sid_space="plain-1",
+            vocab_sizes=VOCAB_SIZES,
+            without=("device",),
+            max_rejects=1000,
+            batch_rows=4,
+        )
+        try:
+            build(spec, silent)
+        except InputError as error:
+            assert "ads.parquet" in str(error) or "nothing to build" in str(error)
+            assert len(str(error).splitlines()) == 1
+        else:
+            verify_snapshot(folder / "snapshots", deep=True)

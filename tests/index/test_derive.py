@@ -98,7 +98,7 @@ def rows_of_root_child(allowed: list[str], k_way: KWay) -> list[int]:
     snapshot = assert_derived_as_defined(Case(schema, (1, 9), ads, ()), with_k_way(k_way))
     assert snapshot.matchers is not None
     bitmask = snapshot.matchers.bitmask
-    begin, end = bitmask.ids_of_level(snapshot.trie, 1)
+    begin, end = bitmask.borders(snapshot.trie)[:2]
     return [int(row) for row in bitmask.table[bitmask.index[begin:end], 0]]
 
 

@@ -52,8 +52,8 @@ def write_shop(shop: Path, files: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     for name, of_file in files.items():
         write_table(shop / name, of_file)
     write_codebook(shop / "codebook", [f"sku-{at}" for at in range(90)])
-    tables = TABLES.format(files=", ".join(files), id_map="id_map: ids.parquet")
-    (shop / "tables.yaml").write_text(tables, encoding="utf-8")
+    text = TABLES.format(files=", ".join(files), id_map="id_map: ids.parquet")
+    (shop / "tables.yaml").write_text(text, encoding="utf-8")
     (shop / "targeting.yaml").write_text(SCHEMA)
     return shop
 
@@ -142,8 +142,7 @@ def test_maps_that_do_not_suit_the_schema_are_refused(
     tmp_path: Path, old: str, new: str, fault: str
 ) -> None:
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
-    tables = (shop / "tables.yaml").read_text(encoding="utf-8")
-    (shop / "tables.yaml").write_text(tables.replace(old, new), "utf-8")
+    in_tables(shop, old, new)
     with pytest.raises((InputError, ConfigError), match=fault):
         built(shop)
 
@@ -163,28 +162,17 @@ def forked_map(shop: Path) -> None:
     write_map(shop, [first, other, one, *rest], pq.read_schema(shop / "brands.parquet").metadata)
 
 
-def other_map(shop: Path) -> None:
-    in_tables(shop, "brand: brands", "brand: other")
-
-
-def undeclared_map(shop: Path) -> None:
-    in_tables(shop, ", seller: maps/sellers.parquet", "")
-
-
-def new_map(shop: Path) -> None:
-    in_tables(shop, "brand: brands", "campaign: campaigns.parquet, brand: brands")
-
-
-def damaged(text: str) -> Callable[[Path], None]:
-    def change(shop: Path) -> None:
-        (shop / "one" / "id_maps.json").write_text(text, encoding="utf-8")
-
-    return change
-
-
 def in_tables(shop: Path, old: str, new: str) -> None:
     text = (shop / "tables.yaml").read_text("utf-8")
     (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+
+
+def tables(old: str, new: str) -> Callable[[Path], None]:
+    return lambda shop: in_tables(shop, old, new)
+
+
+def damaged(text: str) -> Callable[[Path], object]:
+    return lambda shop: (shop / "one" / "id_maps.json").write_text(text, encoding="utf-8")
 
 
 def write_map(
@@ -201,9 +189,15 @@ def write_map(
         (without_map, "/brands.parquet: no such file: restore"),
         (older_map, "/brands.parquet: another id map than the build before had, or an older copy"),
         (forked_map, "/brands.parquet: another id map than the build before had, or an older copy"),
-        (other_map, "/other.parquet: no such file: restore"),
-        (undeclared_map, "seller: its id map is missing: name it in tables.yaml again, build"),
-        (new_map, "/campaigns.parquet: would number ids of campaign, which were numbers"),
+        (tables("brand: brands", "brand: other"), "/other.parquet: no such file: restore"),
+        (
+            tables(", seller: maps/sellers.parquet", ""),
+            "seller: its id map is missing: name it in tables.yaml again, build",
+        ),
+        (
+            tables("brand: brands", "campaign: campaigns.parquet, brand: brands"),
+            "/campaigns.parquet: would number ids of campaign, which were numbers",
+        ),
         (damaged('{"ad": 5}'), "/id_maps.json: cannot be read: "),
         (damaged('{"ad": {}}'), "/id_maps.json: cannot be read: "),
         (damaged('{"ad": {"largest": Infinity, "digest": ""}}'), "/id_maps.json: cannot be read: "),

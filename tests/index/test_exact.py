@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matching.exact import ExactMatcher, MatchedAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -347,8 +346,6 @@ def test_user_rows_of_another_snapshot_are_refused_even_with_the_same_schema() -
     assert ExactMatcher(alpha, 1).match(rows, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
     with pytest.raises(InputError, match="encoded for another snapshot"):
         ExactMatcher(beta, 1).match(rows, *one_leaf, max_ads=9)
-    with pytest.raises(InputError, match="encoded for another snapshot"):
-        admitted_entries(beta, rows, 0)
 
 
 def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:

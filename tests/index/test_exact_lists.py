@@ -1,16 +1,12 @@
 """The lists of mode `exact` and the live rules of leaves, against their plain definitions."""
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
-from grace.index.matchers.eligible_nodes import eligible_nodes
 from grace.index.matchers.exact_lists import (
     ExactLists,
     exact_lists,
@@ -20,12 +16,8 @@ from grace.index.matchers.exact_lists import (
 )
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.matching.ads import SidToAds
-from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules, TargetingRules
-from grace.index.users.user_rows import UserEncoder
-from support.oracle import eligible_prefixes
-from support.plain_builder import plain_snapshot
-from support.strategies import Case, cases, examples
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
+from support.strategies import examples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -55,10 +47,8 @@ def random_rules(
         SetRules(*random_lists(rng, num_rules, n, 7), *random_lists(rng, num_rules, n, 3))
         for n in num_values
     )
-    no_set_rules = np.zeros((num_rules, len(sets)), np.int32)
-    return TargetingRules(
-        np.zeros(num_rules, np.int32), np.zeros((1, 1), np.uint64), no_set_rules, sets
-    )
+    rows = np.zeros((num_rules, 1 + len(sets)), np.int32)
+    return TargetingRules(rows, (NumberRows(np.zeros((1, 1), np.uint64)), *sets))
 
 
 def assert_same(one: ExactLists, other: ExactLists) -> None:
@@ -162,35 +152,3 @@ def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
             changed_pairs(ads, lists, None, np.array([ordinal]))
     with pytest.raises(ValueError, match=r"stopped must be contiguous uint64 \[1\]"):
         changed_pairs(ads, lists, np.zeros(2, np.uint64), np.array([0]))
-
-
-def with_stops(snapshot: Snapshot, stops: list[list[int]]) -> tuple[ExactLists, set[int]]:
-    """Toggle these ordinals, change after change; return the lists and the ads left stopped."""
-    assert snapshot.exact is not None
-    lists = replace(snapshot.exact, leaf_rules=snapshot.exact.leaf_rules.copy())
-    stopped: set[int] = set()
-    for ordinals in stops:
-        stopped ^= set(ordinals)
-        bitmap = snapshot.ads.bitmap_of(np.array(sorted(stopped), np.int64))
-        changed = np.array(ordinals, np.int64)
-        positions, rules = changed_pairs(snapshot.ads, snapshot.exact, bitmap, changed)
-        lists.leaf_rules[positions] = rules
-    return lists, {int(snapshot.ads.ad_ids[ordinal]) for ordinal in stopped}
-
-
-@examples(60)
-@given(case=cases(), seed=seeds)
-def test_no_node_is_eligible_by_stopped_ads_alone(case: Case, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, MatcherMode.EXACT)
-    stops = [
-        np.flatnonzero(rng.random(len(case.ads)) < rng.random()).tolist()
-        for _ in range(rng.integers(1, 4))
-    ]
-    lists, stopped = with_stops(snapshot, stops)
-    live = [ad for ad in case.ads if ad.ad_id not in stopped]
-    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
-    for request, user in enumerate(case.users):
-        nodes = eligible_nodes(snapshot, lists, rows, request)
-        prefixes = eligible_prefixes(case.schema, live, user)
-        assert set(np.flatnonzero(nodes).tolist()) == {snapshot.trie.walk(p) for p in prefixes}

@@ -1,6 +1,7 @@
 """Arrays of codes become a table of SIDs; pickles and damaged headers do not."""
 
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,18 +46,28 @@ def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
     assert ads == dict(zip(ids.tolist(), map(tuple, codes.tolist()), strict=True))
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", ""], ids=["lf", "crlf", "no last newline"])
-def test_ids_may_be_lines_of_text(tmp_path: Path, end: str) -> None:
-    between = end or "\n"
-    (tmp_path / "ids.txt").write_bytes((between.join(["70", "5", "9"]) + end).encode())
-    ads, _ = imported(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=tmp_path / "ids.txt"))
-    assert ads == {70: (1, 2), 5: (3, 4), 9: (5, 6)}
+IDS: dict[str, tuple[bytes | npt.NDArray[Any], list[int | str]]] = {
+    "lines": (b"70\n5\n9\n", [70, 5, 9]),
+    "lines that end in CRLF": (b"70\r\n5\r\n9\r\n", [70, 5, 9]),
+    "no last line end": (b"70\n5\n9", [70, 5, 9]),
+    "an array of texts": (np.array(["B01", "é", "7"]), ["B01", "é", "7"]),
+}
 
 
-def test_ids_may_be_an_array_of_text(tmp_path: Path) -> None:
-    np.save(tmp_path / "ids.npy", np.array(["B01", "é"]))
-    spec = spec_of(tmp_path, [[1], [2]], ids=tmp_path / "ids.npy")
-    assert imported(spec)[0] == {"B01": (1,), "é": (2,)}
+def write_ids(folder: Path, content: npt.NDArray[Any] | bytes) -> Path:
+    path = folder / ("ids.txt" if isinstance(content, bytes) else "ids.npy")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    return path
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_ids_may_be_lines_of_text_or_an_array_of_it(tmp_path: Path, name: str) -> None:
+    content, ids = IDS[name]
+    spec = spec_of(tmp_path, [[1], [2], [3]], ids=write_ids(tmp_path, content))
+    assert imported(spec)[0] == dict(zip(ids, [(1,), (2,), (3,)], strict=True))
 
 
 def test_codes_out_of_range_are_refused_one_by_one(tmp_path: Path) -> None:
@@ -78,17 +89,15 @@ BAD_CODES: dict[str, tuple[Any, str]] = {
     "17 tokens": (np.ones((2, 17), np.int64), "1 to 16"),
     "fields": (np.zeros(3, [("a", "<i4"), ("b", "<i4")]), "expected integers"),
     "times": (np.zeros((2, 2), "<M8[s]"), "expected integers"),
-    "objects": (np.array([[1, [2]]], object), "pickled Python objects"),
+    "objects": (np.array([[1, [2]]], object), "Python objects in dtype"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_CODES)
 def test_an_array_that_is_no_codes_is_refused_by_name(tmp_path: Path, name: str) -> None:
     codes, message = BAD_CODES[name]
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=rf"codes\.npy: .*{re.escape(message)}"):
         run_import(spec_of(tmp_path, codes))
-    assert message in str(caught.value)
-    assert "codes.npy" in str(caught.value)
 
 
 def test_sids_longer_than_the_vocabulary_are_refused_unless_they_are_to_be_cut(
@@ -113,7 +122,7 @@ class Burglar:
 def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
     broken_in = tmp_path / "broken-in"
     spec = spec_of(tmp_path, np.array([Burglar(broken_in)], object))
-    with pytest.raises(InputError, match="never read"):
+    with pytest.raises(InputError, match="Python objects in dtype"):
         run_import(spec)
     spec.source.write_bytes(pickle.dumps(Burglar(broken_in)))
     with pytest.raises(InputError, match=r"not a \.npy file"):
@@ -122,34 +131,21 @@ def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
 
 
 BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
-    "too few": (np.arange(2), "expected [items] = [3], got [2]"),
+    "too few": (np.arange(2), "2 ids for 3 items"),
     "columns": (np.ones((3, 1), np.int64), "got [3, 1]"),
     "floats": (np.ones(3), "expected integers or text"),
     "above int64": (np.full(3, 2**63, np.uint64), "above 2^63 - 1"),
     "too few lines": (b"1\n2\n", "2 ids for 3 items"),
-    "too many lines": (b"1\n2\n3\n4\n", "more ids than the 3 items"),
-    "not utf-8": (b"1\n\xff\n3\n", "line 2: expected UTF-8"),
+    "too many lines": (b"1\n2\n3\n4\n", "4 ids for 3 items"),
+    "not utf-8": (b"1\n\xff\n3\n", "not lines of text in UTF-8"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_IDS)
 def test_ids_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
     content, message = BAD_IDS[name]
-    ids = tmp_path / ("ids.txt" if isinstance(content, bytes) else "ids.npy")
-    if isinstance(content, bytes):
-        ids.write_bytes(content)
-    else:
-        np.save(ids, content)
-    with pytest.raises(InputError) as caught:
-        run_import(spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=ids))
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("kept", [0, 7, 9, 60, 128, 150])
-def test_a_file_cut_short_is_refused(tmp_path: Path, kept: int) -> None:
-    spec = spec_of(tmp_path, np.ones((5, 4), np.int64))
-    spec.source.write_bytes(spec.source.read_bytes()[:kept])
-    with pytest.raises(InputError, match=r"codes\.npy"):
+    spec = spec_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=write_ids(tmp_path, content))
+    with pytest.raises(InputError, match=re.escape(message)):
         run_import(spec)
 
 
@@ -163,20 +159,22 @@ def test_a_header_that_is_no_numpy_header_is_refused(
     header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
     content = spec.source.read_bytes()
     spec.source.write_bytes(content[:10] + header.encode() + content[128:])
-    with pytest.raises(InputError, match=r"codes\.npy: its \.npy header is damaged"):
+    with pytest.raises(InputError, match=r"codes\.npy: not a \.npy file"):
         run_import(spec)
 
 
-@examples(35)
-@given(at=st.integers(0, 150), byte=st.integers(0, 255))
-def test_a_changed_byte_is_refused_or_imports_numbers(
-    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+@examples(70)
+@given(at=st.integers(0, 150), byte=st.integers(0, 255), kept=st.sampled_from([0, 7, 60, 150, 168]))
+def test_a_changed_or_cut_file_is_refused_or_imports_numbers(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int, kept: int
 ) -> None:
     spec = spec_of(tmp_path_factory.mktemp("npy"), np.ones((5, 4), np.int16), max_rejects=5)
     damaged = bytearray(spec.source.read_bytes())
+    assert len(damaged) == 168
     damaged[at] = byte
-    spec.source.write_bytes(bytes(damaged))
+    spec.source.write_bytes(bytes(damaged[:kept]))
     try:
         assert imported(spec)[0]
+        assert kept == len(damaged)
     except InputError as error:
         assert "codes.npy" in str(error)

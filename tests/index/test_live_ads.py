@@ -1,30 +1,23 @@
 """Updates of ads against plain sets: random updates, snapshots and restarts."""
 
-import re
-import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import RequestError
-from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
-from grace.index.updates.update import MOST_LEVELS, AdUpdate, read_kept, read_update
-from grace.native.wire import words_of
+from grace.index.updates.update import AdUpdate, read_kept, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -180,26 +173,6 @@ def test_unknown_ids_are_those_that_no_ad_has(seed: int) -> None:
         assert {(level, each) for level in found for each in found[level].tolist()} == asked - known
 
 
-def test_an_ad_stays_stopped_while_any_level_stops_it() -> None:
-    catalogue = entity_catalogue(np.random.default_rng(5), 63)
-    ad = next(ad for ad in catalogue.ads if len(catalogue.entities[ad.ad_id]) == 2)
-    of = catalogue.entities[ad.ad_id]
-    state, live = UpdateState(), LiveAds(catalogue.snapshot)
-    all_levels = {"ad": [ad.ad_id], **{name: [each] for name, each in of.items()}}
-    updates = [update(1, stop=all_levels)]
-    updates += [
-        update(number, resume={level: ids})
-        for number, (level, ids) in enumerate(all_levels.items(), start=2)
-    ]
-    seen = []
-    for each in map(read, updates):
-        state.apply(each)
-        live.refresh(state, touched_by([each]))
-        seen.append(ad.ad_id in stopped_in(live, catalogue.snapshot))
-    assert seen == [True, True, True, False]
-    assert live.ads_stopped == 0
-
-
 def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expected() -> None:
     state = UpdateState()
     assert state.apply(read(update(1, stop={"ad": [7]})))
@@ -213,81 +186,6 @@ def test_old_numbers_change_nothing_and_a_gap_is_refused_with_the_number_expecte
     assert (state.sequence, {level: len(ids) for level, ids in state.stopped.items()}) == (
         63,
         {"ad": 1, "campaign": 1},
-    )
-
-
-@pytest.mark.parametrize(
-    ("request_", "fault"),
-    [
-        (update(0), "sequence: must be at least 1"),
-        (UpdateAdsRequest(sequence=1), "kind: 0 is not a kind"),
-        (UpdateAdsRequest(sequence=1, kind=7), "kind: 7 is not a kind"),  # type: ignore[arg-type]
-        (update(1, full=True, resume={"ad": [1]}), "resume: a FULL update replaces"),
-        (update(1, full=True, unweight=[1]), "unweight: a FULL update replaces"),
-        (update(1, stop={"Campaign": [1]}), r"stop\['Campaign'\]: not a level"),
-        (update(1, resume={"": [1]}), r"resume\[''\]: not a level"),
-        (
-            update(1, stop={f"e{i}": [1] for i in range(MOST_LEVELS + 1)}),
-            "65 levels in stop and resume, at most 64",
-        ),
-        (update(1, weights={7: float("nan")}), r"weights\[0\].weight: must be finite"),
-        (update(1, weights={7: float("inf")}), r"weights\[0\].weight: must be finite"),
-        (update(1, stop={"ad": [3, 5]}, resume={"ad": [5]}), "5 is in stop, too"),
-        (update(1, weights={7: 1.0}, unweight=[7]), "7 is in weights, too"),
-    ],
-)
-def test_a_faulty_update_is_refused_with_its_field(request_: UpdateAdsRequest, fault: str) -> None:
-    with pytest.raises(RequestError, match=fault):
-        read(request_)
-
-
-def test_two_weights_of_one_ad_unknown_fields_and_other_bytes_are_refused() -> None:
-    two = update(1, weights={7: 1.0})
-    two.weights.add(ad_id=7, weight=2.0)
-    with pytest.raises(RequestError, match="ad 7 has two weights; send only one"):
-        read(two)
-    known = update(1, stop={"ad": [7]}).SerializeToString()
-    fault = words_of("UnknownField", value=63, limit=0)
-    nested = b"\x1a\x09\x0a\x02ad\x12\x03\xf8\x03\x01"  # stop["ad"] with a field 63
-    for field, unknown in (("UpdateAdsRequest", b"\xf8\x03\x01"), ("stop", nested)):
-        with pytest.raises(RequestError, match=re.escape(f"{field}: {fault}")):
-            read_update(known + unknown)
-    with pytest.raises(DecodeError):
-        read_update(b"\xff\xff")
-
-
-def test_many_stopped_ads_are_shown_on_a_new_snapshot() -> None:
-    """The state of many ids also takes single updates. The test prints the times."""
-    ads, stops = 600_011, 200_003
-    rng = np.random.default_rng(7)
-    ad_ids = rng.permutation(ads).astype(np.int64) * 3
-    lookup = np.argsort(ad_ids, kind="stable").astype(np.int32)
-    catalogue = entity_catalogue(rng, 9)
-    table = SidToAds(
-        np.array([0, ads]), ad_ids, np.zeros(ads, np.int32), np.zeros(ads, np.float32), lookup
-    )
-    snapshot = replace(catalogue.snapshot, ads=table, entities=())
-    chosen = rng.choice(3 * ads, stops, replace=False)  # a third of them are ads
-    state, live = UpdateState(), LiveAds(snapshot)
-    begin = time.perf_counter()
-    state.apply(read(update(1, full=True, stop={"ad": chosen.tolist()})))
-    read_at = time.perf_counter()
-    live.rebuild(state)
-    built_at = time.perf_counter()
-    expected = set(chosen[chosen % 3 == 0].tolist())
-    assert stopped_in(live, snapshot) == expected
-    for number in range(2, 65):
-        ad_id = int(chosen[number])
-        each = read(update(number, resume={"ad": [ad_id]}))
-        state.apply(each)
-        live.refresh(state, touched_by([each]))
-        expected.discard(ad_id)
-    ended = time.perf_counter()
-    assert stopped_in(live, snapshot) == expected
-    assert (live.ads_stopped, len(state)) == (len(expected), stops - 63)
-    print(
-        f"{stops} stops: read {read_at - begin:.3f} s, shown {built_at - read_at:.3f} s, "
-        f"a resume {(ended - built_at) / 63 * 1e3:.2f} ms"
     )
 
 

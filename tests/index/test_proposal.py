@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 from grace.configs.errors import InputError
 from grace.configs.yaml_loader import parse_yaml
 from grace.index.proposal.facts import MOST_VALUES
-from grace.index.proposal.names import base_column, excluded_by, plain_name
 from grace.index.proposal.propose import propose
 from grace.index.proposal.roles import Role
-from grace.index.proposal.separators import list_separator
 from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
-from grace.index.tables.table_file import table_files
 from grace.index.targeting.schema import load_schema
 from support.builds import silent
 from support.strategies import examples
@@ -62,56 +59,6 @@ def test_any_names_and_values_make_a_folder_that_can_be_read(
 
 
 @pytest.mark.parametrize(
-    ("column", "plain"),
-    [
-        ("Country Code", "country_code"),
-        ("campaignID", "campaign_id"),
-        ("HTTPStatus", "http_status"),
-        ("  Größe (cm) ", "grosse_cm"),
-        ("señal", "senal"),
-        ("国", ""),
-    ],
-)
-def test_a_name_becomes_plain_words(column: str, plain: str) -> None:
-    assert plain_name(column) == plain
-
-
-@pytest.mark.parametrize(
-    ("exclude", "include"),
-    [
-        ("country_exclude", "country"),
-        ("excluded_countries", "country"),
-        ("not_country", "country"),
-        ("blocked_segments", "segment_ids"),
-        ("country_not", "country"),
-        ("hide_from_countries", "country"),
-        ("country_exclude_list", "country"),
-        ("states_no_go", None),
-        ("excluded_towns", None),
-        ("black_label", None),  # its name says no only if there is a column `label`
-    ],
-)
-def test_an_exclude_column_finds_the_column_that_it_belongs_to(
-    exclude: str, include: str | None
-) -> None:
-    plain = {name: name for name in ("county", "country", "country_code", "segment_ids")}
-    base = excluded_by(exclude)
-    assert base is not None
-    assert base_column(base, plain) == include
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("country", "notes", "exception", "withoutx", "exclude"),
-        *("article_no", "region_no", "no_of_members", "not_to_exceed"),
-    ],
-)
-def test_other_names_exclude_nothing(name: str) -> None:
-    assert excluded_by(name) is None
-
-
-@pytest.mark.parametrize(
     ("cells", "separator"),
     [
         (["US|CA", "US", "CA"], "|"),
@@ -129,7 +76,7 @@ def test_a_separator_is_found_by_the_values_that_it_makes(
 ) -> None:
     lines = ["id,x", *(f"{at},{cell}" for at, cell in enumerate(cells))]
     (tmp_path / "ads.csv").write_text("\n".join(lines))
-    assert list_separator(table_files([str(tmp_path / "ads.csv")])) == separator
+    assert propose([str(tmp_path / "ads.csv")], (), None, silent).list_separator == separator
 
 
 def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
@@ -156,19 +103,3 @@ def test_a_text_of_its_own_in_nearly_every_row_is_no_rule_however_many_rows(tmp_
     proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
     roles = {each.column: each.role for each in proposal.decisions}
     assert roles == {"sku": Role.ID, "Slogan": Role.IGNORED, "city": Role.SET}
-
-
-def test_a_rule_with_the_values_of_another_one_may_be_its_exclude_list(tmp_path: Path) -> None:
-    columns = {
-        "sku": [f"S{row}" for row in range(60)],
-        "Ziel Land": [["DE", "FR", "NO"][row % 3] for row in range(60)],
-        "Nicht Ziel Land": [["NO", "FR", None][row % 3] for row in range(60)],
-        "age": [["18-24", "25-34"][row % 2] for row in range(60)],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "ads.parquet")
-    proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
-    reasons = {each.column: each.reason for each in proposal.decisions}
-    assert reasons["Nicht Ziel Land"].endswith(
-        "; ziel_land has all these values, too: if ads exclude them, rename it to ziel_land_exclude"
-    )
-    assert "exclude" not in reasons["Ziel Land"] + reasons["age"]

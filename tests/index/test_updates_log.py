@@ -190,15 +190,6 @@ def test_updates_that_do_not_replay_are_refused(tmp_path: Path) -> None:
         UpdateLog(tmp_path, replay)
 
 
-def test_a_rewritten_log_holds_one_update_and_those_that_follow(tmp_path: Path) -> None:
-    written(tmp_path)
-    log = UpdateLog(tmp_path, lambda message: None)
-    log.rewrite(b"all of it")
-    log.append([b"next"])
-    log.close()
-    assert found_in(tmp_path, (tmp_path / FILE).read_bytes()) == ([b"all of it", b"next"], 0)
-
-
 def test_a_log_wants_to_be_rewritten_when_it_has_grown(tmp_path: Path) -> None:
     log = UpdateLog(tmp_path, lambda message: None)
     rewritten = []

@@ -47,7 +47,7 @@ def test_a_gpu_takes_as_many_sets_as_it_tests() -> None:
 
 
 def test_the_limit_is_the_same_in_the_kernels() -> None:
-    header = (ROOT / "cuda" / "admission.cuh").read_text()
+    header = (ROOT / "include" / "grace" / "admission.h").read_text()
     assert f"constexpr int kMostSets = {MOST_SETS_ON_GPU};" in header
 
 

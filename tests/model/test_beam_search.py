@@ -10,7 +10,6 @@ import torch
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
-from grace.index.matchers.admission import admitted_entries
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from grace.index.trie import NO_NODE
@@ -27,6 +26,7 @@ from grace.kernels import (
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
+from support.decode_cases import admitted_entries
 from support.fast_cases import (
     ALL_STEPS,
     DECODERS,
@@ -221,19 +221,6 @@ def test_a_request_that_was_corrupt_at_any_step_stays_corrupt(step: int, engine:
     corrupt = iter([torch.tensor([False, step == each]) for each in range(2)])
     ops = observed(lambda beams: replace(beams, corrupt=next(corrupt)))
     assert ENGINES[engine](case, ops).corrupt.tolist() == [False, True]
-
-
-def test_other_batch_sizes_agree_up_to_rounding() -> None:
-    own = Engine.of("plain", "cpu", requests=7)
-    states = own.case.context.states
-    whole = own.search(states)
-    for request in range(7):
-        alone = own.search(states[[request]], [request])
-        order, order_alone = whole.leaves[request].argsort(), alone.leaves[0].argsort()
-        assert torch.equal(alone.leaves[0][order_alone], whole.leaves[request][order])
-        torch.testing.assert_close(
-            alone.scores[0][order_alone], whole.scores[request][order], rtol=0, atol=TOLERANCE
-        )
 
 
 def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_them() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from grace.bench.sids.vectors import mutual_information, prefix_numbers, tree_items
 from grace.index.codebook.codebook import Level
 from grace.index.codebook.codebook import codes_of as codes_on_cpu
-from grace.model.codebook.kmeans import learn_codebook, learn_level, seed_centres
+from grace.model.codebook.kmeans import learn_codebook, learn_level
 from grace.model.codebook.level import LevelTensors, codes_of, codes_on_gpu, on_cpu
 
 Coder = Callable[[Tensor, LevelTensors], list[int]]
@@ -115,13 +115,6 @@ def test_a_cap_does_not_tear_a_cluster_that_is_far_from_all_others() -> None:
     assert sorted(torch.bincount(codes_of(points, level)).tolist()) == [53, 1009]
 
 
-def test_clusters_as_many_as_codes_are_all_found() -> None:
-    vectors, nodes = tree_items(9001, 16, (61,), (1.0,), 0.2, seed=4)
-    level = learn_level(torch.from_numpy(vectors), 61, 2.0, np.random.default_rng(3))
-    codes = codes_of(torch.from_numpy(vectors), level).numpy()
-    assert mutual_information(codes, nodes[:, 0]) > 0.999
-
-
 def test_prefixes_follow_a_known_hierarchy() -> None:
     vectors, nodes = tree_items(6007, 49, (31, 8, 4), (1.0, 0.6, 0.4), 0.2, seed=6)
     codebook = learn_codebook(vectors, (31, 64, 64), 2.0, seed=1)
@@ -162,19 +155,6 @@ def test_equal_vectors_share_a_sid_however_many() -> None:
     tokens = codebook.encode(points.numpy())[0]
     assert len(np.unique(tokens[:3001], axis=0)) == 1
     assert len(np.unique(tokens[3001:], axis=0)) > 100
-
-
-def test_all_vectors_equal_is_one_centre() -> None:
-    codebook = learn_codebook(np.ones((701, 3), np.float32), (8, 8), 2.0, seed=1)
-    assert [len(level.centres) for level in codebook.levels] == [1, 1]
-    assert codebook.encode(np.ones((2, 3), np.float32))[0].tolist() == [[0, 0], [0, 0]]
-
-
-def test_first_centres_are_distinct_points() -> None:
-    points = cloud(97, 2, 23).repeat(3, 1)
-    centres = seed_centres(points, 64, np.random.default_rng(1))
-    assert len(torch.unique(centres, dim=0)) == 64
-    assert {tuple(c) for c in centres.tolist()} <= {tuple(p) for p in points.tolist()}
 
 
 @pytest.mark.gpu

@@ -236,14 +236,6 @@ def test_no_row_of_fp8_is_measured_if_every_product_stays_in_bf16(
     assert "fp8 keeps" not in shown
 
 
-def test_a_product_to_keep_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    options = ("--checkpoint", tmp_path, "--data", tmp_path, "--fp8-keep", "heads")
-    done = invoke_grace("evaluate", *options)
-    assert done.exit_code == 2
-    known = "heads: choose from qkv, self_out, cross_q, cross_out, feed_forward"
-    assert known in done.stderr
-
-
 def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:
     options = ("--sid-space", "another", "--vocab-sizes", "64,8,8,8")
     done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder, *options)

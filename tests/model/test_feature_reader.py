@@ -19,20 +19,17 @@ from grace.model.definition.inputs import (
     AGE_BUCKETS,
     ModelInputs,
     age_buckets,
-    named_tensors,
 )
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
-from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
-from support.encoder_cases import INTERFORMER, T5, random_features
+from support.encoder_cases import INTERFORMER, random_features
 from support.plain_inputs import (
     EventSequence,
     InputEncoder,
     RequestFeatures,
-    encode_inputs,
+    assert_same_inputs,
     features_message,
 )
-from support.plain_lookups import LookupEncoder
 from support.plain_requests import plain_features
 from support.strategies import examples
 from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, decode
@@ -45,12 +42,6 @@ def clicks(sids: Any = (), times: Any = (), **side: Any) -> RequestFeatures:
 
 def inputs_of(*requests: RequestFeatures, spec: ModelSpec = INTERFORMER) -> ModelInputs:
     return read_inputs(spec, [features_message(each) for each in requests], len(requests))
-
-
-def assert_same_lookups(got: FeatureLookups, expected: FeatureLookups) -> None:
-    for one, other in zip(got.tensors(), expected.tensors(), strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other)
 
 
 FAULTS = {
@@ -97,7 +88,7 @@ def test_no_result_depends_on_the_number_of_threads() -> None:
     strange = features_message(RequestFeatures(bags={"mood": [1], "place": []}))
     messages[5:8] = [faulty, strange, b"\xff"]
     one, three = (FeatureReader(INTERFORMER, threads).read(messages, 64) for threads in (1, 3))
-    assert_same_lookups(three.inputs, one.inputs)
+    assert all(map(torch.equal, three.inputs.tensors(), one.inputs.tensors()))
     assert list(map(str, three.faults)) == list(map(str, one.faults))
     assert three.ignored == one.ignored
     assert three.ignored[6] == ("bags.mood", "bags.place")
@@ -140,21 +131,6 @@ def test_the_rows_of_all_bags_have_numbers_of_32_bits() -> None:
         FeatureReader(more)
 
 
-@pytest.mark.parametrize("spec", [INTERFORMER, T5], ids=["interformer", "t5"])
-def test_the_inputs_of_a_batch_are_those_of_its_requests(spec: ModelSpec) -> None:
-    rng = np.random.default_rng(3)
-    requests = [RequestFeatures(), *[random_features(spec, rng) for _ in range(4)]]
-    got = read_inputs(spec, [features_message(each) for each in requests], 6)
-    expected = encode_inputs(spec, requests, 6)
-    if spec.encoder.t5 is not None:  # whose features are its tokens alone
-        (events,) = expected.sequences
-        no_ages = torch.zeros_like(events.age_buckets)
-        expected = replace(expected, sequences=(replace(events, age_buckets=no_ages),))
-    one, other = dict(named_tensors(got)), dict(named_tensors(expected))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
 @examples(30)
 @given(st.integers(0, 2**32))
 def test_a_batch_is_read_as_the_plain_way_reads_each_request(seed: int) -> None:
@@ -177,7 +153,7 @@ def test_a_batch_is_read_as_the_plain_way_reads_each_request(seed: int) -> None:
             rows.append(plain.encode(RequestFeatures()))
             assert str(fault) == str(error)
         assert ignored == rows[-1].ignored
-    assert_same_lookups(got.inputs, LookupEncoder(spec).batch(rows, 5))
+    assert_same_inputs(spec, got.inputs, plain.batch(rows, 5))
 
 
 def is_well_formed(message: bytes) -> bool:

@@ -102,13 +102,14 @@ def test_a_lower_precision_rounds_once_where_the_model_would_round_each_sum(
 
 
 @torch.inference_mode()
-def test_a_cpu_computes_the_definition_itself() -> None:
-    model = model_of(INTERFORMER)
+@pytest.mark.parametrize("kind", SPECS)
+def test_a_cpu_computes_the_definition_itself(kind: str) -> None:
+    spec = SPECS[kind]
+    model = model_of(spec)
     stage = feature_stage_for(model, torch.float32)
     assert isinstance(stage, PlainStage)
-    got = stage.compute(stage.read(messages_of(INTERFORMER, 1), 9).inputs)
-    expected = model.features(encode_inputs(INTERFORMER, requests_of(INTERFORMER, 1, 5), 9))
-    assert_same_features(got, expected, 0.0)
+    got = stage.compute(stage.read(messages_of(spec, 1), 9).inputs)
+    assert_same_features(got, model.features(encode_inputs(spec, requests_of(spec, 1, 5), 9)), 0.0)
 
 
 @DEVICES

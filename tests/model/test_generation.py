@@ -16,7 +16,6 @@ from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
-    copy_features,
     empty_features,
     generation_for,
 )
@@ -79,15 +78,9 @@ def test_weights_beyond_a_precisions_range_are_refused_with_the_precision_to_use
     FastGeneration(model, OPS, EngineSettings("bf16", ALL_STEPS))
 
 
-def test_a_snapshot_of_other_sids_and_a_precision_without_a_gpu_are_refused() -> None:
-    model = make_model("t5", CPU)
-    fast = FastGeneration(model, OPS, EngineSettings("fp32", 0))
-    batch = make_batch(model, 1, 2, 2, CPU)
-    index = replace(index_of(model, 1, MatcherMode.CD, CPU), vocab_sizes=(7, 5, 12))
-    with pytest.raises(ConfigError, match=r"\(7, 5, 11\), the snapshot's are \(7, 5, 12\)"):
-        fast.generate(batch.features, batch.users, index, PROFILES[0])
+def test_a_precision_without_a_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
-        generation_for(model, OPS, EngineSettings("bf16", 0), CONFIG)
+        generation_for(make_model("t5", CPU), OPS, EngineSettings("bf16", 0), CONFIG)
 
 
 def test_empty_features_are_no_view_of_a_weight() -> None:
@@ -103,12 +96,3 @@ def test_empty_features_are_no_view_of_a_weight() -> None:
         target.non_sequence[1] = 7
     assert (target.non_sequence[0] == 1).all()
     assert torch.equal(model.features.get_parameter("tokens"), torch.ones(5, 21))
-
-
-def test_features_of_another_batch_size_or_model_are_refused() -> None:
-    t5, interformer = (make_model(kind, CPU) for kind in ("t5", "interformer"))
-    target = empty_features(interformer, 4, torch.float32)
-    with pytest.raises(ValueError, match=r"features must be \[4, 5, 21\], got \[1, "):
-        copy_features(make_batch(interformer, 1, 1, 1, CPU).features, target)
-    with pytest.raises(ValueError, match="must be those of the model"):
-        copy_features(make_batch(t5, 1, 1, 4, CPU).features, target)

@@ -50,16 +50,6 @@ def test_gains_are_one_and_every_other_weight_is_random(spec: ModelSpec) -> None
         assert weight.requires_grad, name
 
 
-def test_models_of_one_seed_share_the_weights_of_equal_parts() -> None:
-    inputs = dict(list(INTERFORMER.inputs.items())[1:])
-    one = random_model(INTERFORMER, seed=1).state_dict()
-    other = random_model(replace(INTERFORMER, inputs=inputs), seed=1).state_dict()
-    assert len(other) < len(one)
-    for name, weight in other.items():
-        if weight.shape == one[name].shape:
-            assert torch.equal(weight, one[name]), name
-
-
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     values = {

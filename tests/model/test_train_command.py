@@ -14,12 +14,21 @@ from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
 from grace.model.train.run import train_model
-from support.command import GRACE, plain_environment
+from support.command import GRACE, plain_environment, run_python
 from support.in_process import invoke_grace
 from support.training import evaluation_ends, small_run
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
 PNG = b"\x89PNG\r\n\x1a\n"
+
+
+Line = list[str | Path]
+
+
+def line(data: Path, out: Path, *options: str | Path, recipe: Path | None = None) -> Line:
+    """Train by the data's recipe, or another, without a picture."""
+    config = recipe or data / "recipe.yaml"
+    return ["train", "--data", data, "--out", out, "--config", config, "--no-plot", *options]
 
 
 def test_it_writes_a_checkpoint_its_metrics_and_a_loss_curve(
@@ -49,11 +58,11 @@ def test_a_model_behind_followers_is_reported_with_the_remedy(
     pq.write_table(table, tmp_path / LOG_FILE)
     for name in (TARGETING_FILE, ADS_FILE):
         (tmp_path / name).symlink_to(training_folder / name)
-    options = ("--config", training_folder / "recipe.yaml", "--no-plot", "--data", tmp_path)
-    short = invoke_grace("train", *options, "--out", tmp_path / "short", "--steps", "1")
+    recipe = training_folder / "recipe.yaml"
+    short = invoke_grace(*line(tmp_path, tmp_path / "short", "--steps", "1", recipe=recipe))
     assert "The model is behind `followers` at k = 5" in short.stdout
     assert "with --steps 2 or more" in short.stdout
-    whole = invoke_grace("train", *options, "--out", tmp_path / "whole", "--steps", "400")
+    whole = invoke_grace(*line(tmp_path, tmp_path / "whole", "--steps", "400", recipe=recipe))
     assert whole.exit_code == 0
     assert "behind `followers`" not in whole.stdout
 
@@ -61,12 +70,12 @@ def test_a_model_behind_followers_is_reported_with_the_remedy(
 def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_otherwise(
     tmp_path: Path,
 ) -> None:
-    train = f"{GRACE} train --data {tmp_path} --out {tmp_path}/x --no-plot".split()
+    command = f"{GRACE} train --data {tmp_path} --out {tmp_path}/x --no-plot".split()
     environment = plain_environment(OMP_DISPLAY_ENV="VERBOSE")
     environment.pop("OMP_WAIT_POLICY", None)  # this test run's own
     for given, spins in (({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")):
         done = subprocess.run(
-            train, env={**environment, **given}, capture_output=True, text=True, check=False
+            command, env={**environment, **given}, capture_output=True, text=True, check=False
         )
         assert "is no data folder" in done.stderr, "torch is loaded by then"
         assert f"GOMP_SPINCOUNT = '{spins}'" in done.stderr
@@ -79,8 +88,7 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
     """Only the saved state of the run may stay."""
     (tmp_path / "tmp").mkdir()
     out = tmp_path / "out"
-    train: list[str | Path] = [GRACE, "train", "--data", training_folder, "--out", out, "--no-plot"]
-    train += ["--config", training_folder / "recipe.yaml", "--steps", "1000000"]
+    train = [GRACE, *line(training_folder, out, "--steps", "1000000")]
     environment = plain_environment(TMPDIR=str(tmp_path / "tmp"))
     with subprocess.Popen(train, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -119,12 +127,8 @@ def test_a_signal_ends_a_training_even_if_python_drops_its_interrupt(
     training_folder: Path, tmp_path: Path
 ) -> None:
     """Python ignores what a callback of its garbage collector raises, or of its import system."""
-    train: list[str | Path] = [sys.executable, "-c", DROPPED_SIGNAL, "train", "--no-plot"]
-    train += ["--data", training_folder, "--out", tmp_path / "out", "--steps", "1000000"]
-    train += ["--config", training_folder / "recipe.yaml"]
-    done = subprocess.run(
-        train, env=plain_environment(), capture_output=True, text=True, check=False
-    )
+    command = line(training_folder, tmp_path / "out", "--steps", "1000000")
+    done = run_python(DROPPED_SIGNAL, *map(str, command))
     assert "Exception ignored in: <function send" in done.stderr
     assert done.returncode == 130
     assert done.stderr.endswith("interrupted\n")
@@ -134,9 +138,7 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
     training_folder: Path, tmp_path: Path
 ) -> None:
     """Enough steps for the signal to come before the end."""
-    train: list[str | Path] = ["nohup", GRACE, "train", "--data", training_folder, "--no-plot"]
-    train += ["--out", tmp_path / "out", "--config", training_folder / "recipe.yaml"]
-    train += ["--steps", "111"]
+    train = ["nohup", GRACE, *line(training_folder, tmp_path / "out", "--steps", "111")]
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
         train, env=plain_environment(), stdin=nothing, stdout=nothing, stderr=pipe, text=True
@@ -152,22 +154,17 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
 def test_a_resumed_training_counts_only_its_own_steps(
     training_folder: Path, tmp_path: Path
 ) -> None:
-    recipe, out = training_folder / "recipe.yaml", tmp_path / "out"
+    out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         train_model(small_run(training_folder, out, steps=11), evaluation_ends)
-    options = ("--config", recipe, "--steps", "11", "--device", "cpu", "--no-plot")
-    done = invoke_grace("train", "--data", training_folder, "--out", out, *options)
+    done = invoke_grace(*line(training_folder, out, "--steps", "11", "--device", "cpu"))
     assert done.stdout.startswith("0 steps of 63 on cpu in ")
     assert ", after 11 of an earlier run: loss " in done.stdout
 
 
 def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "checkpoint"
-    done = invoke_grace(
-        *("train", "--data", training_folder, "--out", out),
-        *("--config", training_folder / "recipe.yaml"),
-        *("--steps", "3", "--seed", "7", "--json", "--no-plot"),
-    )
+    done = invoke_grace(*line(training_folder, out, "--steps", "3", "--seed", "7", "--json"))
     assert done.exit_code == 0
     report = json.loads(done.stdout)
     (row,) = json.loads((out / "metrics.json").read_text())["rows"]
@@ -177,8 +174,7 @@ def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_length_given_twice_is_refused(training_folder: Path, tmp_path: Path) -> None:
-    twice = ("--out", tmp_path / "x", "--steps", "1", "--epochs", "1")
-    done = invoke_grace("train", "--data", training_folder, *twice)
+    done = invoke_grace(*line(training_folder, tmp_path / "x", "--steps", "1", "--epochs", "1"))
     assert done.exit_code == 2
     assert "--steps or --epochs, not both" in done.stderr
 

@@ -230,35 +230,22 @@ def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
         read_log(folder_of(tmp_path, source), training_catalogue)
 
 
-def test_times_in_another_unit_need_time_unit_and_then_give_the_same_log(
-    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
-) -> None:
-    whole = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * 1000} for row in rows]
-    expected = read_log(written(whole, tmp_path), training_catalogue).interactions
-    seconds = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000} for row in whole]
-    folder = written(seconds, tmp_path)
-    place = f"row 1, user .*: timestamp_ms '{seconds[0]['timestamp_ms']}'"
-    fault = f"{place}: is not between 1990 and 2100, in ms .* log.time_unit in"
-    with pytest.raises(InputError, match=fault):
-        read_log(folder, training_catalogue)
-    assert folder.log is not None
-    said = replace(folder, log=replace(folder.log, time_unit="s"))
-    log = read_log(said, training_catalogue).interactions
-    assert log.times_ms.tolist() == expected.times_ms.tolist()
-    assert log.leaves.tolist() == expected.leaves.tolist()
-
-
-def test_a_log_may_have_files_of_several_formats(
+def test_a_log_may_have_files_of_several_formats_and_times_of_any_unit(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
     events = by_ad(rows, training_catalogue)
+    events = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * 1000} for row in events]
     expected = read_log(written(events, tmp_path), training_catalogue).interactions
-    folder = written(events[::2], tmp_path)
-    lines = [f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}" for row in events[1::2]]
+    seconds = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000} for row in events]
+    folder = written(seconds[::2], tmp_path)
+    lines = [f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}" for row in seconds[1::2]]
     (tmp_path / "more.csv").write_text("\n".join(["user_id,ad_id,timestamp_ms", *lines]))
     assert folder.log is not None
     both = replace(folder.log, files=(*folder.log.files, str(tmp_path / "more.csv")))
-    log = read_log(replace(folder, log=both), training_catalogue).interactions
+    with pytest.raises(InputError, match=r"is not between 1990 and 2100, in ms .* log.time_unit"):
+        read_log(replace(folder, log=both), training_catalogue)
+    folder = replace(folder, log=replace(both, time_unit="s"))
+    log = read_log(folder, training_catalogue).interactions
     in_order = np.argsort(log.user_ids.astype(np.int64))
     assert log.user_ids[in_order].astype(np.int64).tolist() == expected.user_ids.tolist()
     assert np.array_equal(np.sort(log.times_ms), np.sort(expected.times_ms))

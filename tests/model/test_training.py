@@ -9,14 +9,13 @@ import pytest
 import torch
 
 from grace.configs.errors import ConfigError, InputError
-from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
-from grace.model.train.recipe import Recipe, read_recipe, recipe_for
+from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, train_model
 from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
@@ -40,13 +39,6 @@ def recipe(
 @pytest.fixture(scope="module")
 def batches(training_log: Interactions, recipe: Recipe) -> HistoryBatches:
     return HistoryBatches(training_log, history_input(recipe.model))
-
-
-def test_a_recipe_takes_sid_space_and_vocabulary_from_the_data(recipe: Recipe) -> None:
-    assert recipe.model.sid_space == "small-1"
-    assert recipe.model.vocab_sizes == (64, 8, 8, 8)
-    assert recipe.training == TrainingConfig(steps=60, batch=63, learning_rate=0.01, warmup_steps=6)
-    assert recipe.generation.profiles["full"].num_sids == 9
 
 
 @pytest.mark.parametrize(
@@ -237,47 +229,25 @@ def full_trie(first: int, second: int) -> SidTrie:
 
 
 @pytest.mark.parametrize(
-    ("vocab_sizes", "d_model", "beams"), [((8, 17), 64, (1, 8)), ((256, 300), 96, (1, 128))]
+    ("vocab_sizes", "on_gpu", "on_cpu", "beams"),
+    [
+        ((8, 17), (64, 128), (64, 4000), (1, 8)),
+        ((256, 300), (96, 256), (96, 600), (1, 128)),
+        ((1000, 700), (256, 512), (96, 600), (1, 128)),
+    ],
 )
 def test_the_default_recipe_follows_the_catalogue_and_the_log(
     training_log: Interactions,
     training_catalogue: Snapshot,
     vocab_sizes: tuple[int, int],
-    d_model: int,
+    on_gpu: tuple[int, int],
+    on_cpu: tuple[int, int],
     beams: tuple[int, ...],
 ) -> None:
+    """On a GPU three passes over a long log, or 500 steps; on a CPU, steps for minutes."""
     catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
-    recipe = recipe_for(read_recipe(None), catalogue, training_log, "cuda")
-    t5 = recipe.model.encoder.t5
-    assert t5 is not None
-    assert (t5.d_model, recipe.model.decoder.d_model) == (d_model, d_model)
-    numbers = (t5.token_offsets, t5.num_tokens, t5.eos_token)
-    assert numbers == ((1, 1 + vocab_sizes[0]), 1 + sum(vocab_sizes), 0)
-    assert recipe.generation.profiles["full"].beams == beams
-    recipe.generation.require_vocabulary(recipe.model.vocab_sizes)
-    assert recipe.training.steps == 500  # three passes over this log would be fewer
-    longest = int(np.diff(training_log.offsets).max()) - 1
-    assert recipe.model.sequences["clicks"].max_length <= longest
-
-
-@pytest.mark.parametrize(
-    ("vocab_sizes", "on_gpu", "on_cpu"),
-    [
-        ((8, 17), (64, 3 * 1_000_003 / 128), (64, 4000)),
-        ((256, 300), (96, 3 * 1_000_003 / 256), (96, 600)),
-        ((1000, 700), (256, 3 * 1_000_003 / 512), (96, 600)),
-    ],
-)
-def test_on_a_cpu_the_default_recipe_takes_minutes(
-    training_log: Interactions,
-    training_catalogue: Snapshot,
-    vocab_sizes: tuple[int, int],
-    on_gpu: tuple[int, float],
-    on_cpu: tuple[int, int],
-) -> None:
-    """The log is long: 1,000,003 events of one user."""
     count = 1_000_003
-    log = replace(
+    long = replace(
         training_log,
         offsets=np.array([0, count]),
         user_ids=np.array([7]),
@@ -285,11 +255,25 @@ def test_on_a_cpu_the_default_recipe_takes_minutes(
         leaves=np.zeros(count, np.int64),
         times_ms=np.arange(count),
     )
-    catalogue = replace(training_catalogue, trie=full_trie(*vocab_sizes))
-    for device, (d_model, steps) in (("cuda", on_gpu), ("cpu", on_cpu)):
+    width, batch = on_gpu
+    steps = min(20_000, round(3 * count / batch))
+    cases = (
+        (long, "cuda", (width, steps)),
+        (long, "cpu", on_cpu),
+        (training_log, "cuda", (width, 500)),
+    )
+    for log, device, expected in cases:
         recipe = recipe_for(read_recipe(None), catalogue, log, device)
-        found = recipe.model.decoder.d_model, recipe.training.steps
-        assert found == (d_model, min(20_000, round(steps))), device
+        assert (recipe.model.decoder.d_model, recipe.training.steps) == expected
+        t5 = recipe.model.encoder.t5
+        assert t5 is not None
+        assert t5.d_model == expected[0]
+        numbers = (t5.token_offsets, t5.num_tokens, t5.eos_token)
+        assert numbers == ((1, 1 + vocab_sizes[0]), 1 + sum(vocab_sizes), 0)
+        recipe.generation.require_vocabulary(recipe.model.vocab_sizes)
+    assert recipe.generation.profiles["full"].beams == beams
+    longest = int(np.diff(training_log.offsets).max()) - 1
+    assert recipe.model.sequences["clicks"].max_length <= longest
 
 
 def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(

@@ -1,8 +1,7 @@
 """The encoders: their formulas, what changes a user context, and what must not change it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +20,7 @@ from support.encoder_cases import (
     t5_spec,
 )
 from support.plain_inputs import (
-    EventSequence,
     InputEncoder,
-    Integers,
     RequestFeatures,
     encode_inputs,
 )
@@ -64,73 +61,6 @@ def test_the_interformer_computes_its_formulas(inputs: str) -> None:
     assert context.mask.all()
 
 
-def without_effect(
-    model: Model, request: RequestFeatures, others: Mapping[str, RequestFeatures]
-) -> list[str]:
-    """Return the names of `others` whose user context equals that of `request` up to rounding."""
-    contexts = context_of(model, request, *others.values())
-    same_mask = (contexts.mask[1:] == contexts.mask[0]).all(dim=1)
-    difference = (contexts.states[1:] - contexts.states[0]).abs().amax(dim=(1, 2))
-    same = same_mask & (difference < 1e-4)
-    return [name for name, unchanged in zip(others, same.tolist(), strict=True) if unchanged]
-
-
-def replaced(values: Sequence[float] | Integers, place: int, value: object) -> list[Any]:
-    return [*values[:place], value, *values[place + 1 :]]
-
-
-def changes_of_events(
-    spec: ModelSpec, name: str, events: EventSequence
-) -> Iterator[tuple[str, EventSequence]]:
-    for i, token in enumerate(events.sids):
-        other = (token + 1) % spec.vocab_sizes[i % spec.sid_length]
-        yield f"token {i}", replace(events, sids=replaced(events.sids, i, other))
-    length = spec.sid_length
-    yield "order", replace(events, sids=[*events.sids[length:], *events.sids[:length]])
-    fewer = {side: ids[1:] for side, ids in events.side.items()}
-    yield "an event", EventSequence(events.sids[length:], events.timestamps_ms[1:], fewer)
-    if spec.encoder.t5 is not None:
-        return
-    for i, time in enumerate(events.timestamps_ms[:-1]):
-        older = replaced(events.timestamps_ms, i, time - 2**34)
-        yield f"time {i}", replace(events, timestamps_ms=older)
-    yield "times", replace(events, timestamps_ms=())
-    for side, cardinality in spec.sequences[name].side.items():
-        yield f"all of {side}", replace(events, side={**events.side, side: ()})
-        for i, value in enumerate(events.side[side]):
-            ids = replaced(events.side[side], i, (value + 1) % cardinality)
-            yield f"{side} {i}", replace(events, side={**events.side, side: ids})
-
-
-def changes_of(spec: ModelSpec, request: RequestFeatures) -> Iterator[tuple[str, RequestFeatures]]:
-    """Yield the request with each of its values changed, and without parts of it."""
-    for name, numbers in request.dense.items():
-        for i, number in enumerate(numbers):
-            dense = {**request.dense, name: replaced(numbers, i, number + 1)}
-            yield f"{name} {i}", replace(request, dense=dense)
-    for name, (chosen,) in request.categorical.items():
-        other = (chosen + 1) % spec.categorical[name].cardinality
-        yield name, replace(request, categorical={**request.categorical, name: [other]})
-    for name, ids in request.bags.items():
-        for i in range(len(ids)):
-            bags = {**request.bags, name: replaced(ids, i, 12)}
-            yield f"{name} {i}", replace(request, bags=bags)
-        yield f"more {name}", replace(request, bags={**request.bags, name: [*ids, 13]})
-    for name, events in request.sequences.items():
-        for part, changed in changes_of_events(spec, name, events):
-            sequences = {**request.sequences, name: changed}
-            yield f"{name}: {part}", replace(request, sequences=sequences)
-        rest = {other: x for other, x in request.sequences.items() if other != name}
-        yield f"no {name}", replace(request, sequences=rest)
-
-
-def test_every_part_of_a_request_changes_the_context(model: Model) -> None:
-    request = random_features(model.spec, np.random.default_rng(11))
-    changes = dict(changes_of(model.spec, request))
-    assert without_effect(model, request, changes) == []
-    assert len(changes) > 9
-
-
 WIDTHS = {
     "interformer-odd": interformer_spec(),
     "interformer-even": interformer_spec(d_model=32, heads=2),
@@ -159,17 +89,6 @@ def test_neighbours_padding_and_row_do_not_change_a_bit(
         for row in rows:
             assert torch.equal(together.states[row], alone.states[0]), f"row {row}"
             assert torch.equal(together.mask[row], alone.mask[0])
-
-
-@pytest.mark.parametrize("spec", WIDTHS.values(), ids=WIDTHS)
-def test_batch_sizes_differ_by_rounding_only(spec: ModelSpec) -> None:
-    model = random_model(spec, seed=5)
-    request = random_features(spec, np.random.default_rng(31))
-    alone = context_of(model, request)
-    for bucket in (2, 5, 16):
-        padded = context_of(model, request, batch=bucket)
-        torch.testing.assert_close(padded.states[0], alone.states[0], rtol=1e-5, atol=1e-5)
-        assert torch.equal(padded.mask[0], alone.mask[0])
 
 
 def test_gradients_reach_every_parameter(model: Model) -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from grace.server.scheduling.predictions import Predictions
 from support.faults import Faults
+from support.health import status
 from support.live_snapshots import LiveRoot
 from support.occupied import FAULTY_PLACES
-from support.pipeline_cases import Clock, Recorder
+from support.pipeline_cases import Recorder
 from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
+from support.update_calls import Updater
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +52,25 @@ def faulty_server(
         yield server
 
 
+@pytest.fixture(scope="session")
+def operated_server(
+    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """A server that takes updates of ads, with faults that tests switch on."""
+    folder, faults = tmp_path_factory.mktemp("operated"), Faults(tmp_path_factory.mktemp("faults"))
+    config = serving_files.write_config("operated.yaml", state_dir=str(folder / "state"))
+    with ServerProcess(config, faults=faults) as server:
+        yield server
+
+
+@pytest.fixture
+def operated(operated_server: ServerProcess) -> ServerProcess:
+    """The same server, where nothing is stopped or weighted."""
+    with Updater(operated_server) as updater:
+        updater.apply(status(operated_server).updates.sequence + 1, full=True)
+    return operated_server
+
+
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
     folder = tmp_path / "faults"
@@ -72,16 +92,6 @@ def recorder() -> Recorder:
 def start(script: Script, recorder: Recorder) -> Iterator[Start]:
     with pipelines(script, recorder) as make:
         yield make
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def predictions(clock: Clock) -> Predictions:
-    return Predictions(clock)
 
 
 @pytest.fixture

@@ -92,14 +92,3 @@ def test_grpcurl_accepts_both_spellings_and_prints_the_one_of_its_source(
             done = run(line, healthy_server, tmp_path)
             assert (done.returncode, done.stderr) == (0, "")
             assert len(json.loads(done.stdout)[spelling]) == 2
-
-
-def test_ghz_names_the_method_that_reflection_does_not_find(
-    healthy_server: ServerProcess, tmp_path: Path
-) -> None:
-    (tmp_path / "request.json").write_text('{"max_ads": 3}')
-    data = f"-D {tmp_path}/request.json"
-    line = f"ghz --insecure --call grace.v1.AdsRetrieval.Recall {data} {RETRIEVE}"
-    done = run(line, healthy_server, tmp_path)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Symbol not found: grace.v1.AdsRetrieval.Recall\n"

@@ -178,7 +178,7 @@ def test_attempts_end_with_the_deadline_of_the_call(
     faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
     """Without its deadline, each of these calls would go on until the test's time is out."""
-    request, seconds = serving_files.requests[0], 2.0
+    request, seconds = serving_files.requests[0], 1.0
     begun = time.monotonic()
     with (
         Client("127.0.0.1:1", retry=STUBBORN) as client,

@@ -169,12 +169,9 @@ def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> No
             Ad(ad_id, score, tuple(tokens[4 * sid : 4 * sid + 4]) if asked else None)
             for ad_id, score, sid in zip(ad_ids, scores, of_ads, strict=True)
         ]
-        assert len(result.ads) == number
         assert list(result.ads) == expected
-        assert list(result.ads[:7]) == expected[:7]
         assert list(result.ads[-2:1:-3]) == expected[-2:1:-3]
         assert [result.ads[place] for place in (0, 7, -1)] == [expected[x] for x in (0, 7, -1)]
-        assert expected[9] in result.ads
         assert repr(result.ads).startswith(f"<10000 ads: Ad(ad_id={ad_ids[0]}, ")
         for array in result.ads.ad_ids, result.ads.scores:
             with pytest.raises(ValueError, match="read-only"):

@@ -19,7 +19,6 @@ from grace.kernels import load_ops
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto import retrieval_pb2 as wire
-from grace.server.errors import ServiceError
 from grace.server.messages import GeneratedBatch, InputBatch, RequestBatch, Retrieval
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
@@ -267,23 +266,6 @@ def test_an_ad_resumed_after_the_masks_were_made_is_still_explained(explainer: E
         explained = explainer.explain(ad.ad_id, read(request), replace(STAGES, input=resumed))
         assert explained.outcome == Outcome.OUTCOME_STOPPED
         assert explainer.explain(ad.ad_id, read(request)).outcome != Outcome.OUTCOME_STOPPED
-
-
-@pytest.mark.parametrize("part", range(3))
-def test_no_further_part_begins_once_no_caller_waits(explainer: Explainer, part: int) -> None:
-    request = explainer.scene.request(np.random.default_rng(8), 1) | {"profile": "full"}
-    ad, parts = PlainRequest(explainer.scene, request).matched[0], iter(range(9))
-
-    def require_wanted() -> None:
-        if next(parts) == part:
-            raise ServiceError("cancelled", "gone")
-
-    with pytest.raises(ServiceError, match="cancelled"):
-        explain_ad(
-            *(ad.ad_id, explainer.scene.batch(read(request)), STAGES, lambda levels: {}),
-            require_wanted,
-        )
-    assert next(parts) == part + 1
 
 
 def test_the_fast_engine_explains_like_the_definition(explainer: Explainer) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from grace.proto import retrieval_pb2 as wire
 from grace.server.transport.explain_call import MOST_EXPLANATIONS
-from support.faults import Faults
 from support.in_process import invoke_grace, printed
 from support.operators import operator_of, refused
 from support.retrieve_calls import Caller, counted_calls, message
@@ -24,15 +23,9 @@ Outcome = wire.ExplainResponse.Outcome
 METHOD = "/grace.v1.Admin/Explain"
 
 
-@pytest.fixture(scope="module")
-def server(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ServerProcess]:
-    """A server that takes updates, with faults that tests switch on and off."""
-    state, faults = tmp_path_factory.mktemp("state"), Faults(tmp_path_factory.mktemp("faults"))
-    config = serving_files.write_config("explain.yaml", state_dir=str(state))
-    with ServerProcess(config, faults=faults) as server:
-        yield server
+@pytest.fixture
+def server(operated: ServerProcess) -> ServerProcess:
+    return operated
 
 
 class Explainer:

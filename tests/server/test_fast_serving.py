@@ -1,14 +1,10 @@
 """The service over the fast engine: the same replies as over the plain definition."""
 
-import json
 from itertools import cycle
-from pathlib import Path
 
 import pytest
 import torch
 
-from grace.catalogues.synth import preset_spec, write_folder
-from grace.index.builder import BuildSpec, build
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.generation import EngineSettings, FastGeneration
@@ -41,19 +37,6 @@ def plain(serving_files: ServingFiles) -> TwoPairs:
 @pytest.fixture(scope="module", params=EAGER_OR_RECORDED)
 def fast(serving_files: ServingFiles, request: pytest.FixtureRequest) -> TwoPairs:
     return fast_pairs(serving_files, request.param)
-
-
-@pytest.fixture(scope="module")
-def demo_files(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> ServingFiles:
-    """The demonstration's catalogue and its trained model, of TIGER's kind."""
-    folder = tmp_path_factory.mktemp("demo")
-    catalogue, snapshots = folder / "catalogue", folder / "snapshots"
-    write_folder(preset_spec("demo", seed=1), catalogue)
-    spec = BuildSpec((catalogue / "ads.parquet",), catalogue / "targeting.yaml", snapshots)
-    build(spec, lambda step, done, total: None)
-    requests = catalogue / "requests.jsonl"
-    read = tuple(map(json.loads, requests.read_text().splitlines()))
-    return ServingFiles(folder, snapshots, repository / "model" / "demo", read, requests)
 
 
 def fast_pairs(files: ServingFiles, device: torch.device) -> TwoPairs:
@@ -132,14 +115,6 @@ def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
     plain: TwoPairs, fast: TwoPairs, serving_files: ServingFiles
 ) -> None:
     assert_answers_of_alternating_snapshots(plain, fast, serving_files)
-
-
-@pytest.mark.parametrize("device", EAGER_OR_RECORDED)
-def test_the_fast_engine_answers_for_the_trained_model_as_well(
-    demo_files: ServingFiles, device: torch.device
-) -> None:
-    quick = fast_pairs(demo_files, device)
-    assert_answers_of_alternating_snapshots(plain_pairs(demo_files), quick, demo_files)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,6 @@ def test_the_document_has_every_metric_and_no_other(repository: Path) -> None:
     assert replaced(document, "metrics", metrics_table()) == document, "run make fix"
 
 
-def test_there_is_gpu_memory_only_with_a_gpu(metrics: Metrics) -> None:
-    assert "| `grace_gpu_memory_bytes` | gauge |" in metrics_table()
-    assert metrics.registry.get_sample_value("grace_gpu_memory_bytes") is None
-
-
 def test_every_end_of_a_call_is_counted_once_and_every_failure_has_a_reason(
     metrics: Metrics,
 ) -> None:

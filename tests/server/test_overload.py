@@ -124,20 +124,6 @@ def test_callers_with_short_deadlines_are_served_next_to_callers_with_none() -> 
     assert min(answered.count(deadline) for deadline in set(answered)) > 0.25 * len(answered)
 
 
-def test_a_burst_of_one_connection_does_not_delay_another_connections_calls() -> None:
-    engine = Engine()
-    fates = Simulation(engine).run(
-        [
-            Offer(5 * engine.capacity, 0.0, SECONDS, connection="greedy"),
-            Offer(20.0, 0.0, SECONDS, connection="modest"),
-        ]
-    )
-    modest = [fate for fate in fates if fate.offer.connection == "modest"]
-    assert reasons(modest) == set()
-    assert percentile(modest, 1 - 1e-9) < 4 * engine.slow
-    assert goodput(fates, engine) > 0.97
-
-
 def test_a_smaller_profile_answers_requests_that_would_be_shed_and_only_under_load() -> None:
     engine = Engine()
     overload = Offer(1.5 * engine.capacity, 1.0, 4.0)

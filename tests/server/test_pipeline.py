@@ -15,9 +15,9 @@ from support.scripted_stages import Script, Start, occupy
 
 
 def test_a_lone_request_goes_through_the_stages_in_order(
-    start: Start, script: Script, recorder: Recorder, predictions: Predictions
+    start: Start, script: Script, recorder: Recorder
 ) -> None:
-    request, timeline = request_of("lone"), Timeline()
+    request, timeline, predictions = request_of("lone"), Timeline(), Predictions()
     pipeline = start(predictions=predictions, timeline=timeline)
     pipeline.submit(request)
     recorder.wait_for(request)

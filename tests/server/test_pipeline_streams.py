@@ -253,38 +253,6 @@ def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: s
     assert device.faults == []
 
 
-def test_a_batch_that_is_given_up_is_held_until_its_work_is_done() -> None:
-    """Of three batches the second is prepared, and its caller goes."""
-    device = LazyDevice()
-    gate, seen = threading.Event(), list[str]()
-
-    def disturb(stage: str) -> None:
-        seen.append(stage)
-        if stage == "generate":
-            assert gate.wait(LONG)
-
-    recorder = Recorder()
-    stages = LazyStages(device, disturb).stages()
-    pipeline = make_pipeline(stages, recorder, streams=device.streams())
-    pipeline.start()
-    first, second, third = (request_of(str(number)) for number in range(3))
-    pipeline.submit(first)
-    wait_until(lambda: seen.count("generate") == 1)
-    pipeline.submit(second)
-    wait_until(lambda: seen.count("features") == 2)
-    assert not pipeline.cancel(second)
-    gate.set()
-    recorder.wait_for(first, second)
-    pipeline.submit(third)
-    pipeline.close()
-    assert pipeline.join(LONG)
-    assert recorder.reason(second) == "cancelled"
-    assert seen.count("generate") == 2
-    device.finish()
-    assert wrong(recorder) == 0
-    assert device.faults == []
-
-
 @pytest.mark.parametrize("fate", ["cancelled", "internal"])
 def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None:
     """The masks of three batches fit: one in post, one that waits for it, and one more."""

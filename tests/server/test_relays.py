@@ -267,24 +267,16 @@ def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begu
     with_relays(use)
 
 
-def test_a_relay_that_hangs_is_killed_when_the_server_ends(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def use(relays: Relays, service: Service) -> None:
-        await relays.open("listen", "127.0.0.1", 0)
-        hanging, _ = relays_of(os.getpid())
-        os.kill(hanging, signal.SIGSTOP)
-        await relays.close()
-        assert service.died.is_set(), "calls of it may have been cut"
-        assert not runs(hanging)
-
-    with_relays(use, late_seconds=0.3)
-    (death,) = deaths(caplog)
-    assert death["end"] == "SIGKILL from the server: it did not end in time"
-
-
-def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"beat_seconds": 0.1}, "it did not answer for 1.5 s"),
+        ({"late_seconds": 0.3}, "it did not end in time"),
+    ],
+    ids=["while the server serves", "when it ends"],
+)
+def test_a_relay_that_hangs_is_found_and_killed(
+    settings: dict[str, float], fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(relays: Relays, service: Service) -> None:
         await relays.open("listen", "127.0.0.1", 0)
@@ -292,11 +284,14 @@ def test_a_relay_that_hangs_while_the_server_serves_is_found_and_killed(
         assert not service.died.is_set(), "a relay that runs answers"
         hanging, _ = relays_of(os.getpid())
         os.kill(hanging, signal.SIGSTOP)
-        await service.died.wait()
+        if "late_seconds" in settings:
+            await relays.close()
+        await service.died.wait()  # calls of it may have been cut
+        assert not runs(hanging)
 
-    with_relays(use, beat_seconds=0.1)
+    with_relays(use, **settings)
     (death,) = deaths(caplog)
-    assert death["end"] == "SIGKILL from the server: it did not answer for 1.5 s"
+    assert death["end"] == f"SIGKILL from the server: {fault}"
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,3 @@ def test_the_bytes_are_those_that_protobuf_writes(
         expected = expected_reply(heads, place, matched, ads)
         assert RetrieveResponse.FromString(reply) == expected
         assert len(reply) == expected.ByteSize()
-
-
-def test_no_row_is_no_reply(matched: Matched) -> None:
-    heads = heads_of([], 1, "c", "full", [])
-    assert write_replies(matched.ads, heads, matched.leaves, matched.trie) == []

@@ -45,15 +45,6 @@ def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Pa
     assert re.search(rf"^[\d.]+ ms; of it on the server: {stages}", shown, re.MULTILINE)
 
 
-def test_json_is_the_reply_and_the_time_it_took(address: str, requests: Path) -> None:
-    reply = json.loads(printed("retrieve", "--address", address, "--request", requests, "--json"))
-    first = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
-    assert reply["request_id"] == first["request_id"]
-    assert reply["counts"]["ads_returned"] == len(reply["ad_ids"]) == len(reply["scores"])
-    assert reply["scores"] == sorted(reply["scores"], reverse=True)
-    assert reply["total_ms"] * 1000 > reply["timings"]["generate_us"] > 0
-
-
 def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
 ) -> None:

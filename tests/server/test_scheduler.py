@@ -274,6 +274,14 @@ def test_a_closed_scheduler_takes_nothing_and_holds_nothing_back() -> None:
     assert desk.scheduler.next_batch() is None
 
 
+def test_one_batch_is_prepared_ahead_of_generate_and_no_more(desk: Desk) -> None:
+    second = desk.occupies()
+    desk.submit("0")
+    assert desk.scheduler.poll() is None
+    desk.scheduler.advance(second, Place.QUEUED)  # the device has not begun it
+    assert desk.scheduler.poll() is None
+
+
 def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None:
     scheduler = desk.scheduler
     desk.submit("0")

@@ -352,17 +352,17 @@ def test_every_generated_sid_has_an_eligible_live_ad_and_stops_count_from_the_ne
     pair: ServingPair, catalogue: list[RawAd], serving_files: ServingFiles
 ) -> None:
     rng, schema = np.random.default_rng(7), pair.snapshot.schema
-    ids = np.array([ad.ad_id for ad in catalogue])
+    ids, asked = np.array([ad.ad_id for ad in catalogue]), []
+    for request in serving_files.requests[:4]:
+        user = {name: given.get("values", []) for name, given in request["user"].items()}
+        whole = {**request, "request_id": "r", "max_ads": 1000, "include_sids": True}
+        asked.append((whole, [ad for ad in catalogue if eligible(schema, ad, user)]))
     for share in (0.0, 0.3, 0.9, 0.1, 0.0):
         stopped = set(rng.choice(ids, int(share * len(ids)), replace=False).tolist())
         stop(pair, stopped)
-        for request in serving_files.requests[:4]:
-            asked = {**request, "request_id": "r", "max_ads": 1000, "include_sids": True}
-            reply = replies_of(answer(request_batch(pair, [asked], 1)))["r"]
-            user = {name: given.get("values", []) for name, given in request["user"].items()}
-            useful = {
-                ad.sid for ad in catalogue if ad.ad_id not in stopped and eligible(schema, ad, user)
-            }
+        for whole, ads in asked:
+            reply = replies_of(answer(request_batch(pair, [whole], 1)))["r"]
+            useful = {ad.sid for ad in ads if ad.ad_id not in stopped}
             tokens, length = list(reply.sids.tokens), reply.sids.length
             sids = {tuple(tokens[at : at + length]) for at in range(0, len(tokens), length)}
             assert sids <= useful

@@ -71,10 +71,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         ("snapshots: ", "damaged/", "; build or publish another version"),
     ),
     "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
-    "endless": ({"snapshots": "{}/endless"}, ("snapshots: ", "CURRENT: is a symbolic link")),
-    "huge": ({"snapshots": "{}/huge"}, ("snapshots: ", "huge/CURRENT: has 3000000000 bytes, at m")),
     "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
-    "pipe-warm-up": ({"warm_up": PIPE}, ("warm_up: ", NOT_REGULAR)),
     "pipe-tokens": (
         {"listen": {"token_file": PIPE}},
         ("listen.token_file: ", "CURRENT: not a regular file; give one token per line"),
@@ -125,10 +122,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "é" * 70 + ".com"}},
         ("listen: ééé", ":0: not a host name; choose another listen.host"),
     ),
-    "no-page-name": (
-        {"metrics": {"host": "a..b"}},
-        ("metrics: a..b:0: not a host name; choose another metrics.host",),
-    ),
     "not-here-relays": (
         {"listen": {"host": "203.0.113.7", "front_ends": 2}},
         ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
@@ -160,7 +153,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
 }
 
 BEFORE_TORCH = (
-    *("no-snapshots", "unpublished", "one-folder-above", "pipe", "endless", "huge", "steps"),
+    *("no-snapshots", "unpublished", "one-folder-above", "pipe", "steps"),
     *("pipe-checkpoint", "no-checkpoint", "no-weights", "other-space"),
 )
 """The faults that end the command before it imports the server."""
@@ -179,14 +172,10 @@ def write_faulty(files: ServingFiles, folder: Path) -> None:
     write_random(other, folder / "other", 1, torch.float32)
     for name in ("own", "other"):
         Authority(folder, name).issue(name)
-    for name in ("pipe", "endless", "huge"):
-        (folder / name).mkdir()
+    (folder / "pipe").mkdir()
     os.mkfifo(folder / "pipe" / "CURRENT")
     os.mkfifo(folder / "pipe" / "model.yaml")
     (folder / "pipe" / WEIGHTS).touch()
-    (folder / "endless" / "CURRENT").symlink_to("/dev/zero")
-    with (folder / "huge" / "CURRENT").open("wb") as file:
-        file.truncate(3_000_000_000)
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
 
 

@@ -144,10 +144,6 @@ FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
         lambda files, _: files.certificate.unlink(),
         "t.certificate: {certificate}: no such file or directory; name a PEM file that may be read",
     ),
-    "a folder": (
-        lambda files, _: make_a_folder(files.key),
-        "t.key: {key}: not a regular file; name a PEM file that may be read",
-    ),
     "too large": (
         lambda files, _: files.key.write_bytes(bytes(1_048_577)),
         "t.key: {key}: larger than 1048576 bytes; name a PEM file that may be read",
@@ -173,11 +169,6 @@ FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
         f"t.client_ca: {{ca}}: {PEM}",
     ),
 }
-
-
-def make_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
 
 
 def encrypt(path: Path) -> None:

@@ -51,18 +51,12 @@ def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Upda
 
 @dataclass
 class Shared:
-    """A server that several tests share. Each test first resets its stops."""
+    """A server that several tests share, on which nothing is stopped after update `last`."""
 
     server: ServerProcess
     updater: Updater
     caller: Caller
-    sequence: int = 0
-
-    def reset(self) -> int:
-        """Stop nothing; return the last sequence number."""
-        self.sequence = status(self.server).updates.sequence + 1
-        self.updater.apply(self.sequence, full=True)
-        return self.sequence
+    last: int
 
     def results(self) -> dict[str, float]:
         names = ("applied", "repeated", "refused", "failed")
@@ -70,14 +64,12 @@ class Shared:
         return {name: metric("grace_updates_total", result=name) for name in names}
 
 
-@pytest.fixture(scope="module")
-def shared(
-    serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shared]:
-    state = str(tmp_path_factory.mktemp("shared"))
-    config = serving_files.write_config("shared-updates.yaml", state_dir=state)
-    with serving(config) as (server, updater, caller):
-        yield Shared(server, updater, caller)
+@pytest.fixture
+def shared(operated: ServerProcess) -> Iterator[Shared]:
+    with Updater(operated) as updater, ExitStack() as end:
+        caller = Caller(operated.address)
+        end.callback(caller.close)
+        yield Shared(operated, updater, caller, status(operated).updates.sequence)
 
 
 def ads_of(caller: Caller, request: bytes) -> list[int]:
@@ -94,7 +86,7 @@ def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
     shared: Shared, request_: bytes
 ) -> None:
     server, updater = shared.server, shared.updater
-    last, counted = shared.reset(), server.metric("grace_ads_filtered_total", by="stopped")
+    last, counted = shared.last, server.metric("grace_ads_filtered_total", by="stopped")
     with counted_calls(server) as caller:
         before = caller.call(request_).response
         first, second = before.ad_ids[:2]
@@ -126,7 +118,7 @@ def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
 
 
 def test_weights_order_ads_of_equal_scores(shared: Shared, request_: bytes) -> None:
-    last = shared.reset()
+    last = shared.last
     before = shared.caller.call(request_).response
     tied = next(
         [ad for ad, of in zip(before.ad_ids, before.scores, strict=True) if of == score]
@@ -144,7 +136,7 @@ def test_weights_order_ads_of_equal_scores(shared: Shared, request_: bytes) -> N
 
 
 def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared: Shared) -> None:
-    last, updater, before = shared.reset(), shared.updater, shared.results()
+    last, updater, before = shared.last, shared.updater, shared.results()
     updater.apply(last + 1, stop={"ad": [7]})
     gap = updater.call(update(last + 5, stop={"ad": [8]}))
     assert (gap.code, gap.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "update_gap")
@@ -162,7 +154,7 @@ def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared:
 
 
 def test_updates_that_overtake_each_other_on_their_way_are_put_in_order(shared: Shared) -> None:
-    last = shared.reset()
+    last = shared.last
     numbers = list(range(last + 1, last + 64))
     random.Random(7).shuffle(numbers)
     calls = [shared.updater.start(update(number, stop={"ad": [number]})) for number in numbers]
@@ -172,11 +164,10 @@ def test_updates_that_overtake_each_other_on_their_way_are_put_in_order(shared: 
 
 
 def test_large_updates_that_are_sent_at_once_do_not_keep_each_other_out(shared: Shared) -> None:
-    last, ids = shared.reset(), range(1 << 40, (1 << 40) + 20_000)  # 120 KB each
+    last, ids = shared.last, range(1 << 40, (1 << 40) + 20_000)  # 120 KB each
     calls = [shared.updater.start(update(last + n, stop={"ad": ids})) for n in range(1, 9)]
     outcomes = [call.outcome() for call in calls]
     assert [outcome.text for outcome in outcomes if not outcome.ok] == []
-    shared.reset()
 
 
 def test_without_a_state_dir_updates_are_refused_with_the_remedy(

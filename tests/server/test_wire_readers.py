@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from google.protobuf.descriptor import Descriptor
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,8 +35,12 @@ from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
 from support.hostile_bytes import mutated_frames
 from support.pipeline_cases import GENERATION
-from support.plain_inputs import EncodedRequest, InputEncoder, RequestFeatures
-from support.plain_lookups import LookupEncoder
+from support.plain_inputs import (
+    EncodedRequest,
+    InputEncoder,
+    RequestFeatures,
+    assert_same_inputs,
+)
 from support.plain_requests import plain_features, plain_request, plain_user
 from support.plain_users import plain_rows
 from support.stage_cases import message_of
@@ -89,14 +92,13 @@ class Readers:
 
     native: FeatureReader
     plain: InputEncoder
-    lookups: LookupEncoder
     nothing: EncodedRequest
 
     @staticmethod
     def of(spec: ModelSpec) -> "Readers":
         plain = InputEncoder(spec)
         nothing = plain.encode(RequestFeatures())
-        return Readers(FeatureReader(spec), plain, LookupEncoder(spec), nothing)
+        return Readers(FeatureReader(spec), plain, nothing)
 
 
 READERS = Readers.of(INTERFORMER)
@@ -157,10 +159,8 @@ def assert_same_look_ups(readers: Readers, message: bytes) -> str:
         row = readers.nothing
         assert str(fault) == str(error), message.hex()
     assert ignored == row.ignored
-    expected = readers.lookups.batch([row], 2)
-    for one, other in zip(got.inputs.tensors(), expected.tensors(), strict=True):
-        assert one.dtype == other.dtype
-        assert torch.equal(one, other), message.hex()
+    plain = readers.plain
+    assert_same_inputs(plain.spec, got.inputs, plain.batch([row], 2))
     return "read" if fault is None else "refused"
 
 

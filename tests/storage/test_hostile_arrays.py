@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from grace.configs.eligibility import Eligibility
 from grace.configs.errors import SnapshotError
-from grace.index.matchers.admission import admitted_entries
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, write_snapshot
@@ -19,6 +18,7 @@ from grace.index.storage.arrays import TABLE, arrays_of, check_arrays, snapshot_
 from grace.index.storage.manifest import parse_manifest
 from grace.index.users.user_rows import UserEncoder
 from grace.index.verify import require_built, verify_snapshot
+from support.decode_cases import admitted_entries
 from support.forgery import (
     SCHEMA,
     forge_array,
@@ -95,10 +95,10 @@ FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("ad_lookup", put(0, 8), "entry 0 is ad 8, but there are 8"),
     ("ad_lookup", put(7, -1), "entry 7 is ad -1, but there are 8"),
     ("ad_lookup", put(1, 3), "entry 1 leads to ad id 5, not above the one before it, 5"),
-    ("rule_bitmask", put(0, 4), "entry 0 is bitmask 4, but there are 4"),
+    ("rule_rows", put((0, 0), 4), "entry 0 is row 4, but there are 4"),
     ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
-    ("rule_sets", put((2, 1), 3), "entry 5 is set rule 3, but there are 3"),
-    ("rule_sets", put((6, 0), -9), "entry 12 is set rule -9, but there are 4"),
+    ("rule_rows", put((2, 2), 3), "entry 8 is row 3, but there are 3"),
+    ("rule_rows", put((6, 1), -9), "entry 19 is row -9, but there are 4"),
     ("set_include_offsets.location", put(-1, 9), "last offset is 9, but set_include_values has 3"),
     ("set_include_values.location", put(1, 3), "entry 1 is value 3, but there are 3"),
     ("set_include_values.location", put(0, 1), "entry 1 is value 1, not above"),
@@ -168,13 +168,13 @@ BUILT = (
 DEEP_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("ad_rule", put(0, 1), "ad_rule.npy: entry 0 is 1, but built again 0"),
     ("ad_rule", put(1, 3), "ad_rule.npy: entry 1 is 3, but built again 1"),
-    ("ad_rule", put(4, 0), "rule_bitmask.npy: has shape [5], but built again [4]"),
-    ("rule_bitmask", put(4, 0), "ad_rule.npy: entry 4 is 4, but built again 3"),
-    ("rule_bitmask", swap(0, 1), "rule_bitmask.npy: entry 0 is 1, but built again 0"),
-    ("rule_bitmask_table", copy_row(0, 1), "rule_bitmask.npy: entry 1 is 1, but built again 0"),
+    ("ad_rule", put(4, 0), "rule_rows.npy: has shape [5, 3], but built again [4, 3]"),
+    ("rule_rows", put((4, 0), 0), "ad_rule.npy: entry 4 is 4, but built again 3"),
+    ("rule_rows", swap(0, 1), "rule_rows.npy: entry 0 is 1, but built again 0"),
+    ("rule_bitmask_table", copy_row(0, 1), "rule_rows.npy: entry 3 is 1, but built again 0"),
     ("rule_bitmask_table", flip(0, 0), "no build keeps rule 0: country: the include list is empty"),
     ("rule_bitmask_table", flip(2, 0), "rule_bitmask_table.npy: entry 2 is 254, but built again"),
-    ("rule_sets", put((0, 0), 1), "rule_sets.npy: entry 0 is 1, but built again 0"),
+    ("rule_rows", put((0, 1), 1), "rule_rows.npy: entry 1 is 1, but built again 0"),
     ("set_include_offsets.location", put(1, 0), "ad_rule.npy: entry 3 is 3, but built again 0"),
     ("set_exclude_values.audience", put(0, 0), "no build keeps rule 2: audience_exclude: the"),
     ("set_exclude_values.location", put(0, 0), "value_offsets.location.npy: has shape [4], but"),
@@ -303,10 +303,10 @@ def use(snapshot: Snapshot) -> None:
         range(trie.first_leaf, trie.num_nodes)
     )
     np.testing.assert_array_equal(ads.ordinals(ads.ad_ids), np.arange(ads.num_ads))
-    rules.bitmask_table[rules.bitmask[ads.ad_rule]]
+    rules.bitmask_table[rules.rows[ads.ad_rule, 0]]
     for i, (values, set_rules) in enumerate(zip(snapshot.set_values, rules.sets, strict=True)):
         assert len(values.ids) == len(values)
-        set_rules.include_offsets[rules.set_rules[:, i] + 1]
+        set_rules.include_offsets[rules.rows[:, 1 + i] + 1]
         for value_id in (*set_rules.include_values, *set_rules.exclude_values):
             values[value_id].encode()
     for entities in snapshot.entities:

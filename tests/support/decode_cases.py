@@ -14,7 +14,15 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE, SidTrie
 from grace.index.users.user_rows import UserEncoder, UserRows
-from grace.kernels import REFERENCE, Beams, Candidates, DecodeIndex, UserTensors, with_eligible
+from grace.kernels import (
+    REFERENCE,
+    Beams,
+    Candidates,
+    DecodeIndex,
+    UserTensors,
+    load_ops,
+    with_eligible,
+)
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import Case, random_ads, random_schema, random_users
@@ -77,6 +85,18 @@ def random_nodes(
     )
     nodes[rng.random(nodes.shape) < dead] = NO_NODE
     return torch.from_numpy(nodes)
+
+
+def admitted_entries(snapshot: Snapshot, rows: UserRows, request: int) -> npt.NDArray[np.bool_]:
+    """Return whether each child entry, which leads to the next node, is admitted for a request."""
+    index, trie = DecodeIndex.of(snapshot, CPU), snapshot.trie
+    users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
+    nodes = torch.arange(trie.num_internal, dtype=torch.int32).repeat(len(rows), 1)
+    found = load_ops(CPU).admit_children(nodes, users, index)
+    begin, end = found.offsets[trie.num_internal * request :: trie.num_internal][:2].tolist()
+    admitted = np.zeros(trie.num_entries, np.bool_)
+    admitted[found.nodes[begin:end].numpy() - 1] = True
+    return admitted
 
 
 def split_rows(candidates: Candidates) -> list[list[tuple[int, int]]]:

@@ -13,7 +13,6 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.sections import load_section
 from grace.configs.serving import ServingConfig
-from grace.index.matchers.admission import admitted_entries
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
@@ -24,6 +23,7 @@ from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from support.builds import build_spec, built
+from support.decode_cases import admitted_entries
 from support.models import prefix_scores
 from support.oracle import (
     NO_RULE,

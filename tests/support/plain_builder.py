@@ -21,7 +21,7 @@ from grace.index.matchers.exact_lists import exact_lists_reference
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -169,16 +169,17 @@ def _rules(schema: TargetingSchema, plain_rules: list[PlainRule]) -> TargetingRu
         _first_use(set_rules[i] for _, set_rules in distinct) for i in range(len(schema.sets))
     ]
     return TargetingRules(
-        bitmask=np.array([bitmask_ids[bits] for bits, _ in distinct], np.int32),
-        bitmask_table=_table(bitmask_ids, schema.words),
-        set_rules=np.array(
+        np.array(
             [
-                [ids[rule] for ids, rule in zip(set_ids, set_rules, strict=True)]
-                for _, set_rules in distinct
+                [bitmask_ids[bits], *(ids[rule] for ids, rule in zip(set_ids, own, strict=True))]
+                for bits, own in distinct
             ],
             np.int32,
-        ).reshape(len(distinct), len(schema.sets)),
-        sets=tuple(_set_rules(list(ids)) for ids in set_ids),
+        ),
+        (
+            NumberRows(_table(bitmask_ids, schema.words)),
+            *(_set_rules(list(ids)) for ids in set_ids),
+        ),
     )
 
 

@@ -58,14 +58,13 @@ def _rules(
     yield "ad_weight", lambda: all(map(math.isfinite, lists["ad_weight"]))
     lookup = lists["ad_lookup"]
     yield "ad_lookup", lambda: _within(lookup, len(ids)) and _ascends([ids[i] for i in lookup])
-    yield "rule_bitmask", lambda: _within(lists["rule_bitmask"], counts.rule_bitmasks)
     yield "rule_bitmask_table", lambda: max(bits) < schema.bitmask_bits
-    limits = [counts.set_rules[name] for name in manifest.set_names]
+    limits = [counts.rule_bitmasks, *(counts.set_rules[name] for name in manifest.set_names)]
     yield (
-        "rule_sets",
+        "rule_rows",
         lambda: all(
             _within([number], limit)
-            for row in lists["rule_sets"]
+            for row in lists["rule_rows"]
             for number, limit in zip(row, limits, strict=True)
         ),
     )

@@ -1,7 +1,7 @@
 """The plain reader of features, from Python values to model inputs: C++ is compared with it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -16,6 +16,7 @@ from grace.model.definition.inputs import (
     ModelInputs,
     SequenceEvents,
     age_buckets,
+    named_tensors,
 )
 from grace.model.definition.spec import (
     CategoricalInput,
@@ -23,6 +24,7 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
+from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 Int64 = npt.NDArray[np.int64]
@@ -279,6 +281,17 @@ def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
             for column in zip(*(events.side for events in rows), strict=True)
         ),
     )
+
+
+def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInputs) -> None:
+    """Require that the rows of a batch stand for these inputs."""
+    if spec.encoder.t5 is not None:  # whose features are its tokens alone
+        (events,) = expected.sequences
+        no_ages = torch.zeros_like(events.age_buckets)
+        expected = replace(expected, sequences=(replace(events, age_buckets=no_ages),))
+    one, other = dict(named_tensors(model_inputs_of(spec, got))), dict(named_tensors(expected))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def features_message(features: RequestFeatures) -> bytes:

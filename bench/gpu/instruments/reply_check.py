@@ -93,12 +93,12 @@ def eligible_rules(
     """Return which rules let the user see an ad, by the schema's definitions.   [n]"""
     schema, targeting = snapshot.schema, snapshot.rules
     passes = np.ones(len(rules), np.bool_)
-    rows = targeting.bitmask_table[targeting.bitmask[rules]]
+    rows = targeting.bitmask_table[targeting.rows[rules, 0]]
     for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
         for bit in _bits(attribute, first, user.get(attribute.name, ())):
             passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
     for s, target_set in enumerate(schema.sets):
-        own = targeting.set_rules[rules, s]
+        own = targeting.rows[rules, 1 + s]
         values = user.get(target_set.name, ())
         passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
     return passes

@@ -22,7 +22,6 @@ from grace.catalogues.synth.users import make_users
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import DeviceError
 from grace.configs.sections import load_section
-from grace.configs.training import TrainingConfig
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserAttributes
@@ -34,6 +33,7 @@ from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import learning_rate_at, sequence_loss
+from grace.model.train.recipe import TrainingConfig
 
 Int64 = npt.NDArray[np.int64]
 

@@ -120,8 +120,9 @@ class Workload:
     ) -> Timing:
         """Record the calls as one graph, check what each one leaves there, and time one call."""
         run = self.record_calls(calls)
-        for place, got in enumerate(run()) if check else ():
-            check(place, got)
+        if check is not None:
+            for place, got in enumerate(run()):
+                check(place, got)
         return sustained(run, self.device, self.options.seconds, calls=len(calls))
 
     def engine(self, model: Model, precision: Precision) -> Engine:

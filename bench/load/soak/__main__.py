@@ -10,7 +10,7 @@ loads the server with some kinds of work, to find the one that makes something g
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from grace.bench.load.tiny_server import write_tiny_server_files
 from grace.bench.result_file import write_result
 
 PROGRAM = "python -m grace.bench.load.soak"
-LINE_SECONDS = 60.0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -46,9 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     rates = {name: RATES[name] * (options.rate or usual) / usual for name in names}
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        soak = run_soak(
-            files, options.seconds, options.front_ends, rates, _Progress(options.seconds)
-        )
+        progress = _progress_of(options.seconds)
+        soak = run_soak(files, options.seconds, options.front_ends, rates, progress)
     print(soak_report(soak))
     if options.out is not None:
         facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
@@ -57,18 +55,18 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if soak.passed else 1
 
 
-class _Progress:
-    """Prints a line to standard error once a minute."""
+def _progress_of(total: float) -> Callable[[float], None]:
+    """Return a function that prints a line to standard error once a minute."""
+    minutes = 0
 
-    def __init__(self, seconds: float) -> None:
-        self._total = seconds
-        self._next = LINE_SECONDS
+    def progress(seconds: float) -> None:
+        nonlocal minutes
+        if minutes < seconds // 60 and seconds < total:
+            minutes = int(seconds // 60)
+            left = (total - seconds) / 60
+            print(f"{minutes} min done, {left:.0f} min left", file=sys.stderr, flush=True)
 
-    def __call__(self, seconds: float) -> None:
-        if self._next <= seconds < self._total:
-            left = (self._total - seconds) / 60
-            print(f"{seconds / 60:.0f} min done, {left:.0f} min left", file=sys.stderr, flush=True)
-            self._next = seconds + LINE_SECONDS
+    return progress
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@ rises no faster than a limit, and it has no more threads and descriptors at the 
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from grace.bench.markdown import markdown_table
+from grace.bench.markdown import table_of
 from grace.bench.result_file import Row
 from grace.configs.errors import CallError
 
@@ -74,53 +74,46 @@ def processes_of(server: int) -> dict[str, int]:
     return {"server": server} | {f"relay {i}": int(pid) for i, pid in enumerate(relays, 1)}
 
 
-def growth_rows(samples: Sequence[Sample], early_seconds: float) -> list[Row]:
-    """Return one row for each process and thing held: its start, early, settled and last values,
-    and the slope of the memory by least squares, once settled."""
-    last = samples[-1].seconds
-    settled = [each for each in samples if each.seconds >= SETTLED_SHARE * last]
-    early = min(samples, key=lambda each: abs(each.seconds - early_seconds))
+def growth_rows(samples: Sequence[Sample]) -> list[Row]:
+    """Return a row for each process and thing held: its values at begin and end, and the slope of
+    the memory by least squares, once settled."""
+    settled = [each for each in samples if each.seconds >= SETTLED_SHARE * samples[-1].seconds]
     return [
-        _row(name, what, (samples[0], early, samples[-1]), settled)
+        _row(name, what, samples, settled)
         for name in samples[0].processes
         for what in ("memory_mib", "threads", "descriptors")
     ]
 
 
-def _row(name: str, what: str, shown: Sequence[Sample], settled: Sequence[Sample]) -> Row:
+def _row(name: str, what: str, samples: Sequence[Sample], settled: Sequence[Sample]) -> Row:
     def value(sample: Sample) -> float:
-        return float(asdict(sample.processes[name])[what])
+        return float(getattr(sample.processes[name], what))
 
-    start, early, end = map(value, shown)
-    hours = np.array([each.seconds for each in settled]) / 3600
-    values = np.array(list(map(value, settled)))
+    slope, values = None, np.array(list(map(value, settled)))
     if what == "memory_mib":
-        slope = float(np.polyfit(hours, values, 1)[0])
-        span = float(hours[-1] - hours[0])
+        hours = np.array([each.seconds for each in settled]) / 3600
+        slope, span = float(np.polyfit(hours, values, 1)[0]), float(hours[-1] - hours[0])
         flat = slope * span <= SETTLING_MIB + FLAT_MIB_PER_HOUR * span
     else:
-        slope = None
         third = max(1, len(values) // 3)
         flat = float(np.median(values[-third:]) - np.median(values[:third])) <= CHANCE[what]
     return {
         "process": name,
         "what": what,
-        "start": round(start, 2),
-        "early": round(early, 2),
-        "end": round(end, 2),
+        "start": round(value(samples[0]), 2),
+        "end": round(value(samples[-1]), 2),
         "slope_per_hour": None if slope is None else round(slope, 2),
         "flat": flat,
     }
 
 
-def growth_table(rows: Sequence[Row], early_seconds: float) -> str:
-    def cells(row: Row) -> list[str]:
-        memory = row["what"] == "memory_mib"
-        values = [f"{row[name]:.{1 if memory else 0}f}" for name in ("start", "early", "end")]
-        slope = f"{row['slope_per_hour']:+.2f}" if memory else ""
-        what = "memory, MiB" if memory else row["what"]
-        return [row["process"], what, *values, slope, "yes" if row["flat"] else "NO"]
-
-    after = f"after {early_seconds:.0f} s"
-    headings = ("process", "holds", "start", after, "end", "slope an hour", "flat")
-    return markdown_table(headings, map(cells, rows))
+def growth_table(rows: Sequence[Row]) -> str:
+    return table_of(
+        rows,
+        ("process", "{process}"),
+        ("holds", lambda x: "memory, MiB" if x["what"] == "memory_mib" else x["what"]),
+        ("start", "{start:g}"),
+        ("end", "{end:g}"),
+        ("slope an hour", "{slope_per_hour:+.2f}"),
+        ("flat", lambda x: "yes" if x["flat"] else "NO"),
+    )

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,7 +26,8 @@ from grace.bench.running_server import RunningServer
 from grace.configs.errors import InputError
 from grace.server.errors import STATUS_OF
 
-EARLY_SECONDS = 300.0
+T = TypeVar("T")
+
 SAMPLES = 360  # in a run, at most one a second
 MESSAGE_BYTES = 1 << 16
 SETTLE_SECONDS = 10.0
@@ -94,24 +96,22 @@ def run_soak(
         samples = asyncio.run(_sampled(server.pid, load, seconds, progress))
         counted = _settled_counts(load.target.metrics)
         unclosed = _unclosed(server.pid, samples[0])
-    rows = growth_rows(samples, min(EARLY_SECONDS, seconds / 4))
+    rows = growth_rows(samples)
     faults = [*count_faults(load.ends, counted), *unclosed]
     return Soak(samples, rows, load.ends, counted, faults)
 
 
 def soak_report(soak: Soak) -> str:
-    early = min(EARLY_SECONDS, soak.samples[-1].seconds / 4)
     first, last = soak.samples[0], soak.samples[-1]
     cpu = sum(
         held.cpu_seconds - first.processes[name].cpu_seconds
         for name, held in last.processes.items()
     )
-    calls: Counter[str] = Counter()
-    others: Counter[str] = Counter()
+    calls, others = Counter[str](), Counter[str]()
     for kind, counts in soak.ends.items():
         (calls if kind in RETRIEVES else others).update(counts)
     lines = [
-        growth_table(soak.rows, early),
+        growth_table(soak.rows),
         f"{last.seconds:.0f} s; the server used {cpu / last.seconds:.2f} cores",
         "Retrieve, clients saw:    " + _listed(calls),
         "Retrieve, server counted: " + _listed(soak.counted),
@@ -151,14 +151,9 @@ async def _sampled(
 
 def _settled_counts(metrics: str) -> dict[str, int]:
     """Read the server's counters, once no call is open."""
-    end = time.monotonic() + SETTLE_SECONDS
-    while True:
-        values = _scraped(metrics)
-        if values["grace_open_calls", ""] == 0:
-            break
-        if time.monotonic() > end:
-            raise InputError(f"{metrics}: calls are still open {SETTLE_SECONDS:g} s after the load")
-        time.sleep(0.1)
+    values = _settled(lambda: _scraped(metrics), lambda found: found["grace_open_calls", ""] == 0)
+    if values["grace_open_calls", ""]:
+        raise InputError(f"{metrics}: calls are still open {SETTLE_SECONDS:g} s after the load")
     counted = {
         reason: int(value)
         for (name, reason), value in values.items()
@@ -170,19 +165,26 @@ def _settled_counts(metrics: str) -> dict[str, int]:
 def _unclosed(server: int, before: Sample) -> list[str]:
     """Wait until the load's connections are closed; return the faults of those that are not."""
     gc.collect()  # until then, calls that ended with an error keep this process's connections open
-    end = time.monotonic() + SETTLE_SECONDS
-    while True:
+    idle = {name: held.descriptors for name, held in before.processes.items()}
+
+    def unclosed() -> list[str]:
         held = {name: holdings_of(pid).descriptors for name, pid in processes_of(server).items()}
-        idle = {name: before.processes[name].descriptors for name in held}
-        faults = [
+        return [
             f"{name}: connections are still open {SETTLE_SECONDS:g} s after the load: {idle[name]} "
             f"descriptors before it, {count} after it"
             for name, count in held.items()
             if count > idle[name]
         ]
-        if not faults or time.monotonic() > end:
-            return faults
+
+    return _settled(unclosed, lambda faults: not faults)
+
+
+def _settled(read: Callable[[], T], holds: Callable[[T], bool]) -> T:
+    """Read until it holds, or until the time for that is over."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while not holds(found := read()) and time.monotonic() < end:
         time.sleep(0.1)
+    return found
 
 
 def _scraped(metrics: str) -> dict[tuple[str, str], float]:

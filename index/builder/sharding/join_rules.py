@@ -1,4 +1,4 @@
-"""Join the rules of several shards or runs: each rule, bitmask and set rule once, by first use.
+"""Join the rules of several shards or runs: each rule and each row once, by first use.
 
 If every table is numbered by first use and the tables follow each other in the order of their ads,
 the joined ids are by first use over all ads: what a later table repeats has its id already.
@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.builder.sharding.copies import Spans, number_spans
+from grace.index.snapshot import bytes_of
 from grace.index.storage.array_file import blocks_of_all, map_blocks, read_rows
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import Column, Lists, NumberRows, TargetingRules, size_of, take
 from grace.index.users.values import InternedValues
 
 BLOCK_RULES = 1 << 18  # rules at a time
@@ -38,60 +39,28 @@ def join_rules(tables: Sequence[RuleSource], folder: Path) -> JoinedRules:
     """Write the joined arrays into a new folder, and map them."""
     folder.mkdir()
     all_rules = [rules for rules, _ in tables]
-    bitmask_tables = [rules.bitmask_table for rules in all_rules]
-    bitmask_table, new_of = _join_rows(bitmask_tables, folder / "bitmask_table")
-    new_of_parts, sets, set_values = [new_of], [], []
-    for s in range(len(all_rules[0].sets)):
-        values, value_ids = _join_values([strings[s] for _, strings in tables])
-        of_set = [rules.sets[s] for rules in all_rules]
-        joined, new_of = _join_set(of_set, value_ids, f"{folder}/set{s}")
-        sets.append(joined)
-        set_values.append(values)
+    strings = iter(zip(*(own for _, own in tables), strict=True))
+    parts, interned, new_of_parts = [], [], []
+    for c, rows in enumerate(zip(*(rules.parts for rules in all_rules), strict=True)):
+        ids: Sequence[Ids | None] = [None] * len(rows)
+        if rows[0].has_values:
+            values, ids = _join_values(next(strings))
+            interned.append(values)
+        joined, new_of = _join_rows(rows, ids, folder / f"part{c}")
+        parts.append(joined)
         new_of_parts.append(new_of)
-    parts = [
-        map_blocks(folder / f"parts{t}", "<i4", _parts(rules, new_of), 1 + len(sets))
+    each = [
+        map_blocks(folder / f"rules{t}", "<i4", _renumbered(rules.rows, new_of), len(parts))
         for t, (rules, *new_of) in enumerate(zip(all_rules, *new_of_parts, strict=True))
     ]
-    joined_parts, new_of = _join_rows(parts, folder / "parts")
-    bitmasks = (block[:, 0] for block in blocks_of_all([joined_parts]))
-    set_rules = (block[:, 1:] for block in blocks_of_all([joined_parts]))
-    rules = TargetingRules(
-        map_blocks(folder / "bitmask", "<i4", bitmasks),
-        bitmask_table,
-        map_blocks(folder / "sets", "<i4", set_rules, len(sets)),
-        tuple(sets),
-    )
-    return JoinedRules(rules, tuple(set_values), new_of)
+    joined, new_of = _join_rows(list(map(NumberRows, each)), [None] * len(each), folder / "rules")
+    return JoinedRules(TargetingRules(joined.table, tuple(parts)), tuple(interned), new_of)
 
 
-def _join_rows(
-    tables: Sequence[npt.NDArray[Any]], path: Path
-) -> tuple[npt.NDArray[Any], Sequence[Ids]]:
-    """Join tables [n, width]. Return each row once, and the new number of every row by table."""
-    counts, size = [len(table) for table in tables], sum(table.nbytes for table in tables)
-    numbered = number_spans(sum(counts), size, lambda: map(Spans.of_rows, blocks_of_all(tables)))
-
-    def first_ones() -> Iterator[npt.NDArray[Any]]:
-        at = 0
-        for block in blocks_of_all(tables):
-            yield block[numbered.is_first[at : at + len(block)]]
-            at += len(block)
-
-    joined = map_blocks(path, tables[0].dtype.str, first_ones(), tables[0].shape[1])
-    return joined, _by_table(numbered.new_of, counts)
-
-
-def _by_table(new_of: Ids, counts: Sequence[int]) -> Sequence[Ids]:
-    return np.split(new_of, np.cumsum(counts)[:-1])
-
-
-def _parts(rules: TargetingRules, new_of: Sequence[Ids]) -> Iterator[Ids]:
-    """Yield the rules in joined ids: a bitmask, and a set rule per set.   int32 [n, 1 + sets]"""
-    for begin in range(0, rules.num_rules, BLOCK_RULES):
-        end = min(begin + BLOCK_RULES, rules.num_rules)
-        block = [read_rows(array, begin, end) for array in (rules.bitmask, rules.set_rules)]
-        old = np.column_stack(block)
-        yield np.column_stack([new[old[:, at]] for at, new in enumerate(new_of)])
+def _renumbered(rules: Ids, new_of: Sequence[Ids]) -> Iterator[Ids]:
+    """Yield rules by the joined numbers of their rows."""
+    for block in blocks_of_all([rules]):
+        yield np.column_stack([new[block[:, at]] for at, new in enumerate(new_of)])
 
 
 def _join_values(tables: Sequence[Sequence[str]]) -> tuple[InternedValues, list[Ids]]:
@@ -101,68 +70,89 @@ def _join_values(tables: Sequence[Sequence[str]]) -> tuple[InternedValues, list[
     return joined, [np.array([ids[value] for value in table], np.int32) for table in tables]
 
 
-def _join_set(
-    tables: Sequence[SetRules], value_ids: Sequence[Ids], path: str
-) -> tuple[SetRules, Sequence[Ids]]:
-    included = [(t.include_offsets, t.include_values) for t in tables]
-    excluded = [(t.exclude_offsets, t.exclude_values) for t in tables]
-    include, exclude = (
-        [(*lists, ids) for lists, ids in zip(kind, value_ids, strict=True)]
-        for kind in (included, excluded)
-    )
-    counts = [table.num_rules for table in tables]
-    words = sum(counts) + sum(len(values) for _, values in (*included, *excluded))
-    numbered = number_spans(
-        sum(counts), 4 * words, lambda: map(_spans, _lists(include), _lists(exclude))
-    )
-    joined = SetRules(
-        *_write_first(include, numbered.is_first, f"{path}_include"),
-        *_write_first(exclude, numbered.is_first, f"{path}_exclude"),
-    )
-    return joined, _by_table(numbered.new_of, counts)
+def _join_rows(
+    tables: Sequence[Any], ids: Sequence[Ids | None], path: Path
+) -> tuple[Any, Sequence[Ids]]:
+    """Return the rows of all tables once, and the new number of every row by table.
+
+    ids  the joined id of each value of a table
+    """
+    counts = [len(table) for table in tables]
+    columns = list(zip(*(table.columns for table in tables), strict=True))
+
+    def rows() -> Iterator[tuple[Column, ...]]:
+        return zip(*(_blocks(column, ids) for column in columns), strict=True)
+
+    numbered = number_spans(sum(counts), sum(map(bytes_of, tables)), lambda: map(_spans, rows()))
+    joined = [
+        _write_first(column, ids, numbered.is_first, f"{path}_{at}")
+        for at, column in enumerate(columns)
+    ]
+    return type(tables[0]).of(joined), np.split(numbered.new_of, np.cumsum(counts)[:-1])
 
 
-TableLists = tuple[npt.NDArray[np.int64], Ids, Ids]
-"""The lists of one table: offsets, value ids, and the joined id of each value id."""
-
-Lists = tuple[npt.NDArray[np.int64], Ids]
-"""Lists of joined value ids: their sizes, and the values of all."""
-
-
-def _lists(tables: Sequence[TableLists]) -> Iterator[Lists]:
-    for offsets, values, ids in tables:
-        for begin in range(0, len(offsets) - 1, BLOCK_RULES):
-            borders = read_rows(offsets, begin, min(begin + BLOCK_RULES, len(offsets) - 1) + 1)
-            yield np.diff(borders), ids[read_rows(values, int(borders[0]), int(borders[-1]))]
-
-
-def _spans(include: Lists, exclude: Lists) -> Spans:
-    """Return each rule as one span: how many values it includes, those, then those it excludes."""
-    included, excluded = include[0], exclude[0]
-    each = np.arange(len(included))
-    owners = np.concatenate([each, np.repeat(each, included), np.repeat(each, excluded)])
-    words = np.concatenate([included, include[1], exclude[1]])
-    in_order = words[np.argsort(owners, kind="stable")].astype(np.uint32)
-    return Spans(in_order, offsets=np.append(0, np.cumsum(1 + included + excluded)))
+def _blocks(tables: Sequence[Column], ids: Sequence[Ids | None]) -> Iterator[Column]:
+    """Yield one column of all tables, block by block; lists have joined ids and offsets from 0."""
+    for column, new_of in zip(tables, ids, strict=True):
+        rows = size_of(column)
+        for begin in range(0, rows, BLOCK_RULES):
+            end = min(begin + BLOCK_RULES, rows)
+            if not isinstance(column, Lists):
+                yield read_rows(column, begin, end)
+                continue
+            assert new_of is not None
+            borders = read_rows(column.offsets, begin, end + 1)
+            values = read_rows(column.values, int(borders[0]), int(borders[-1]))
+            yield Lists(borders - borders[0], new_of[values])
 
 
-def _write_first(tables: Sequence[TableLists], is_first: npt.NDArray[np.bool_], path: str) -> Lists:
-    """Write the lists of rules that are the first of their kind. Return offsets and values."""
+def _spans(columns: tuple[Column, ...]) -> Spans:
+    """Return each row as one span: its numbers, and how long each of its lists is, and its ids."""
+    if len(columns) == 1 and not isinstance(columns[0], Lists):
+        return Spans.of_rows(columns[0])
+    owners: list[npt.NDArray[np.int64]] = []
+    words: list[npt.NDArray[np.uint32]] = []
+    for column in columns:
+        if isinstance(column, Lists):
+            sizes = np.diff(column.offsets)
+            rows = np.arange(len(sizes))
+            owners += (rows, np.repeat(rows, sizes))
+            words += (sizes.astype(np.uint32), column.values.view(np.uint32))
+        else:
+            numbers = np.ascontiguousarray(column).view(np.uint32)
+            owners.append(np.repeat(np.arange(len(numbers)), numbers.shape[1]))
+            words.append(numbers.reshape(-1))
+    owner = np.concatenate(owners)
+    in_order = np.concatenate(words)[np.argsort(owner, kind="stable")]
+    return Spans(in_order, offsets=np.append(0, np.cumsum(np.bincount(owner))))
 
-    def first_ones() -> Iterator[Lists]:
+
+def _write_first(
+    tables: Sequence[Column], ids: Sequence[Ids | None], is_first: npt.NDArray[np.bool_], path: str
+) -> Column:
+    """Write a column of the rows that are the first of their kind, and map it."""
+
+    def first_ones() -> Iterator[Column]:
         at = 0
-        for sizes, values in _lists(tables):
-            kept = is_first[at : at + len(sizes)]
-            yield sizes[kept], values[np.repeat(kept, sizes)]
-            at += len(sizes)
+        for block in _blocks(tables, ids):
+            end = at + size_of(block)
+            yield take(block, np.flatnonzero(is_first[at:end]))
+            at = end
 
-    offsets = map_blocks(Path(f"{path}_offsets"), "<i8", _offsets(s for s, _ in first_ones()))
-    return offsets, map_blocks(Path(f"{path}_values"), "<i4", (v for _, v in first_ones()))
+    head = tables[0]
+    if not isinstance(head, Lists):
+        return map_blocks(Path(path), head.dtype.str, first_ones(), head.shape[1])
+    offsets = _offsets(each.offsets for each in first_ones() if isinstance(each, Lists))
+    values = (each.values for each in first_ones() if isinstance(each, Lists))
+    return Lists(
+        map_blocks(Path(f"{path}_offsets"), "<i8", offsets),
+        map_blocks(Path(f"{path}_values"), "<i4", values),
+    )
 
 
-def _offsets(sizes: Iterable[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np.int64]]:
+def _offsets(each: Iterable[npt.NDArray[np.int64]]) -> Iterator[npt.NDArray[np.int64]]:
     end = np.zeros(1, np.int64)
     yield end
-    for block in sizes:
-        yield end + np.cumsum(block)
-        end = end + block.sum()
+    for block in each:
+        yield end + block[1:]
+        end = end + block[-1]

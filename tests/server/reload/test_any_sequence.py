@@ -173,7 +173,9 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(mkdtemp(dir=files.folder))
         self.live = LiveRoot.write(self.folder, files)
         state = str(self.folder / "state")
-        self.config = self.live.write_config(f"{self.folder.name}.yaml", state_dir=state)
+        listen = {"linger_seconds": 0.0}
+        name = f"{self.folder.name}.yaml"
+        self.config = self.live.write_config(name, state_dir=state, listen=listen)
         self.start()
 
     def start(self) -> None:

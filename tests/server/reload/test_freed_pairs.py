@@ -222,17 +222,3 @@ def test_whatever_a_stage_raises_ends_the_load_with_one_line(live: LiveRoot) -> 
     assert isinstance(found, LoadFault)
     assert found.text == "internal error (ZeroDivisionError); see load_broke in the server's log"
     assert not found.device_is_broken
-
-
-def test_before_swap_gets_the_new_pair_and_may_refuse_it(live: LiveRoot) -> None:
-    shown: list[ServingPair] = []
-    served = first_pair(live, CPU)
-    loader = replace(loader_of(live, CPU), before_swap=shown.append)
-    assert loader.load(Wanted(2), served) is shown[0]
-
-    def refuse(_: ServingPair) -> None:
-        raise MemoryError("no room for stops")
-
-    found = replace(loader, before_swap=refuse).load(Wanted(2), served)
-    assert isinstance(found, LoadFault)
-    assert "too little memory: no room for stops" in found.text

@@ -34,7 +34,7 @@ def test_the_needed_memory_is_what_a_load_takes(tmp_path: Path) -> None:
         rules, lists, matchers = snapshot.rules, snapshot.exact, snapshot.matchers
         derived = bytes_of((lists, matchers))
         rows = 0 if matchers is None else bytes_of(matchers) - _bytes_of_ids(matchers)
-        of_rules = (rules.bitmask, rules.bitmask_table, rules.set_rules)
+        of_rules = (rules.rows, rules.bitmask_table)
         of_trie = index.node_offsets.nbytes + index.csr_tokens.nbytes
         used = of_trie + derived + (0 if lists is None else bytes_of(of_rules))
         needed = memory_needed(manifest, eligibility, GPU, max_batch=16)

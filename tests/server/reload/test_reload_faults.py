@@ -16,7 +16,7 @@ import torch
 
 from grace.index.storage.folder import version_name
 from grace.index.storage.versions import some_of, versions
-from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS
+from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
@@ -101,11 +101,6 @@ VERSIONS: Mapping[str, tuple[Damage, str, tuple[str, ...]]] = {
         lambda version: (version / "ad_rule.npy").unlink(),
         "ad_rule.npy",
         ("missing", "; build or publish another version"),
-    ),
-    "no-manifest": (
-        lambda version: (version / "MANIFEST.json").unlink(),
-        "MANIFEST.json",
-        ("missing",),
     ),
     "structure": (break_structure, "ad_rule.npy", ("2147483647",)),
     "too-large": (
@@ -207,10 +202,10 @@ def refusal_of(call: Callable[[], object]) -> Refusal:
     return found[0]
 
 
-def pipe_in_place_of(file: str, folder: Path, files: ServingFiles) -> Path:
+def pipe_in_place_of_the_weights(folder: Path, files: ServingFiles) -> Path:
     shutil.copytree(files.checkpoint, folder)
-    (folder / file).unlink()
-    os.mkfifo(folder / file)
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
     return folder
 
 
@@ -222,16 +217,12 @@ def other_space(folder: Path, _: ServingFiles) -> Path:
 Make = Callable[[Path, ServingFiles], object]
 CHECKPOINTS: Mapping[str, tuple[Make, str, tuple[str, ...]]] = {
     "other space": (other_space, "load_failed", ("model.yaml", "sid_space", "'other-1'")),
-    "none": (lambda folder, _: folder, "load_failed", ("/model.yaml", ";")),
     "relative": (lambda *_: "relative", "invalid_field", ("not an absolute path; give",)),
-    **{
-        f"a pipe for {file}": (
-            lambda folder, files, file=file: pipe_in_place_of(file, folder, files),  # type: ignore[misc]
-            "load_failed",
-            (f"/{file}: cannot be read: not a regular file; ",),
-        )
-        for file in (MODEL_YAML, WEIGHTS)
-    },
+    "a pipe for the weights": (
+        pipe_in_place_of_the_weights,
+        "load_failed",
+        (f"/{WEIGHTS}: cannot be read: not a regular file; ",),
+    ),
 }
 
 

@@ -1,13 +1,13 @@
-// The addresses that admission reads. They are written into device memory for each batch, so that a
-// captured graph finds the batch's users and snapshot. kernels/decode/admit_children_cuda.py has
-// the same layout.
+// What admission reads, on the CPU and on a GPU: where a batch's users and an index are. It is
+// written into a GPU's memory for each batch, so that a captured graph finds the batch's users and
+// snapshot. kernels/decode/admission.py has the same layout.
 #pragma once
 
 #include <cstdint>
 
 namespace grace {
 
-constexpr int kMostSets = 8;
+constexpr int kMostSets = 8;  // of a GPU
 
 // The table rows of child entries: entry j has ids[offsets[j]] .. ids[offsets[j + 1]], at least
 // one. Without offsets, it has only ids[j].
@@ -22,7 +22,7 @@ struct AdmissionSet {
   const uint8_t* star;     // [rows]
   const int32_t* offsets;  // [requests + 1]: request b's hashes are offsets[b] .. offsets[b + 1]
   const uint64_t* hashes;
-  uint64_t* query_tables;  // [requests, bits / 4, 16] of bloom_tables.h, or null for too many bits
+  uint64_t* query_tables;  // on a GPU: [requests, bits / 4, 16] of bloom_tables.h, or null
   uint32_t bits;
   uint32_t hashes_per_value;
 };
@@ -35,13 +35,13 @@ struct Admission {
   const uint64_t* bitmask_table;  // [rows, words]
   const uint64_t* users;          // [requests, words]
   int32_t*
-      user_words;  // [requests, 1 + words]: the number of words with bits of the user, and which
+      user_words;  // on a GPU: [requests, 1 + words]: how many words have the user's bits, which
   int64_t words;   // 0 without bitmask matchers, as in modes `cd` and `exact`
   const uint16_t* eligible;  // mode `exact`: [requests / 16 rounded up, eligible_stride], by node
   int64_t eligible_stride;
   int64_t requests;
   int64_t num_sets;
-  AdmissionSet sets[kMostSets];
+  AdmissionSet sets[kMostSets];  // of a GPU: the CPU takes any number of them apart
 };
 
 }  // namespace grace
