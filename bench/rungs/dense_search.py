@@ -113,11 +113,13 @@ class Pieces(NamedTuple):
 
     norm      (x, gain, eps) -> normed x
     add_norm  (x, y, gain, eps) -> x + y, and that normed
+    activate  the feed-forward network's activation
     score     (logits, beam scores [rows]) -> float32 [rows, vocabulary]
     """
 
     norm: Callable[[Tensor, Tensor, float], Tensor]
     add_norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+    activate: Callable[[Tensor], Tensor]
     score: Callable[[Tensor, Tensor], Tensor]
 
 
@@ -126,11 +128,15 @@ def _add_norm(x: Tensor, y: Tensor, gain: Tensor, eps: float) -> tuple[Tensor, T
     return added, rms_norm(added, gain, eps)
 
 
+def _activate(hidden: Tensor) -> Tensor:
+    return torch.relu(hidden)
+
+
 def _score(logits: Tensor, scores: Tensor) -> Tensor:
     return logits.float().log_softmax(dim=-1) + scores[:, None]
 
 
-PLAIN = Pieces(rms_norm, _add_norm, _score)
+PLAIN = Pieces(rms_norm, _add_norm, _activate, _score)
 
 
 @functools.cache
@@ -219,7 +225,7 @@ def _step(
         queries = linear(normed, layer.cross_q)
         attended = cross_sdpa(queries, *kv, scale)
         x, normed = pieces.add_norm(x, linear(attended, layer.cross_out), layer.ffn_norm, eps)
-        hidden = torch.relu(linear(normed, layer.ffn_in))
+        hidden = pieces.activate(linear(normed, layer.ffn_in))
         x, normed = pieces.add_norm(x, linear(hidden, layer.ffn_out), gain, eps)
     return linear(normed, decoder.heads[step])
 

@@ -1,5 +1,6 @@
 """`grace bench`: the paper's tables, measured on this machine."""
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated
@@ -39,6 +40,7 @@ def bench(
     """
     from grace.kernels import device_named
 
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # the tables report what calls see
     table = options.table
     instead = "cpu" if TABLES[table].on_cpu else "cpu with --tiny"
     on = device_named(options.device, "--device", instead)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -117,56 +116,44 @@ def write(
     record(rows, file, facts, add=add, only=only)
 
 
-def rows_of(file: Path) -> list[Row]:
-    rows: list[Row] = read_result(file)["rows"]
-    return rows
-
-
 def nothing() -> Iterator[Row]:
     yield from ()
     pytest.fail("a row was measured")
 
 
-def test_rows_measured_before_a_failure_are_in_the_file(tmp_path: Path) -> None:
-    file, row = tmp_path / "gtm.json", {"measure": "a", "p50_ms": 1.0}
-
-    def rows() -> Iterator[Row]:
-        yield row
-        assert rows_of(file) == [row]  # before the next is measured
+def test_a_file_has_the_rows_that_were_measured_before_a_failure(tmp_path: Path) -> None:
+    def fails(*rows: Row) -> Iterator[Row]:
+        for number, row in enumerate(rows, 1):
+            yield row
+            assert read_result(file)["rows"] == list(rows[:number])  # before the next is measured
         raise DeviceError("the machine is gone")
 
+    file = tmp_path / "gtm.json"
+    for rows, left in (((), []), (({"measure": "a"}, {"measure": "b"}), ["gtm.json"])):
+        for _ in range(2):  # a run that measures nothing leaves the file as it was
+            with pytest.raises(DeviceError, match="gone"):
+                record(fails(*rows), file, {})
+            assert [each.name for each in tmp_path.iterdir()] == left
     with pytest.raises(DeviceError, match="gone"):
-        record(rows(), file, {})
-    assert rows_of(file) == [row]
-    assert [each.name for each in tmp_path.iterdir()] == ["gtm.json"]
+        record(fails(), file, {})
+    assert read_result(file)["rows"] == list(rows)
 
 
-def test_rows_measured_again_replace_the_old_ones_and_others_stay(tmp_path: Path) -> None:
+def test_rows_measured_again_replace_the_old_ones_of_the_same_commit(tmp_path: Path) -> None:
     file = tmp_path / "gtm.json"
     rows = [{"measure": "a", "step": step, "p50_ms": float(step)} for step in (1, 2)]
     write(file, *rows)
     write(file, {"measure": "a", "step": 2, "p50_ms": 7.0}, add=True, only=("a",))
-    assert [row["p50_ms"] for row in rows_of(file)] == [1.0, 7.0]
-    assert read_result(file)["command"] == "run c1 && run c1"
+    result = read_result(file)
+    assert [row["p50_ms"] for row in result["rows"]] == [1.0, 7.0]
+    assert result["command"] == "run c1 && run c1"
+    with pytest.raises(InputError, match="was measured with commit 'c1', this is 'c2'"):
+        write(file, rows[0], commit="c2", add=True)
+    with pytest.raises(InputError, match=r"gtm\.json is already there .* give --add to keep"):
+        write(file, rows[0], only=("decoder",))
+    assert read_result(file) == result
     write(file, rows[0])
-    assert rows_of(file) == rows[:1]
-
-
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ({"commit": "c2", "add": True}, "was measured with commit 'c1', this is 'c2'"),
-        ({"only": ("decoder",)}, r"gtm\.json is already there .* give --add to keep"),
-    ],
-)
-def test_a_file_holds_rows_of_one_commit_and_a_part_does_not_replace_a_whole_table(
-    tmp_path: Path, given: Any, fault: str
-) -> None:
-    file = tmp_path / "gtm.json"
-    write(file, {"measure": "a"})
-    with pytest.raises(InputError, match=fault):
-        write(file, {"measure": "b"}, **given)
-    assert rows_of(file) == [{"measure": "a"}]
+    assert read_result(file)["rows"] == rows[:1]
 
 
 @pytest.mark.parametrize(
@@ -183,19 +170,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     with pytest.raises(InputError, match=fault):
         record(nothing(), tmp_path / out, {})
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_run_that_measures_nothing_leaves_the_file_as_it_was(tmp_path: Path) -> None:
-    def gone() -> Iterator[Row]:
-        yield from ()
-        raise DeviceError("the machine is gone")
-
-    file = tmp_path / "gtm.json"
-    for before in ([], ["gtm.json"]):
-        with pytest.raises(DeviceError, match="gone"):
-            record(gone(), file, {})
-        assert [each.name for each in tmp_path.iterdir()] == before
-        write(file, {"measure": "a"})
 
 
 NCU = """==PROF== Connected to process 7

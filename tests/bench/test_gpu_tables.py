@@ -35,7 +35,6 @@ from grace.index.storage import versions
 from grace.kernels import Ops
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, Addition, RoundedWeight
 from grace.model.checkpoints.init import load_model_config
-from grace.model.engine.decode_weights import PLAIN_PRODUCTS
 from grace.server.stages.requests import read_request
 from support.arrays import assert_same_arrays
 from support.bench_workloads import tiny
@@ -128,13 +127,6 @@ def test_ladder_rows_generate_the_sids_of_the_plain_loop() -> None:
         assert (row["sm_clock_mhz"], row["power_w"]) == (None, None)
 
 
-def test_the_mfu_of_the_papers_decoder_is_the_papers() -> None:
-    """0.446 TFLOP per request, 15.5 ms a batch: 46.6 %; our count of its decoder is near."""
-    paper = workload_of(BenchOptions("ladder", "cuda"))
-    assert paper.dynamic.beams == (1, 512, 1024, 1024)
-    assert ladder.mfu(paper, paper.dynamic.beams, 15.5) == pytest.approx(0.466, rel=0.03)
-
-
 def test_a_budget_has_floors_for_products_and_operations() -> None:
     rows = list(budget.measure(tiny("budget")))
     assert rows[0]["measure"] == "rates"
@@ -148,81 +140,86 @@ def test_a_budget_has_floors_for_products_and_operations() -> None:
     assert operations["self_attention"]["calls"] == 4 + 2
 
 
-def test_a_ladder_in_fp8_has_the_engines_rungs() -> None:
-    rows = list(ladder.measure(tiny("ladder", "L1", "D0", "D4", precisions=("fp8",))))
-    assert [(row["rung"], row["precision"]) for row in rows] == [("D0", "fp8"), ("D4", "fp8")]
+def test_fp8_has_the_engines_rungs_and_our_kernels() -> None:
+    rungs = list(ladder.measure(tiny("ladder", "L1", "D0", "D4", precisions=("fp8",))))
+    assert [(row["rung"], row["precision"]) for row in rungs] == [("D0", "fp8"), ("D4", "fp8")]
+    kernels = list(attention.measure(tiny("attention", "cross", "self", precisions=("fp8",))))
+    assert {row["variant"] for row in kernels[1:]} == {"ours", "ours distinct"}
 
 
-def test_attention_in_fp8_has_our_kernels() -> None:
-    rows = list(attention.measure(tiny("attention", "cross", "self", precisions=("fp8",))))
-    assert {row["variant"] for row in rows[1:]} == {"ours", "ours distinct"}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
+def test_kernels_belong_to_operations_by_their_names() -> None:
+    for name, kind in (
         ("_attend", "self_attention"),
         ("_whole_context", "cross_attention"),
         ("void grace::(anonymous)::admit_with_lanes(int)", "admit_children"),
         ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "products"),
         ("void at::native::gathers<128, 4>(int)", "at::native::gathers"),
-    ],
-)
-def test_kernels_belong_to_operations_by_their_names(name: str, kind: str) -> None:
-    assert budget.kind_of_kernel(name) == kind
+    ):
+        assert budget.kind_of_kernel(name) == kind
 
 
-def test_a_product_outside_torch_is_reported_with_its_shape() -> None:
-    class Outside:
-        """Like `LtProducts`, unknown to torch."""
+class Outside:
+    """Products like `LtProducts`, unknown to torch."""
 
-        def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-            out.numpy()[:] = x.numpy() @ weight.numpy().T
+    def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+        out.numpy()[:] = x.numpy() @ weight.numpy().T
 
-        def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-            residual.numpy()[:] += x.numpy() @ weight.numpy().T
-
-    x, weight = torch.randn((5, 3)), torch.randn((4, 3))
-    for own in (Outside(), PLAIN_PRODUCTS):
-        out = torch.full((5, 4), torch.nan)
-        with (
-            named_products(own) as products,
-            torch.inference_mode(),
-            torch.profiler.profile(record_shapes=True) as profiled,
-        ):
-            products.into(x, weight, out)
-            products.add(out, x, weight)
-        torch.testing.assert_close(out, 2 * x @ weight.t())
-        entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
-        for key in (INTO, ADD):
-            assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
+    def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
+        residual.numpy()[:] += x.numpy() @ weight.numpy().T
 
 
 @torch.inference_mode()
-def test_a_product_of_rounded_weights_is_reported_with_its_shape() -> None:
+def test_products_are_reported_with_their_shapes_and_compute_what_they_did() -> None:
+    x, weight, out = torch.randn((5, 3)), torch.randn((4, 3)), torch.full((5, 4), torch.nan)
     rows = torch.randn((5, 128)).bfloat16()
-    weight = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
+    by = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
     plain = REFERENCE_ROUNDED
     stream = plain.round_rows(rows, 1e-6)
-    added = Addition(rows.clone(), stream.row_factors, stream.rounded, weight, None, 1e-6)
+    added = Addition(rows.clone(), stream.row_factors, stream.rounded, by, None, 1e-6)
     expected = plain.add_product(added)
     with (
+        named_products(Outside()) as products,
         named_rounded(plain) as named,
         torch.profiler.profile(record_shapes=True) as profiled,
     ):
+        products.into(x, weight, out)
+        products.add(out, x, weight)
         assert named is not None
-        out, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
-        named.product(stream.rounded, weight, out)
-        hidden = named.hidden(stream, weight)
-        got = named.add_product(replace(added, rows=rows))
-    plain.product(stream.rounded, weight, wanted)
-    assert torch.equal(out, wanted)
-    assert torch.equal(hidden.float(), plain.hidden(stream, weight).float())
+        got, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
+        named.product(stream.rounded, by, got)
+        hidden = named.hidden(stream, by)
+        new = named.add_product(replace(added, rows=rows))
+    torch.testing.assert_close(out, 2 * x @ weight.t())
+    plain.product(stream.rounded, by, wanted)
+    assert torch.equal(got, wanted)
+    assert torch.equal(hidden.float(), plain.hidden(stream, by).float())
     for name in ("rows", "row_factors", "rounded", "rounded_factors"):
-        assert torch.equal(getattr(got, name).float(), getattr(expected, name).float())
+        assert torch.equal(getattr(new, name).float(), getattr(expected, name).float())
     entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
+    for key in (INTO, ADD):
+        assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
     for key in (ROUNDED, ROUNDED_ADD, HIDDEN):
         assert entries[key].input_shapes[:2] == [[5, 128], [128, 128]]
+
+
+def test_the_papers_workload_has_its_numbers() -> None:
+    """A request's 0.446 TFLOP in 15.5 ms a batch are 46.6 %; our count of its decoder is near."""
+    paper = workload_of(BenchOptions("ladder", "cuda"))
+    assert paper.dynamic.beams == (1, 512, 1024, 1024)
+    assert ladder.mfu(paper, paper.dynamic.beams, 15.5) == pytest.approx(0.466, rel=0.03)
+    (request,) = full_requests(paper.spec, [{"region": ["region-001"]}], seed=7)
+    limits, generation = LimitsConfig(), load_model_config(PAPER).generation
+    read_request(request.SerializeToString(), limits, generation)  # within the limits
+    given = request.features
+    named = {*given.dense, *given.categorical, *given.bags, *given.sequences}
+    assert named == set(paper.spec.inputs)
+    assert len(given.sequences["impressions"].sids) == 256 * 4
+    assert all(len(bag.ids) == 20 for bag in given.bags.values())
+    assert catalogue_spec(PAPER_SIDS) == PaperSpec(PAPER_SIDS, 1)
+    for sids in (3_000_000, 100_000_000):  # they keep the second level
+        counts = catalogue_spec(sids).level_counts
+        assert (*counts[:2], counts[-1]) == (512, 512 * 384, sids)
+        assert all(upper < lower for upper, lower in pairwise(counts))
 
 
 def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) -> None:
@@ -235,27 +232,6 @@ def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) ->
     assert work.catalogue().attributes(3, 4) == built.attributes(0, 7)[3:]
     assert [path.name for path in tmp_path.iterdir()] == ["abc"]
     assert [path.name for path in (tmp_path / "abc").iterdir()] == ["paper-1-1111"]
-
-
-def test_catalogues_of_other_sizes_keep_the_papers_second_level() -> None:
-    assert catalogue_spec(PAPER_SIDS) == PaperSpec(PAPER_SIDS, 1)
-    for sids in (3_000_000, 100_000_000):
-        counts = catalogue_spec(sids).level_counts
-        assert (*counts[:2], counts[-1]) == (512, 512 * 384, sids)
-        assert all(upper < lower for upper, lower in pairwise(counts))
-
-
-def test_full_requests_give_every_declared_input_at_its_longest() -> None:
-    loaded = load_model_config(PAPER)
-    (request,) = full_requests(loaded.model, [{"region": ["region-001"]}], seed=7)
-    read_request(
-        request.SerializeToString(), LimitsConfig(), loaded.generation
-    )  # within the limits
-    given = request.features
-    named = {*given.dense, *given.categorical, *given.bags}
-    assert named | set(given.sequences) == set(loaded.model.inputs)
-    assert len(given.sequences["impressions"].sids) == 256 * 4
-    assert all(len(bag.ids) == 20 for bag in given.bags.values())
 
 
 def test_the_command_writes_a_result_file_and_prints_its_rows_or_tables(

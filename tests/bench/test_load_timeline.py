@@ -45,13 +45,8 @@ def test_the_busy_share_is_the_time_worked(slices: tuple[Slice, ...]) -> None:
     assert busy_share(slices, "generate", first, first + 0.34) == pytest.approx(0.27 / 0.34)
     assert busy_share(slices, "generate", first + 0.045, first + 0.09) == pytest.approx(1)
     assert busy_share(slices, "generate", first + 0.2, first + 0.24) == 0
-
-
-def test_overlapping_slices_count_once() -> None:
-    def part(begin: float, end: float) -> Slice:
-        return Slice("post", begin, end, 1, {})
-
-    assert busy_share([part(0, 3), part(1, 2), part(2, 4)], "post", 0, 8) == pytest.approx(0.5)
+    both = [Slice("post", begin, end, 1, {}) for begin, end in ((0, 3), (1, 2), (2, 4))]
+    assert busy_share(both, "post", 0, 8) == pytest.approx(0.5), "overlaps count once"
 
 
 def test_a_window_can_be_written_as_a_trace(slices: tuple[Slice, ...], tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from grace import configs
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.configs.errors import CallError
-from grace.configs.serving import load_serving_config
 
 pytestmark = pytest.mark.subprocess
 
@@ -27,11 +26,3 @@ def test_a_server_that_does_not_start_is_reported_with_the_end_of_its_log(tmp_pa
     assert "devise" in server.last_lines[-1]
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
-
-
-def test_given_sections_are_merged_over_the_free_ports(tmp_path: Path) -> None:
-    file = tmp_path / "serve.yaml"
-    write_server_config(file, tmp_path, tmp_path, PROFILES, logs={"requests": True}, device="cuda")
-    config = load_serving_config(file)
-    assert (config.logs.format, config.logs.requests, config.device) == ("json", True, "cuda")
-    assert (config.listen.port, config.admin.port, config.metrics.port) == (0, 0, 0)

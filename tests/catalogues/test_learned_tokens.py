@@ -1,7 +1,6 @@
 """Learned SIDs: their numbers, and the demonstration's catalogue."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from grace.catalogues.synth import Catalogue, make_catalogue, make_users, preset_spec
@@ -19,26 +18,6 @@ def test_more_equal_codes_than_last_tokens_are_refused_with_the_remedy() -> None
 @pytest.fixture(scope="module")
 def demo() -> Catalogue:
     return make_catalogue(preset_spec("demo", seed=3))
-
-
-def purity(sids: npt.NDArray[np.uint16], depth: int, kind: npt.NDArray[np.int64]) -> float:
-    """The share of SIDs that are of the commonest kind below their prefix."""
-    prefix = np.unique(sids[:, :depth], axis=0, return_inverse=True)[1].reshape(-1)
-    pairs, counts = np.unique(np.column_stack([prefix, kind]), axis=0, return_counts=True)
-    return float(
-        np.maximum.reduceat(counts, np.unique(pairs[:, 0], return_index=True)[1]).sum()
-    ) / len(sids)
-
-
-def test_learned_sids_are_unique_and_follow_topics_then_brands_then_lines(demo: Catalogue) -> None:
-    tree = demo.tree
-    assert np.array_equal(tree.sids, np.unique(tree.sids, axis=0))
-    assert (len(tree.sids), int(tree.sids.max())) == (2000, 63)
-    brand = tree.line_brand[tree.sid_line]
-    assert purity(tree.sids, 1, tree.sid_topic) > 0.8
-    assert purity(tree.sids, 2, tree.sid_topic) > 0.98
-    assert purity(tree.sids, 2, brand) > 0.8
-    assert purity(tree.sids, 3, tree.sid_line) > 0.9
 
 
 def test_clicks_of_requests_follow_the_same_process_as_the_log(demo: Catalogue) -> None:

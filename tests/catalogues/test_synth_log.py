@@ -1,6 +1,5 @@
 """The interaction log: its splits, sessions, tastes and skew."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -61,21 +60,6 @@ def test_steps_lead_to_another_item_near_the_last_one(log: InteractionLog, tiny:
     topic, line = tiny.tree.sid_topic, tiny.tree.sid_line
     assert (topic[before] == topic[after]).mean() > 0.5
     assert (line[before] == line[after]).mean() > 0.15
-
-
-def test_people_return_to_what_they_saw_and_keep_to_few_brands(
-    log: InteractionLog, tiny: Catalogue
-) -> None:
-    returns, brands = [], []
-    for begin, end in pairwise(log.offsets.tolist()):
-        items = log.items[begin:end].tolist()
-        returns += [items[at] in items[: at - 1] for at in range(2, len(items))]
-        own = tiny.tree.line_brand[tiny.tree.sid_line[items]]
-        brands.append(np.bincount(own).max() / len(own))
-    shuffled = np.random.default_rng(1).permutation(log.items)
-    by_chance = tiny.tree.line_brand[tiny.tree.sid_line[shuffled[:25]]]
-    assert 0.3 < np.mean(returns) < 0.6
-    assert np.mean(brands) > 2 * np.bincount(by_chance).max() / len(by_chance)
 
 
 @pytest.mark.parametrize("preset", ["tiny", "demo"])

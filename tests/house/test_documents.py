@@ -37,12 +37,6 @@ def first_column(text: str, heading: str) -> list[str]:
     return [row.split("|")[1].strip() for row in rows]
 
 
-def test_every_target_is_phony_and_has_a_line_of_help(repository: Path, targets: list[str]) -> None:
-    makefile = (repository / "Makefile").read_text()
-    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
-    assert phony.split() == targets
-
-
 @pytest.mark.subprocess
 def test_plain_make_prints_every_target(
     repository: Path, targets: list[str], outside: dict[str, str]
@@ -51,6 +45,8 @@ def test_plain_make_prints_every_target(
         ["make"], cwd=repository, env=outside, capture_output=True, text=True, check=True
     )
     assert [line.split()[1] for line in done.stdout.splitlines()] == targets
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", (repository / "Makefile").read_text(), re.MULTILINE)
+    assert phony.split() == targets
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
 
 
@@ -106,23 +102,15 @@ def test_an_installation_says_what_it_downloads_and_shows_progress_on_a_terminal
     assert ("--quiet" in run) is not on_a_terminal
 
 
-def test_contributing_lists_every_target(contributing: str, targets: list[str]) -> None:
+def test_contributing_lists_targets_dependencies_and_packages(
+    repository: Path, contributing: str, targets: list[str]
+) -> None:
     shown = first_column(contributing, "target")
     assert shown == [f"`make {target}`" for target in targets if target != "help"]
-
-
-def test_contributing_gives_a_reason_for_every_dependency(
-    repository: Path, contributing: str
-) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"]["serve"]]
     names = [re.split(r"[<>=]", line)[0] for line in lines]
-    assert first_column(contributing, "dependency") == sorted(names)
-
-
-def test_contributing_lists_the_packages_in_their_order(
-    repository: Path, contributing: str
-) -> None:
+    assert first_column(contributing, "dependency") == sorted(names), "each has a reason"
     (listed,) = re.findall(r"only from those before it: (.*?)\. ", contributing, re.DOTALL)
     on_disk = {name for name in layout.packages_on_disk(repository) if "." not in name}
     assert re.findall(r"`(\w+)`", listed) == [name for name in layout.LAYERS if name in on_disk]
@@ -140,7 +128,9 @@ def test_files_that_a_document_names_exist(repository: Path) -> None:
     assert missing == []
 
 
-def test_ci_is_make_check_test_and_nothing_of_its_own(repository: Path) -> None:
+def test_ci_and_hooks_are_make_targets_and_nothing_of_their_own(
+    repository: Path, targets: list[str]
+) -> None:
     script = repository / ".ci" / "run"
     assert os.access(script, os.X_OK)
     commands = [line for line in script.read_text().splitlines() if line and line[0] != "#"]
@@ -149,9 +139,6 @@ def test_ci_is_make_check_test_and_nothing_of_its_own(repository: Path) -> None:
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "make check test",
     ]
-
-
-def test_the_hooks_are_make_targets(repository: Path, targets: list[str]) -> None:
     hooks = yaml.safe_load((repository / ".pre-commit-config.yaml").read_text())
     for hook in hooks["repos"][0]["hooks"]:
         make, target = hook["entry"].split()

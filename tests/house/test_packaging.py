@@ -86,15 +86,9 @@ def test_the_declared_dependencies_are_the_imported_ones(
     packages = [repository / name.replace(".", "/") for name in layout.packages_on_disk(repository)]
     imported = third_party(file for package in packages for file in package.glob("*.py"))
     assert imported == declared(pyproject, *OPTIONAL_EXTRAS)
+    of_tests = third_party((repository / "tests").rglob("*.py"))
+    assert of_tests - declared(pyproject, *OPTIONAL_EXTRAS, "dev") == set()
     assert "torch>=2.11,<2.14" in pyproject["project"]["optional-dependencies"]["serve"]
-
-
-def test_tests_import_only_declared_packages(repository: Path, pyproject: dict[str, Any]) -> None:
-    imported = third_party((repository / "tests").rglob("*.py"))
-    assert imported - declared(pyproject, *OPTIONAL_EXTRAS, "dev") == set()
-
-
-def test_the_command_is_grace_and_python_is_at_least_3_11(pyproject: dict[str, Any]) -> None:
     assert pyproject["project"]["scripts"] == {"grace": "grace.cli.main:run"}
     assert pyproject["project"]["requires-python"] == ">=3.11"
 
