@@ -10,6 +10,7 @@ from grace.configs.errors import GraceError
 from grace.index.storage import Published
 from grace.server.errors import ServiceError
 from grace.server.reload.current import Current
+from grace.server.reload.decision import Pin, decide, pin_for
 from support.pipeline_cases import LONG
 
 
@@ -89,3 +90,39 @@ def test_a_look_that_breaks_is_a_fault_and_the_next_one_follows(tmp_path: Path) 
         assert (current.seen, current.fault) == (Published(3), "")
 
     asyncio.run(use())
+
+
+NOW, LATER = (7, 1), (8, 2)  # marks of two publishes
+SEVEN, NINE, PIN = Published(7, NOW), Published(9, NOW), Pin(version=7, until_above=9)
+DECISIONS = {
+    "a newer version": (Published(11, LATER), SEVEN, None, 7, 11),
+    "an older version": (Published(3, LATER), SEVEN, None, 7, 3),
+    "the served version again": (Published(7, LATER), SEVEN, None, 7, None),
+    "no version": (Published(None), SEVEN, None, 7, None),
+    "a version that failed": (NINE, NINE, None, 7, None),
+    "a version that failed and was published again": (Published(9, LATER), NINE, None, 7, 9),
+    "a version that failed, on request": (NINE, None, None, 7, 9),
+    "what CURRENT named before an operator's load": (NINE, NINE, None, 5, None),
+    "the version that a rollback left": (Published(9, LATER), None, PIN, 7, None),
+    "a version above it": (Published(10, LATER), None, PIN, 7, 10),
+    "a pin at the start": (Published(9, LATER), None, PIN, None, 7),
+}
+
+
+@pytest.mark.parametrize(
+    ("seen", "acted_on", "pin", "served", "loads"), DECISIONS.values(), ids=DECISIONS
+)
+def test_what_current_names_is_loaded_or_not(
+    seen: Published, acted_on: Published | None, pin: Pin | None, served: int, loads: int | None
+) -> None:
+    assert decide(seen, acted_on, pin, served) == loads
+
+
+@pytest.mark.parametrize(
+    ("seen", "before", "until_above"),
+    [(None, None, 9), (Published(12), None, 12), (SEVEN, Pin(3, 11), 11)],
+)
+def test_a_pin_outlasts_what_was_served_what_current_names_and_the_pin_before(
+    seen: Published | None, before: Pin | None, until_above: int
+) -> None:
+    assert pin_for(7, 9, seen, before) == Pin(7, until_above)

@@ -261,3 +261,20 @@ def test_versions_that_an_operator_mistypes_are_refused_and_are_no_failed_loads(
     load = operator.status().load
     assert (load.fault, load.pinned_version, service.failures()) == ("", 0, failures)
     service.assert_serves(1)
+
+
+def test_a_pin_refuses_other_versions_by_name_and_outlasts_a_current_that_is_junk(
+    service: Service,
+) -> None:
+    operator, live = service.operator, service.live
+    newest = live.add(like=2)
+    live.publish(newest)
+    operator.load()
+    operator.roll_back(1)
+    text = refusal_of(lambda: operator.load(2)).text
+    assert "a rollback has pinned version 1; unpin first" in text
+    text = refusal_of(lambda: operator.roll_back(newest)).text
+    assert text.startswith(f"snapshot_version: {newest}: a rollback left {newest}, and ")
+    publish_blindly(live, b"junk")
+    assert refusal_of(operator.unpin).reason == "load_failed"
+    assert operator.status().load.pinned_version == 1  # a call that fails changes nothing
