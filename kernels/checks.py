@@ -39,6 +39,14 @@ def require_contiguous(**tensors: Tensor) -> None:
             raise ValueError(f"{name} must be contiguous, got strides {list(tensor.stride())}")
 
 
+def require_whole_rows(**tensors: Tensor | None) -> None:
+    """Refuse a last axis that is not contiguous, which a kernel reads in vectors."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.stride(-1) != 1:
+            strides = list(tensor.stride())
+            raise ValueError(f"{name} must be contiguous in its last axis, got strides {strides}")
+
+
 def number_kind(name: str, dtype: torch.dtype) -> int:
     """Return the number of a type in compiled code."""
     if dtype not in NUMBER_KINDS:

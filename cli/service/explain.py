@@ -54,7 +54,6 @@ def explain(
 def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds | None") -> None:
     from grace.cli.tables import table_console
 
-    console = table_console()
     lines = [title] if title else []
     number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")
@@ -65,16 +64,13 @@ def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds |
     if reply.sid:
         lines.append(f"SID {' '.join(map(str, reply.sid))}")
     lines += _rules(reply)
-    for text in lines:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    print("\n".join(lines))
     if reply.steps:
-        console.print(_steps(reply))
+        table_console().print(_steps(reply))
     served = f"snapshot {reply.snapshot_version}, checkpoint {reply.checkpoint}"
-    lines = [f"{served}, profile {reply.profile}"]
+    print(f"{served}, profile {reply.profile}")
     if reply.ignored_names:
-        lines.append(f"not used by this catalogue and model: {', '.join(reply.ignored_names)}")
-    for text in lines:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        print(f"not used by this catalogue and model: {', '.join(reply.ignored_names)}")
 
 
 def _rules(reply: "ExplainResponse") -> Iterator[str]:

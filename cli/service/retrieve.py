@@ -119,12 +119,11 @@ def _print(
 ) -> None:
     from grace.cli.tables import table_console
 
-    console = table_console()
     if known is not None:
         for text in _known_ads(reply, known):
-            console.print(text, highlight=False, markup=False, soft_wrap=True)
+            print(text)
     elif reply.ad_ids:
-        console.print(_table(reply))
+        table_console().print(_table(reply))
     counts = reply.counts
     cut = ", cut by max_ads" if reply.truncated else ""
     ads = [f"{counts.ads_generated:,} ads"]
@@ -140,8 +139,7 @@ def _print(
     ]
     if reply.ignored_names:
         lines.append(f"not used by this catalogue and model: {', '.join(reply.ignored_names)}")
-    for text in lines:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    print("\n".join(lines))
 
 
 def _known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iterator[str]:

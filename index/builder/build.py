@@ -105,9 +105,11 @@ class _ShardedBuild:
         plan = self.plan
         inputs = self._inputs()
         runs = self._collect(inputs)
-        repeated = plan.refuse_repeated(self._all("compare ids", find_tasks(runs)))
+        found = self._all("compare ids", find_tasks(runs))
+        repeated = plan.refuse_repeated(found)
         token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
-        facts = plan.facts_of(int(token_ads.sum()) - len(repeated), self.stated)
+        left = int(token_ads.sum()) - sum(len(of_range.rows) for of_range in found)
+        facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         paths = [run.path for run in runs if run.has_ads]
         tasks = [

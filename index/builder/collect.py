@@ -17,7 +17,7 @@ from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
 from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject
-from grace.index.targeting.rules import TargetingRules
+from grace.index.targeting.rules import TargetingRules, gather_spans
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
 
@@ -55,7 +55,11 @@ class CollectedAds:
         )
 
     def without(self, ad_ids: npt.NDArray[np.int64]) -> "CollectedAds":
-        return self if len(ad_ids) == 0 else self.only(~np.isin(self.ad_ids, ad_ids))
+        """Leave out the ads of these ids, which ascend."""
+        if len(ad_ids) == 0:
+            return self
+        at = np.minimum(np.searchsorted(ad_ids, self.ad_ids), len(ad_ids) - 1)
+        return self.only(ad_ids[at] != self.ad_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +167,17 @@ def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
     in_order = parts[0].ids
     if len(parts) > 1:
         in_order = np.sort(np.concatenate([part.ids for part in parts]))
-    again = in_order[1:][in_order[1:] == in_order[:-1]]
+    again = np.unique(in_order[1:][in_order[1:] == in_order[:-1]])
     found = []
-    for part in parts if len(again) else ():
-        places = np.flatnonzero(np.isin(part.ids, again))
-        places = places[~part.refused[places]]
-        found.append((part.ids[places], part.rows[places]))
-    if not found:
-        return RepeatedIds(again, np.zeros(0, np.int32))
+    for part in parts:
+        begins, ends = (np.searchsorted(part.ids, again, side) for side in ("left", "right"))
+        ids, rows, refused = (
+            gather_spans(array, begins, ends - begins)[1]
+            for array in (part.ids, part.rows, part.refused)
+        )
+        found.append((ids[~refused], rows[~refused]))
     ad_ids, rows = map(np.concatenate, zip(*found, strict=True))
-    order = np.argsort(rows)
-    return RepeatedIds(ad_ids[order], rows[order])
+    return RepeatedIds(ad_ids, rows)
 
 
 def _rule_rejects(

@@ -114,7 +114,7 @@ class BuildPlan:
             self.log.extend(each if file is None else replace(each, file=file) for each in rejects)
 
     def refuse_repeated(self, found: Sequence[RepeatedIds]) -> npt.NDArray[np.int64]:
-        """Log the ads that only their repeated id refuses, and return their ids."""
+        """Log the ads that only their repeated id refuses, and return their ids in order."""
         ids, rows = (
             np.concatenate([getattr(of_range, name) for of_range in found])
             for name in ("ad_ids", "rows")

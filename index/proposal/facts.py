@@ -163,6 +163,11 @@ class ColumnFacts:
         """Return whether the values say yes or no."""
         return self.kind is Kind.BOOLEAN or {*map(str.casefold, self.values)} in _FLAGS
 
+    def changes_by(self, separator: str) -> bool:
+        """Return whether some facts may be others if this separates values: it also trims them."""
+        listed = self.many or any(separator in value for value in self.values)
+        return self.typed_text or (self.kind is Kind.TEXT and listed)
+
     @property
     def many(self) -> bool:
         return len(self.values) >= MOST_VALUES

@@ -61,15 +61,7 @@ def propose(
     rows = sum(file.count_rows() for file in files)
     if rows == 0:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
-    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
-    may_be_ids = _may_be_ids(names, id_column)
-    facts = read_facts(files, names, may_be_ids, lambda done: progress("read ads", done, rows))
-    if (separator := separator_in(facts.values())) is not None:
-        files = [replace(file, list_separator=separator) for file in files]
-        texts = [each.name for each in facts.values() if each.has_texts]
-        lists = read_facts(files, texts, advance=lambda done: progress("read lists", done, rows))
-        for name, each in lists.items():
-            each.ids, facts[name] = facts[name].ids, each
+    files, facts = _read(files, rows, id_column, progress)
     column = _id_column(files, facts, id_column)
     ids = facts[column].ids
     assert ids is not None
@@ -84,12 +76,30 @@ def propose(
     return Proposal(
         ads=tuple(ads),
         rows=rows,
-        list_separator=separator,
+        list_separator=files[0].list_separator,
         decisions=tuple(decisions),
         vocab_sizes=None if sid is None else _vocab_sizes(files, sid),
         embeddings=vectors,
         log=opened.proposal(rules) if opened else None,
     )
+
+
+def _read(
+    files: list[TableFile], rows: int, id_column: str | None, progress: Progress
+) -> tuple[list[TableFile], dict[str, ColumnFacts]]:
+    """Return the files with the separator of their lists, and the facts of all columns."""
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
+    may_be_ids = _may_be_ids(names, id_column)
+    facts = read_facts(files, names, may_be_ids, lambda done: progress("read ads", done, rows))
+    separator = separator_in(facts.values())
+    if separator is None:
+        return files, facts
+    files = [replace(file, list_separator=separator) for file in files]
+    changed = [name for name, each in facts.items() if each.changes_by(separator)]
+    lists = read_facts(files, changed, advance=lambda done: progress("read lists", done, rows))
+    for name, each in lists.items():
+        each.ids, facts[name] = facts[name].ids, each
+    return files, facts
 
 
 def _may_be_ids(names: Sequence[str], id_column: str | None) -> dict[str, bool]:

@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
-from grace.kernels.checks import require_contiguous, require_tensor
+from grace.kernels.checks import require_contiguous, require_tensor, require_whole_rows
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.early_launch import await_kernel_before, early_launch
 
@@ -42,12 +42,11 @@ def cross_attention_triton(given: BeamQueries, tiles: CrossAttentionTiles | None
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
+    require_whole_rows(keys=keys, values=values)
     for name, tensor in (("keys", keys), ("values", values)):
         require_tensor(
             name, tensor, queries.dtype, requests=requests, heads=heads, tokens=tokens, d=d_head
         )
-        if tensor.stride(3) != 1:
-            raise ValueError(f"{name} must be contiguous in d, got strides {list(tensor.stride())}")
     rows, beams = given.rows, given.rows // requests
     tiles = tiles or _tiles_of(beams, keys)
     dtype = given.dtype or queries.dtype

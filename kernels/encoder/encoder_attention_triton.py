@@ -18,7 +18,7 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
-from grace.kernels.checks import require_contiguous
+from grace.kernels.checks import require_contiguous, require_whole_rows
 from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 
@@ -40,13 +40,7 @@ def encoder_attention_triton(given: TokenQueries) -> Tensor:
     given.check()
     queries, keys, values, heads = given.queries, given.keys, given.values, given.heads
     key_mask, bias, parts, out = given.key_mask, given.bias, given.parts, given.out
-    for name, tensor in (("queries", queries), ("keys", keys), ("values", values), ("out", out)):
-        if tensor is not None and tensor.stride(2) != 1:
-            raise ValueError(
-                f"{name} must be contiguous in inner, got strides {list(tensor.stride())}"
-            )
-    if key_mask is not None and key_mask.stride(1) != 1:
-        raise ValueError(f"key_mask must be contiguous, got strides {list(key_mask.stride())}")
+    require_whole_rows(queries=queries, keys=keys, values=values, key_mask=key_mask, out=out)
     if bias is not None:
         require_contiguous(bias=bias)
     (requests, count, inner), tokens = queries.shape, keys.shape[1]

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from grace.kernels.checks import require_whole_rows
 from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.token_product import (
     PART,
@@ -48,10 +49,7 @@ def token_product_triton(given: TokenProduct) -> Tensor:
     given.check()
     x, weight, out, runs, after = given.x, given.weight, given.out, given.runs, given.after
     other, norm, squares = given.other, given.norm, given.squares
-    for name, tensor in (("x", x), ("weight", weight), ("out", out), ("other", other)):
-        if tensor is not None and tensor.stride(-1) != 1:
-            strides = list(tensor.stride())
-            raise ValueError(f"{name} must be contiguous in its last axis, got strides {strides}")
+    require_whole_rows(x=x, weight=weight, out=out, other=other)
     batch, wide, inner = len(x), weight.shape[1], x.shape[2]
     tiles = _tiles_of(x.dtype, [batch * run.length for run in runs], wide, after)
     row_tiles = sum(triton.cdiv(batch * run.length, tiles.rows) for run in runs)
@@ -95,9 +93,7 @@ def share_user_triton(
 ) -> tuple[Tensor, Tensor]:
     """Compute what `share_user_reference` does; tokens and user are contiguous in d."""
     check_share_user(tokens, squares, user, begins)
-    for name, tensor in (("tokens", tokens), ("user", user)):
-        if tensor.stride(-1) != 1:
-            raise ValueError(f"{name} must be contiguous in d, got strides {list(tensor.stride())}")
+    require_whole_rows(tokens=tokens, user=user)
     requests, count, d = user.shape
     mean = torch.empty((requests, 1, d), dtype=user.dtype, device=user.device)
     mean_squares = empty_squares(mean)

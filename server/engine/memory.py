@@ -77,7 +77,7 @@ def memory_needed(
     for name in manifest.set_names:
         lists += 2 * (counts.set_values[name] + 1) * _OFFSET_BYTES
         lists += sizes[f"set_include_values.{name}.npy"] + sizes[f"set_exclude_values.{name}.npy"]
-    rules = sum(sizes[f"rule_{part}.npy"] for part in ("bitmask", "bitmask_table", "sets"))
+    rules = sum(size for file, size in sizes.items() if file.startswith("rule_"))
     masks = mask_bytes(counts, max_batch)
     # The lists are made with room for the pairs of all ads. On a CPU, stops need a copy of them.
     if on_device:

@@ -5,7 +5,7 @@ test_agreement.py compares them in every case, here and on a GPU.
 
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,15 +15,12 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, DecodeIndex, UserTensors
+from grace.kernels import REFERENCE
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
-from grace.kernels.eligibility.attributes import attribute_rows_reference
-from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
+from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall
 from grace.kernels.eligibility.plan import EligibilityPlan
-from grace.kernels.eligibility.sets import set_rows_reference
-from grace.kernels.eligibility.tensors import Predicate, SetPostings
 from grace.model.definition.beam_search import leaves_of
 from grace.model.definition.inputs import map_tensors
 from grace.native.build import Target
@@ -37,22 +34,12 @@ from support.decode_cases import (
     random_nodes,
 )
 from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
-from support.exact_indexes import (
-    attribute_rows_by_nodes,
-    random_exact_index,
-    random_exact_users,
-    random_postings,
-    random_queries,
-    random_table,
-    random_user_bits,
-    set_rows_by_nodes,
-)
+from support.exact_indexes import random_lists
 from support.hard_inputs import full_rows
 from support.op_cases import CASES, OpCase, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 
-OPS = replace(REFERENCE, eligible_nodes=eligible_nodes_on_gpu)
 LANES = (8, 16, 32, 128)
 
 
@@ -201,146 +188,20 @@ def test_a_tensor_that_a_kernel_cannot_read_as_an_array_is_refused() -> None:
         select_beams_cuda(replace(given, logits=given.logits.double()))
 
 
-@dataclass(frozen=True)
-class Lists:
-    """Lists of mode `exact`, larger and odder than any catalogue's, and users of them."""
-
-    index: DecodeIndex
-    users: UserTensors
-
-    @staticmethod
-    def of(fan_outs: tuple[float, ...], requests: int, sets: int, words: int = 3) -> "Lists":
-        rng = np.random.default_rng(len(fan_outs) + requests)
-        index = random_exact_index(rng, fan_outs, words, sets)
-        return Lists(index, random_exact_users(rng, requests, words, sets))
-
-    def with_lists(self, **changes: Any) -> "Lists":
-        assert self.index.exact is not None
-        return replace(self, index=replace(self.index, exact=replace(self.index.exact, **changes)))
-
-    def assert_same(self) -> None:
-        expected = REFERENCE.eligible_nodes(self.users, self.index)
-        assert torch.equal(eligible_nodes_on_gpu(self.users, self.index), expected)
-
-
-@pytest.mark.parametrize(("rows", "words"), [(1, 1), (2049, 7), (63, 65)])
-@pytest.mark.parametrize("requests", [1, 15, 16, 49])
-def test_rows_in_any_layout_equal_the_reference(rows: int, words: int, requests: int) -> None:
-    rng = np.random.default_rng(rows + requests)
-    table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
-    expected = attribute_rows_reference(table, users)
-    for layout in (table, table.t().contiguous().t()):
-        assert torch.equal(attribute_rows_by_nodes(OPS, layout, users), expected)
-    queries = random_queries(rng, requests, 41)
-    nobody = replace(
-        queries, values=queries.values[:0], value_offsets=torch.zeros_like(queries.value_offsets)
-    )
-    offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
-    kinds = torch.zeros(rows, dtype=torch.uint8)
-    for postings in (
-        *(random_postings(rng, rows, 41, missing) for missing in (False, True)),
-        SetPostings(offsets, empty, offsets, empty, kinds, False),
-    ):
-        for asked in (queries, nobody):
-            got = set_rows_by_nodes(OPS, postings, asked)
-            assert torch.equal(got, set_rows_reference(postings, asked))
-
-
-@pytest.mark.parametrize(
-    ("fan_outs", "requests", "sets"),
-    [
-        ((3.0,), 1, 0),
-        ((7.0, 11.0, 2.7), 16, 1),
-        ((511.0, 1.2), 7, 2),
-        ((5.0, 90.0), 17, 3),
-        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 33, 9),
-    ],
-)
-def test_nodes_equal_the_reference(fan_outs: tuple[float, ...], requests: int, sets: int) -> None:
-    Lists.of(fan_outs, requests, sets).assert_same()
-
-
 @pytest.mark.parametrize("of_warp", [1, 7, 32, 128])
 def test_any_ranges_of_a_warp_are_right_for_short_and_long_ranges(of_warp: int) -> None:
     """Their number follows from averages, while single ranges differ much."""
-    made = Lists.of((3.0, 17.0, 5.0), 5, 1)
-    assert made.index.exact is not None
-    plan = EligibilityPlan(made.index.exact, made.index.node_offsets, of_warp)
-    call = EligibleNodesCall(plan, made.users)
+    index, users = random_lists(np.random.default_rng(8), (3.0, 17.0, 5.0), 5, 1)
+    assert index.exact is not None
+    call = EligibleNodesCall(EligibilityPlan(index.exact, index.node_offsets, of_warp), users)
     call.launch()
-    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(made.users, made.index))
+    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(users, index))
 
 
 def test_the_steps_one_by_one_make_what_a_whole_call_does() -> None:
-    made = Lists.of((3.0, 17.0, 5.0), 17, 9)
-    call = EligibleNodesCall(made.index.eligibility_plan, made.users)
+    index, users = random_lists(np.random.default_rng(20), (3.0, 17.0, 5.0), 17, 9)
+    call = EligibleNodesCall(index.eligibility_plan, users)
     for step in (*range(len(STEPS)), *(len(STEPS) + level for level in (2, 1, 0))):
         for _ in range(2):  # the bench repeats them
             call.launch(step)
-    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(made.users, made.index))
-
-
-@dataclass(frozen=True)
-class _TorchOnly:
-    """A predicate of another kind, which passes every other user whom an own one passes."""
-
-    other: Predicate
-
-    @property
-    def ids(self) -> Tensor:
-        return self.other.ids.clone()
-
-    def passes(self, users: UserTensors) -> Tensor:
-        return self.other.passes(users) & 0x5555
-
-
-@pytest.mark.parametrize("kinds", [0, 1, 3])
-def test_predicates_without_native_code_narrow_what_the_others_pass(kinds: int) -> None:
-    made = Lists.of((5.0, 3.0), 19, 1)
-    assert made.index.exact is not None
-    own = made.index.exact.predicates
-    torch_only = tuple(_TorchOnly(each) for each in own * kinds)
-    for predicates in (torch_only, (*own, *torch_only)):
-        made.with_lists(predicates=predicates).assert_same()
-
-
-def test_lists_and_users_of_a_wrong_type_or_shape_are_refused() -> None:
-    made = Lists.of((5.0, 3.0), 3, 1)
-    lists = made.index.exact
-    assert lists is not None
-    other = replace(made, users=replace(made.users, sets=Lists.of((5.0, 3.0), 4, 1).users.sets))
-    for wrong, message in (
-        (made.with_lists(leaf_rules=lists.leaf_rules.long()), "leaf_rules must be contiguous tor"),
-        (made.with_lists(num_rules=lists.num_rules - 1), r"ids of a predicate must be int32 \[r"),
-        (other, r"offsets of queries must be \[ends\] = \[4\], got \[5\]"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            eligible_nodes_on_gpu(wrong.users, wrong.index)
-
-
-def test_leaves_without_any_rule_or_with_stopped_ads_only_are_ineligible() -> None:
-    made = Lists.of((5.0, 3.0), 3, 0)
-    lists = made.index.exact
-    assert lists is not None
-    none = made.with_lists(
-        leaf_offsets=torch.zeros_like(lists.leaf_offsets), leaf_rules=lists.leaf_rules[:0]
-    )
-    assert not eligible_nodes_on_gpu(none.users, none.index).any()
-    assert eligible_nodes_on_gpu(made.users, made.index)[0, 0] != 0
-    lists.leaf_rules.fill_(lists.num_rules)
-    assert not eligible_nodes_on_gpu(made.users, made.index).any()
-
-
-@pytest.mark.parametrize("requests", [1, 16, 19])
-def test_admission_by_bits_equals_the_reference_with_any_lanes(requests: int) -> None:
-    made = Lists.of((63.0, 31.0, 2.0), requests, 1)
-    with pytest.raises(ValueError, match=r"users\.eligible: missing.*with_eligible first"):
-        CudaSlot().point_at(made.users, made.index)
-    eligible = REFERENCE.eligible_nodes(made.users, made.index)
-    users, rng = replace(made.users, eligible=eligible), np.random.default_rng(requests)
-    nodes = rng.integers(-1, made.index.first_leaf, size=(requests, 37), dtype=np.int32)
-    slot, beams = CudaSlot(), torch.from_numpy(nodes)
-    slot.point_at(users, made.index)
-    expected = REFERENCE.admit_children(beams, users, made.index)
-    for lanes in LANES:
-        assert_same_candidates(slot.admit_children(beams, lanes), expected)
+    assert torch.equal(call.eligible, REFERENCE.eligible_nodes(users, index))

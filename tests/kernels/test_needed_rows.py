@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from support.decode_cases import branching_case, decode_case
-from support.plain_partitions import rows_of_entry
 from support.strategies import examples
 
 
@@ -79,28 +77,6 @@ def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(
     for flags, given_star in ((None, [0] * len(table)), (np.array(star, np.uint8), star)):
         expected = [plain(each, table, given_star) for each in rows]
         assert ids_of(needed_rows(matchers, trie, flags)) == expected
-
-
-@pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC])
-def test_a_snapshot_keeps_only_rows_of_its_entries_and_no_empty_partitions(
-    mode: MatcherMode,
-) -> None:
-    made = decode_case(branching_case(np.random.default_rng(1), 111, 1), mode)
-    matchers, trie = made.snapshot.matchers, made.snapshot.trie
-    assert matchers is not None
-    fewer = 0
-    for rows, star in [
-        (matchers.bitmask, None),
-        *((bloom.rows, bloom.star) for bloom in matchers.blooms),
-    ]:
-        table = [int.from_bytes(row.tobytes(), "little") for row in rows.table]
-        flags = [0] * len(table) if star is None else star.tolist()
-        needed = ids_of(needed_rows(rows, trie, star))
-        for entry, ids in enumerate(needed):
-            before = rows_of_entry(trie, rows, entry)
-            assert ids == plain(before, table, flags)
-            fewer += len(before) - len(ids)
-    assert fewer > 0
 
 
 def test_one_row_for_each_entry_has_no_offsets() -> None:

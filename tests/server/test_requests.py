@@ -1,9 +1,9 @@
-"""What a call's bytes may say, and how what they may not say is named."""
+"""What a call's bytes may say, and how what they may not say is named: see test_wire_readers.py."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from grace.configs.serving import LimitsConfig
@@ -11,7 +11,7 @@ from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
-from support.plain_requests import plain_features, plain_user
+from support.plain_requests import plain_request
 from support.stage_cases import GENERATION, message_of
 
 LIMITS = LimitsConfig(
@@ -29,28 +29,9 @@ LIMITS = LimitsConfig(
 
 FULL: dict[str, Any] = {
     "request_id": "r1",
-    "model": "0123456789abcdef",
-    "sid_space": "space-1",
     "user": {"country": {"values": ["US", "é"]}, "location": {}},
-    "features": {
-        "dense": {"hour": {"values": [13.5]}},
-        "categorical": {"device": {"ids": ["17"]}},
-        "bags": {"pages": {"ids": [str(-(2**63)), "7"]}},
-        "sequences": {
-            "clicks": {
-                "sids": list(range(252)),
-                "timestamps_ms": [str(2**63 - 1)] * 63,
-                "side": {"action": {"ids": ["2"] * 63}},
-            }
-        },
-    },
-    "max_ads": 1000,
-    "profile": "reduced",
-    "priority": "LOW",
+    "features": {"bags": {"pages": {"ids": [str(-(2**63)), "7"]}}},
     "exclude_ads": ["123", "-5"],
-    "include_sids": True,
-    "exclude": {"campaign": {"ids": ["9", "-5", str(2**63 - 1)]}, "brand": {}},
-    "at_most": {"advertiser": 3, "brand": 0},
 }
 
 
@@ -65,155 +46,66 @@ def refusal(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> S
     return caught.value
 
 
-def test_every_field_arrives() -> None:
-    got = read(FULL)
-    assert (got.request_id, got.model, got.sid_space) == ("r1", "0123456789abcdef", "space-1")
-    assert got.message == message_of(FULL)
-    assert plain_user(got.message) == {"country": ["US", "é"], "location": []}
-    features = plain_features(got.message)
-    assert features.dense == {"hour": [13.5]}
-    assert list(features.categorical["device"]) == [17]
-    assert list(features.bags["pages"]) == [-(2**63), 7]
-    clicks = features.sequences["clicks"]
-    assert list(clicks.sids) == list(range(252))
-    assert list(clicks.timestamps_ms) == [2**63 - 1] * 63
-    assert list(clicks.side["action"]) == [2] * 63
-    assert (got.max_ads, got.profile, got.priority) == (1000, "reduced", "LOW")
-    assert got.exclude_ads.dtype == np.int64
-    assert got.exclude_ads.tolist() == [123, -5]
-    assert got.include_sids
-    assert {name: ids.tolist() for name, ids in got.exclude.items()} == {
-        "campaign": [9, -5, 2**63 - 1],
-        "brand": [],
-    }
-    assert got.at_most == {"advertiser": 3, "brand": 0}
+def text(size: int) -> str:
+    return "é" * (size // 2) + "x" * (size % 2)
 
 
-def test_an_empty_request_takes_every_default() -> None:
-    got = read(b"")
-    assert (got.request_id, got.model, got.sid_space) == ("", "", "")
-    assert got.message == b""
-    assert (got.max_ads, got.profile, got.priority) == (500, "full", "NORMAL")
-    assert got.exclude_ads.dtype == np.int64
-    assert got.exclude_ads.tolist() == []
-    assert (got.exclude, got.at_most) == ({}, {})
-    assert not got.include_sids
+def names(count: int) -> dict[str, Any]:
+    return {f"n{i}": {} for i in range(count)}
 
 
-def of_features(kind: str, name: str, value: Any) -> dict[str, Any]:
-    return {"features": {kind: {name: value}}}
+def ones(count: int) -> list[int]:
+    return [1] * count
 
 
-LIMITED: dict[str, tuple[Any, str, str]] = {
-    "request_id": ("", "bytes", "request_id_bytes"),
-    "model": ("", "bytes", "value_bytes"),
-    "sid_space": ("", "bytes", "value_bytes"),
-    "user": ({}, "names", "names"),
-    "user.a.values": ([""], "values", "values_per_name"),
-    "features.dense.a.values": ([1], "values", "values_per_name"),
-    "features.categorical.a.ids": ([1], "ids", "values_per_name"),
-    "features.bags.a.ids": ([1], "ids", "values_per_name"),
-    "features.sequences.a.sids": ([1, 1, 1, 1], "events", "events"),
-    "features.sequences.a.timestamps_ms": ([1], "events", "events"),
-    "features.sequences.a.side.b.ids": ([1], "events", "events"),
-    "max_ads": (0, "ads", "max_ads"),
-    "profile": ("", "bytes", "value_bytes"),
-    "priority": ("", "bytes", "value_bytes"),
-    "exclude_ads": ([1], "ads", "exclude_ads"),
-    "exclude": ({}, "names", "names"),
-    "at_most": (1, "names", "names"),
-}
-"""By limited path: what the field holds, what is counted, and the name of the limit."""
-
-
-def request_with(path: str, count: int) -> dict[str, Any]:
-    """Return a request with `count` bytes, values or names at this path, or with that number."""
-    kind, unit, _ = LIMITED[path]
-    value: Any = count
-    if unit == "names":
-        value = {f"n{i}": kind for i in range(count)}
-    elif isinstance(kind, list):
-        value = kind * count
-    elif isinstance(kind, str):
-        value = "é" * (count // 2) + "x" * (count % 2)
-    for name in reversed(path.split(".")):
-        value = {name: value}
-    return value  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("path", LIMITED)
-def test_a_field_may_reach_its_limit_and_is_refused_beyond_it(path: str) -> None:
-    _, unit, setting = LIMITED[path]
-    most = getattr(LIMITS, setting)
-    if path in ("profile", "priority"):  # no such profile or priority
-        assert "limits." not in refusal(request_with(path, most)).text
-    else:
-        read(request_with(path, most))
-    error = refusal(request_with(path, most + 1))
-    assert error.reason == "invalid_field"
-    assert error.text == f"{path}: {most + 1} {unit}, at most {most} (limits.{setting})"
-
-
-def names(count: int, value: Any) -> dict[str, Any]:
-    return {f"n{i}": value for i in range(count)}
-
-
-TOGETHER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "exclude: 8 ids with those of exclude_ads, at most 7 (limits.exclude_ads)": (
-        {"exclude_ads": [1, 2], "exclude": {"a": {"ids": [1, 2, 3]}, "b": {"ids": [1, 2]}}},
-        {"exclude_ads": [1, 2], "exclude": {"a": {"ids": [1, 2, 3]}, "b": {"ids": [1, 2, 3]}}},
-    ),
-    "user: 112 values, at most 111 (limits.user_values)": (
-        {"user": {"a": {"values": ["x"] * 60}, "b": {"values": ["x"] * 51}}},
-        {"user": {"a": {"values": ["x"] * 60}, "b": {"values": ["x"] * 52}}},
-    ),
-    "features: 6 names, at most 5 (limits.names)": (
-        {"features": {"bags": names(2, {}), "sequences": {"a": {"side": names(2, {})}}}},
-        {"features": {"bags": names(3, {}), "sequences": {"a": {"side": names(2, {})}}}},
-    ),
-    "user: a name has 34 bytes, at most 33 (limits.value_bytes)": (
-        {"user": {"n" * 33: {}}},
-        {"user": {"n" * 34: {}}},
-    ),
-    "features.sequences.a.side: a name has 34 bytes, at most 33 (limits.value_bytes)": (
-        of_features("sequences", "a", {"side": {"n" * 33: {}}}),
-        of_features("sequences", "a", {"side": {"n" * 34: {}}}),
-    ),
-    "user.a.values: a value has 34 bytes, at most 33 (limits.value_bytes)": (
-        {"user": {"a": {"values": ["US", "é" * 16, "x" * 33]}}},
-        {"user": {"a": {"values": ["US", "é" * 17, "x" * 33]}}},
-    ),
-    "features.dense.a.values: nan is not finite": (
-        of_features("dense", "a", {"values": [1.0, 3.4e38]}),
-        of_features("dense", "a", {"values": [1.0, "NaN"]}),
-    ),
-}
-
-
-@pytest.mark.parametrize("text", TOGETHER)
-def test_names_values_and_what_several_fields_hold_together_are_limited(text: str) -> None:
-    most, more = TOGETHER[text]
-    limits = replace(LIMITS, user_values=111)
-    read(most, limits)
-    assert refusal(more, limits).text == text
+SEQUENCE = "features.sequences.a"
+LIMITED: list[tuple[str, str, Callable[[int], Any]]] = [
+    ("request_id", "request_id_bytes", text),
+    *((path, "value_bytes", text) for path in ("model", "sid_space", "profile", "priority")),
+    ("user", "names", names),
+    ("user", "value_bytes", lambda size: {text(size): {}}),
+    ("user.a.values", "values_per_name", lambda count: ["x"] * count),
+    ("user.a.values", "user_values", lambda count: ["x"] * count),
+    ("user.a.values", "value_bytes", lambda size: ["US", text(size)]),
+    ("features.bags", "names", names),
+    (f"{SEQUENCE}.side", "names", lambda count: names(count - 1)),  # the sequence has a name, too
+    (f"{SEQUENCE}.side", "value_bytes", lambda size: {text(size): {}}),
+    ("features.dense.a.values", "values_per_name", ones),
+    ("features.categorical.a.ids", "values_per_name", ones),
+    ("features.bags.a.ids", "values_per_name", ones),
+    (f"{SEQUENCE}.sids", "events", lambda events: ones(4 * events)),
+    (f"{SEQUENCE}.timestamps_ms", "events", ones),
+    (f"{SEQUENCE}.side.b.ids", "events", ones),
+    ("max_ads", "max_ads", int),
+    ("exclude_ads", "exclude_ads", ones),
+    ("exclude", "names", names),
+    ("exclude.a.ids", "exclude_ads", ones),
+    ("at_most", "names", lambda count: {f"n{i}": 1 for i in range(count)}),
+]
+"""Paths, the limits of what is there, and values of a size."""
 
 
 @pytest.mark.parametrize(
-    ("request_json", "logged"),
-    [
-        ({"user": {"salary": {"values": ["x" * 34]}}}, "user.*.values"),
-        ({"user": {"n" * 34: {}}}, "user"),
-        (of_features("dense", "income", {"values": ["NaN"]}), "features.dense.*.values"),
-        (
-            of_features("sequences", "a.b", {"side": {"rank": {"ids": [1] * 64}}}),
-            "features.sequences.*.side.*.ids",
-        ),
-    ],
+    ("path", "setting", "make"), LIMITED, ids=[f"{a}-{b}" for a, b, _ in LIMITED]
 )
-def test_the_log_has_the_path_without_the_names_that_the_caller_chose(
-    request_json: dict[str, Any], logged: str
+def test_a_field_may_reach_its_limit_and_is_refused_beyond_it(
+    path: str, setting: str, make: Callable[[int], Any]
 ) -> None:
-    assert refusal(request_json).field == logged
+    limits = replace(LIMITS, user_values=66) if setting == "user_values" else LIMITS
+    most = getattr(limits, setting)
+    for size in (most, most + 1):
+        value = make(size)
+        for name in reversed(path.split(".")):
+            value = {name: value}
+        message = message_of(value)
+        fault = ""
+        try:
+            plain_request(message, limits, GENERATION)
+            read(message, limits)
+        except ServiceError as error:
+            fault = error.text
+            assert refusal(message, limits).text == fault
+        assert (f"at most {most} (limits.{setting})" in fault) == (size > most), fault
 
 
 def test_a_long_name_leaves_room_for_what_is_wrong() -> None:
@@ -222,7 +114,7 @@ def test_a_long_name_leaves_room_for_what_is_wrong() -> None:
     for request_json, begin in (
         ({"user": {name: {"values": [""] * 112}}}, "user.éé"),
         (
-            of_features("sequences", name, {"side": {name: {"ids": [1] * 64}}}),
+            {"features": {"sequences": {name: {"side": {name: {"ids": ones(64)}}}}}},
             "features.sequences.",
         ),
     ):

@@ -253,6 +253,7 @@ def within(fields: Sequence[int], content: bytes) -> bytes:
 
 COUNTRY = entry(b"country", field(1, b"US"))
 CASES = {
+    "nothing": b"",
     "an integer whose tenth byte is too large": b"\x48" + b"\x81" * 9 + b"\x7f",
     "an integer of eleven bytes": b"\x48" + b"\x80" * 10 + b"\x01",
     "a packed integer whose tenth byte is too large": field(9, b"\x81" * 9 + b"\x7f"),

@@ -73,6 +73,14 @@ def random_exact_index(
     )
 
 
+def random_lists(
+    rng: np.random.Generator, fan_outs: Sequence[float], requests: int, sets: int, words: int = 3
+) -> tuple[DecodeIndex, UserTensors]:
+    """Return an index, and users of it."""
+    index = random_exact_index(rng, fan_outs, words, sets)
+    return index, random_exact_users(rng, requests, words, sets)
+
+
 def index_of_rows(predicate: Predicate, rows: int) -> DecodeIndex:
     """Return an index with a leaf for each row of a predicate: their masks are those of the rows.
 

@@ -187,7 +187,7 @@ def build_shard(
     """Return a snapshot root with one version, or None if no ad is left.
 
     first_tokens  the first of them, and the one after the last
-    repeated      int64 [...]: ids of which no ad is built
+    repeated      int64 [...]: ids of which no ad is built, ascending
     """
     root = inputs.new_folder(f"shard-{first_tokens[0]:05d}-")
     parts = [_part_of_run(path, first_tokens, repeated) for path in runs]
