@@ -104,7 +104,8 @@ def test_a_rungs_replies_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def held(self: ExactMatcher, users: Any, *arguments: Any, **named: Any) -> Any:
         everybody = np.zeros_like(users.bitmask)  # no attribute forbids anything
-        return whole(self, replace(users, bitmask=everybody), *arguments, **named)
+        asked = (everybody, *users.asked[1:])
+        return whole(self, replace(users, asked=asked), *arguments, **named)
 
     monkeypatch.setattr(ExactMatcher, "held", held)
     with pytest.raises(DeviceError, match="ads are not for this user: it is wrong, and was not"):
