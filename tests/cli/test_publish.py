@@ -28,10 +28,11 @@ def break_rules(root: Path, version: int) -> None:
 def test_verify_prints_what_a_snapshot_holds(root: Path) -> None:
     done = invoke_grace("verify", root)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "version 1, current, 30 arrays" in done.stdout
+    arrays = len(list((root / f"{1:020d}").glob("*.npy")))
+    assert f"version 1, current, {arrays} arrays" in done.stdout
     assert "6 SIDs, 8 ads, 7 rules\n" in done.stdout
-    assert "version 2, 30 arrays" in invoke_grace("verify", root, "--version", "2").stdout
-    assert "version 2, 30 arrays" in invoke_grace("verify", root / f"{2:020d}").stdout
+    for given in ((root, "--version", "2"), (root / f"{2:020d}",)):
+        assert f"version 2, {arrays} arrays" in invoke_grace("verify", *given).stdout
 
 
 def test_verify_as_json_is_for_scripts(root: Path) -> None:
