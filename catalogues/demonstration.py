@@ -163,8 +163,9 @@ class Demonstration:
 
     def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
-        first_leaf, user = self._snapshot.trie.first_leaf, user_of(request)
-        eligible = self._eligible_nodes(request)[first_leaf:]
+        index, user = DecodeIndex.of(self._snapshot, CPU), user_of(request)
+        nodes = load_ops(CPU).eligible_nodes(UserTensors.of(self._rows([request]), CPU), index)
+        eligible = has_bit(nodes, 0).numpy()[index.first_leaf :]
         scores, below, steps = self._scores(request), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
             tokens = self._sids[below, position]
@@ -176,12 +177,6 @@ class Demonstration:
             steps.append(Step(chosen, tuple(branches)))
             below = below[tokens == chosen]
         return tuple(steps)
-
-    def _eligible_nodes(self, request: Request) -> npt.NDArray[np.bool_]:
-        """Return whether the server admits each node, in mode `exact`.   bool [nodes]"""
-        index = DecodeIndex.of(self._snapshot, CPU)
-        users = UserTensors.of(self._rows([request]), CPU)
-        return has_bit(load_ops(CPU).eligible_nodes(users, index), 0).numpy()
 
     def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
         """Decode with the catalogue alone, then count the ads that each user may see."""
