@@ -114,7 +114,7 @@ class BuildPlan:
             self.log.extend(each if file is None else replace(each, file=file) for each in rejects)
 
     def refuse_repeated(self, found: Sequence[RepeatedIds]) -> npt.NDArray[np.int64]:
-        """Log the ads that only their repeated id refuses, and return their ids in order."""
+        """Log the ads that only their repeated id refuses, by row; return their ids, ascending."""
         ids, rows = (
             np.concatenate([getattr(of_range, name) for of_range in found])
             for name in ("ad_ids", "rows")
@@ -135,7 +135,7 @@ class BuildPlan:
                 for file, row, ad in places
             ]
         )
-        return ids
+        return np.unique(ids)
 
     def facts_of(self, ads: int, stated: Set[str]) -> SnapshotFacts:
         """Return the facts of the ads that are left, if all in all they may be built."""

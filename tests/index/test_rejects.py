@@ -171,6 +171,13 @@ def test_ids_of_every_width_differ_and_their_copies_are_found(tmp_path: Path, ad
         build(twice, silent)
 
 
+def test_no_copy_is_built_whatever_the_order_of_the_repeated_ids(tmp_path: Path) -> None:
+    rows = [{"ad_id": i} for i in (7, 3, 9, 3, 1, 7, 5, 1)]
+    spec = replace(spec_of(tmp_path, rows), max_rejects=6)
+    assert build(spec, silent).rejects == 6
+    assert load_snapshot(spec.root).ads.ad_ids.tolist() == [5, 9]
+
+
 def test_list_elements_under_a_null_are_not_read(tmp_path: Path) -> None:
     """Arrow allows a null list to cover elements; they belong to no row."""
     spec = spec_of(tmp_path, [{"country": ["US"]}, {}, {}])
