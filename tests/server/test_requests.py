@@ -136,7 +136,9 @@ def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", message_of(FULL)[:-1] + b"\xff"]
+    "message",
+    [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", message_of(FULL)[:-1] + b"\xff"],
+    ids=["no tag", "cut", "not UTF-8", "a wrong end"],  # maps have no order, so neither has FULL
 )
 def test_bytes_that_are_no_request_are_malformed(message: bytes) -> None:
     error = refusal(message)
@@ -165,7 +167,11 @@ def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_rea
     assert request_id_of(message) == "r1"
 
 
-@pytest.mark.parametrize("message", [b"", message_of(FULL), message_of({"request_id": "é" * 99})])
+@pytest.mark.parametrize(
+    "message",
+    [b"", message_of(FULL), message_of({"request_id": "é" * 99})],
+    ids=["empty", "full", "long"],
+)
 def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
     assert request_id_of(message) == RetrieveRequest.FromString(message).request_id
     assert request_id_of(message + b"\xff") is None
