@@ -221,7 +221,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
-        version = data.draw(st.sampled_from([0, *self.plain.versions]))
+        self.rolled_back(data.draw(st.sampled_from([0, *self.plain.versions])))
+
+    def rolled_back(self, version: int) -> None:
         self.both(
             lambda: self.plain.roll_back(version),
             lambda: self.operator.roll_back(version).previous_version,
@@ -303,3 +305,20 @@ def test_a_server_serves_what_is_plain_in_any_order_of_steps(
         lambda: Machine(serving_files, answers),  # type: ignore[arg-type]
         settings=settings(max_examples=3, stateful_step_count=18),
     )
+
+
+def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(
+    serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    """These steps in this order, however many sequences are drawn."""
+    machine = Machine(serving_files, Answers(serving_files, tmp_path))
+    try:
+        machine.published(2)
+        machine.rolled_back(1)
+        machine.restart(kills=False)
+        machine.publish_another(1, bad=True)
+        machine.restart(kills=True)
+        machine.publish_another(2, bad=False)
+        machine.restart(kills=True)
+    finally:
+        machine.teardown()
