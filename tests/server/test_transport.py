@@ -19,7 +19,7 @@ import uvloop
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import held_port, is_loopback
 from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
-from grace.server.transport.relays.frames import Kind, Link
+from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
 
 HOST = "127.0.0.1"
 
@@ -129,6 +129,11 @@ async def written(frames: list[Frame]) -> bytes:
     await link.close()
     with far:
         return b"".join(iter(lambda: far.recv(1 << 16), b""))
+
+
+def test_a_relayed_call_has_its_long_headers_whole() -> None:
+    sent = RelayedMessage(1.5, 2.5, "ipv6:[::1]:443", f"Bearer {'t' * 4000}", "00-0a-0b-01", b"x")
+    assert RelayedMessage.unpack(b"".join(sent.packed())) == sent
 
 
 def test_frames_are_the_same_wherever_their_bytes_are_cut() -> None:
