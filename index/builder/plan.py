@@ -171,7 +171,7 @@ class BuildPlan:
                 )
 
     def finish(self, snapshot: Snapshot, shards: int | None = None, peak: int = 0) -> BuildReport:
-        """Write the snapshot, publish it and report. `peak` is of other processes of the build."""
+        """Write, publish and report. `peak`: bytes of the build's other processes."""
         with self.steps.run("measure coverage", 1) as advance:
             change = self._coverage_change(snapshot)
             advance(1)

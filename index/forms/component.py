@@ -49,7 +49,7 @@ class Component(Protocol):
         """What metrics call the ads that fail here."""
 
     def add_to_rules(self, table: c_void_p) -> None:
-        """Tell a native table of rules how to encode what an ad's columns say."""
+        """Tell a native table of rules how to encode the columns of an ad."""
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
         """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
@@ -58,7 +58,7 @@ class Component(Protocol):
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""
 
     def add_to_users(self, reader: int, values: Any) -> None:
-        """Tell a native reader of users the names and values, which must outlive it."""
+        """Tell a native reader of users the names and values. They must outlive it."""
 
     def rows(self, size: int, most: int, kept: list[Any]) -> tuple[Any, int]:
         """Return what `size` requests ask, once C++ has filled it, and where C++ writes it.

@@ -13,7 +13,7 @@ _FEW_VALUES = 64
 def separator_in(facts: Iterable[ColumnFacts]) -> str | None:
     """Return the separator by which most columns list values; None if no column does.
 
-    The facts are of whole texts.
+    The facts must come from cells that are not split yet.
     """
     cells = [
         each.values

@@ -457,7 +457,7 @@ GRACE_API int32_t grace_features_open(int64_t sid_length, const int64_t* vocab_s
 //              bags         rows, first row, default ids
 //              sequences    most events, first place, first row of ages, first row of positions,
 //                           first row of the tokens at each position of a SID
-//              side         cardinality, first row; it is of the sequence that was added last
+//              side         cardinality, first row; it belongs to the sequence added last
 GRACE_API int32_t grace_features_add(uint64_t handle, int64_t map, const char* name, int64_t count,
                                      const int64_t* numbers, int64_t size, const float* defaults) {
   return grace::guarded([&] {

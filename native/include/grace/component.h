@@ -1,6 +1,6 @@
-// A rule is the AND of its components: it has one row of each. A component is of a form, which says
-// what a row holds, what a request asks, and which rows the request passes. native/src/forms has a
-// file for each form, and index/forms has its Python half.
+// A rule is the AND of its components: it has one row of each. The form of a component says what a
+// row holds, what a request asks, and which rows the request passes. native/src/forms has a file
+// for each form, and index/forms has its Python half.
 #pragma once
 
 #include <cstdint>
