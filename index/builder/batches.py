@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.builder.columns import ListColumn, ValueCodes, attribute_codes, list_column
+from grace.index.builder.columns import ValueCodes, attribute_codes, list_column
 from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.source import ENTITY_MAP, AdsSource
 from grace.index.entities import NO_ENTITY
+from grace.index.forms.component import ListColumn
 from grace.index.rejects import Reject
 from grace.index.tables.cells import list_parts
 from grace.index.tables.item_numbers import IdMap

@@ -1,12 +1,11 @@
 """Turn Arrow columns of one batch into the plain arrays that native code reads."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from grace.index.forms.component import ListColumn
 from grace.index.tables.cells import list_parts
 from grace.index.tables.rows import coded
 from grace.index.targeting.schema import RESERVED_VALUE
@@ -15,18 +14,6 @@ BAD_VALUE = -1
 """The code of a value that no rule may name."""
 
 _NO_CODES = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class ListColumn:
-    """Row r's values are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
-
-    offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
-    """
-
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
-    codes: npt.NDArray[np.int32]
 
 
 def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
