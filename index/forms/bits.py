@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.component import (
+    BAD_VALUE,
     MOST_SHOWN,
     Array,
     Flags,
@@ -39,6 +40,18 @@ _add_to_users = declare(
 )
 
 
+class ListedCodes:
+    """The places of values in an attribute's list."""
+
+    refusal = "is not among the values that the schema lists"
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self._codes = {value: code for code, value in enumerate(values)}
+
+    def __call__(self, value: str) -> int:
+        return self._codes.get(value, BAD_VALUE)
+
+
 class AskedBits(NamedTuple, Generic[Array]):
     """What B requests ask of the attributes.
 
@@ -55,6 +68,9 @@ class BitsComponent:
     @property
     def label(self) -> str:
         return "attributes"
+
+    def codes(self) -> Sequence[ListedCodes]:
+        return [ListedCodes(attribute.values) for attribute in self.schema.attributes]
 
     def add_to_rules(self, table: c_void_p) -> None:
         bits = [

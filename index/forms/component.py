@@ -18,6 +18,17 @@ Array = TypeVar("Array")
 
 Flags = npt.NDArray[np.bool_]
 
+BAD_VALUE = -1
+"""The code of a value that no rule may name."""
+
+
+class Codes(Protocol):
+    """The codes of the values that an include and an exclude column may name."""
+
+    refusal: str  # why a value has the code BAD_VALUE
+
+    def __call__(self, value: str) -> int: ...
+
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
@@ -64,6 +75,9 @@ class Component(Protocol):
     @property
     def label(self) -> str:
         """What metrics call the ads that fail here."""
+
+    def codes(self) -> Sequence[Codes]:
+        """Return new codes for each name: it has an include and an exclude column."""
 
     def add_to_rules(self, table: c_void_p) -> None:
         """Tell a native table of rules how to encode the columns of an ad."""

@@ -13,9 +13,9 @@ from typing import Any, Generic, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import Array, Flags, ListColumn, Reason, ValuesOf, some
+from grace.index.forms.component import BAD_VALUE, Array, Flags, ListColumn, Reason, ValuesOf, some
 from grace.index.targeting.rules import SetRules, gather_spans, take
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, TargetSet
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, RESERVED_VALUE, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 
@@ -31,6 +31,23 @@ _add_to_users = declare(
     "grace_users_add_lists",
     *(c_uint64, c_char_p, c_uint64, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
 )
+
+
+class ValueCodes:
+    """Ids of a set's values, in order of arrival."""
+
+    refusal = "is reserved for ads without an include list"
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def __call__(self, value: str) -> int:
+        if value == RESERVED_VALUE:
+            return BAD_VALUE
+        return self._ids.setdefault(value, len(self._ids))
+
+    def strings(self) -> list[str]:
+        return list(self._ids)
 
 
 class AskedLists(NamedTuple, Generic[Array]):
@@ -66,6 +83,9 @@ class ListsComponent:
     @property
     def label(self) -> str:
         return f"set:{self.target_set.name}"
+
+    def codes(self) -> Sequence[ValueCodes]:
+        return [ValueCodes()]
 
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)
