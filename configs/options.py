@@ -155,7 +155,7 @@ class EvaluationSpec(LogOptions):
 class ImportSpec:
     """An import of published Semantic IDs."""
 
-    source: Annotated[Path, Argument("FILE.index.json, FILE.jsonl or FILE.npy.", "SIDS")]
+    source: Annotated[Path, Argument("FILE.index.json or FILE.npy.", "SIDS")]
     out: Annotated[Path, "The table of SIDs to write, Parquet."]
     sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
     ids: Annotated[
@@ -172,12 +172,7 @@ class ImportSpec:
         int | None,
         Option("Cut longer SIDs, such as one whose last token only separates items.", least=1),
     ] = None
-    max_rejects: Annotated[int, Option("Leave out up to this many faulty items.", least=0)] = 0
     force: Annotated[bool, "Replace OUT."] = False
-
-    @property
-    def reject_file(self) -> Path:
-        return self.out.with_suffix(".rejects.jsonl")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.codebook.codebook import Vectors
-from grace.index.importers.items import BATCH_ITEMS
-from grace.index.importers.npy import as_lists, open_array, read_ids
-from grace.index.rejects import brief
+from grace.index.importers.npy import BATCH_ITEMS, as_lists, open_array, read_ids
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_text
 from grace.index.tables.data_folder import TableSource
@@ -196,17 +193,3 @@ def _checked_dims(file: TableFile, column: str, dims: int) -> int:
             f"{file.address}: column {column!r}: vectors of {dims} numbers; use 1 to {MOST_DIMS}"
         )
     return dims
-
-
-def require_distinct(name: str, ids: Ids) -> None:
-    """Refuse an id that two items have."""
-    codes = ids.dictionary_encode().indices.to_numpy()
-    if len(codes) and int(codes.max()) + 1 == len(codes):
-        return
-    order = np.argsort(codes, kind="stable")
-    for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
-        one, other = order[at : at + 2].tolist()
-        raise InputError(
-            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; "
-            "give each item once"
-        )

@@ -25,11 +25,12 @@ from grace.index.codebook.folder import (
     write_codebook,
     write_sids,
 )
-from grace.index.codebook.items import Ids, Items, require_distinct
+from grace.index.codebook.items import Ids, Items
 from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
+from grace.index.tables.sid_table import require_distinct
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
 """Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
