@@ -123,9 +123,6 @@ class TrainingRun(LogOptions):
         None
     )
     seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
-    resume: Annotated[
-        bool, "Continue an interrupted run from its state, OUT.partial next to OUT."
-    ] = True
 
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:

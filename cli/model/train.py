@@ -66,11 +66,10 @@ def _loss_plotter() -> Any:
 
 
 def _print(report: "TrainingReport", out: Path) -> None:
-    went_on = f", after {report.resumed_at:,} of an earlier run" if report.resumed_at else ""
     print(
-        f"{len(report.losses) - report.resumed_at:,} steps of {report.config.batch} on "
-        f"{report.device} in {report.train_seconds:.0f} s{went_on}: "
-        f"loss {report.losses[0]:.2f} -> {report.final_loss:.2f} nats per SID"
+        f"{len(report.losses):,} steps of {report.config.batch} on {report.device} in "
+        f"{report.train_seconds:.0f} s: loss {report.losses[0]:.2f} -> {report.final_loss:.2f} "
+        "nats per SID"
     )
     skew = report.popularity_skew
     print(

@@ -13,10 +13,8 @@ import pytest
 from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
-from grace.model.train.run import train_model
 from support.command import GRACE, plain_environment, run_python
 from support.in_process import invoke_grace
-from support.training import evaluation_ends, small_run
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -85,7 +83,6 @@ def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_othe
 def test_a_signal_ends_a_training_without_its_temporary_files(
     number: signal.Signals, training_folder: Path, tmp_path: Path
 ) -> None:
-    """Only the saved state of the run may stay."""
     (tmp_path / "tmp").mkdir()
     out = tmp_path / "out"
     train = [GRACE, *line(training_folder, out, "--steps", "1000000")]
@@ -102,7 +99,7 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
             process.kill()
     assert process.returncode == 130
     assert error.endswith("interrupted\n")
-    assert {file.name for file in tmp_path.iterdir()} <= {"tmp", "out.partial"}
+    assert [file.name for file in tmp_path.iterdir()] == ["tmp"]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -149,17 +146,6 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
         process.send_signal(signal.SIGHUP)
         process.stderr.read()
     assert process.returncode == 0
-
-
-def test_a_resumed_training_counts_only_its_own_steps(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        train_model(small_run(training_folder, out, steps=11), evaluation_ends)
-    done = invoke_grace(*line(training_folder, out, "--steps", "11", "--device", "cpu"))
-    assert done.stdout.startswith("0 steps of 63 on cpu in ")
-    assert ", after 11 of an earlier run: loss " in done.stdout
 
 
 def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
