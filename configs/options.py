@@ -176,9 +176,7 @@ class ImportSpec:
 class CodebookSpec:
     """A codebook to learn from vectors."""
 
-    out: Annotated[
-        Path | None, "Folder of the codebook; with --codebook, a separate table of SIDs."
-    ] = None
+    out: Annotated[Path | None, "Folder of the codebook."] = None
     levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4
     codes: Annotated[
         tuple[int, ...],
