@@ -112,23 +112,14 @@ class LogOptions(Stated):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun(LogOptions):
-    """A training. `steps` and `epochs` override the recipe's length."""
+    """A training. `steps` overrides the recipe's length."""
 
     out: Annotated[Path, "Folder of the checkpoint, new or empty."]
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )
     steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None
-    epochs: Annotated[float | None, Option("Passes over the log, instead of --steps.", least=0)] = (
-        None
-    )
     seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise InputError(
-                f"--epochs {self.epochs:g}: give --steps or --epochs, not both; leave one out"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

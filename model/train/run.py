@@ -1,6 +1,5 @@
 """`grace train`: from a data folder and a recipe to a checkpoint and its recall."""
 
-import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -128,7 +127,7 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
     recipe = recipe_for(written, catalogue, log, device.type)
-    recipe = replace(recipe, training=_with_steps(recipe.training, run, len(log.examples())))
+    recipe = replace(recipe, training=_with_steps(recipe.training, run.steps))
     batches = HistoryBatches(log, history_input(recipe.model))
     return _Prepared(catalogue, read, recipe, batches, device)
 
@@ -170,11 +169,8 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     )
 
 
-def _with_steps(config: TrainingConfig, run: TrainingRun, examples: int) -> TrainingConfig:
+def _with_steps(config: TrainingConfig, steps: int | None) -> TrainingConfig:
     """Return the configuration with the run's length. A warm-up takes at most a tenth of it."""
-    steps = run.steps
-    if run.epochs is not None:
-        steps = math.ceil(run.epochs * examples / config.batch)
     if steps is None:
         return config
     return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))

@@ -124,7 +124,8 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
     np.save(tmp_path / "items.npy", rows.astype(np.float64))
     (tmp_path / "ids.txt").write_text("".join(f"{name}\n" for name in IDS))
     lines = [
-        json.dumps({"sku": name, "e": row.tolist()}) for name, row in zip(IDS, rows, strict=True)
+        json.dumps({"item_id": name, "vector": row.tolist()})
+        for name, row in zip(IDS, rows, strict=True)
     ]
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
     ids, fixed = pa.array(IDS), pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), DIMS)
@@ -164,13 +165,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: write(at, [*IDS[:-1], "sku-70"], vectors()),
         f"item sku-70 is in rows 71 and {ITEMS}; give each item once",
     ),
-    "two columns of vectors": (
-        lambda at: write(at, IDS, vectors(), other=[[0.5]] * ITEMS),
-        "2 columns may: vector, other; name it with --vector-column",
-    ),
     "no vectors": (
         lambda at: pq.write_table(pa.table({"item_id": IDS}), at),
-        "the vectors are in a column of lists of floats, and no column does",
+        "column 'vector', which --vector-column may name, is missing; it has: item_id",
     ),
     "no rows": (
         lambda at: write(at, [], []),

@@ -159,12 +159,6 @@ def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
     assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
 
 
-def test_a_length_given_twice_is_refused(training_folder: Path, tmp_path: Path) -> None:
-    done = invoke_grace(*line(training_folder, tmp_path / "x", "--steps", "1", "--epochs", "1"))
-    assert done.exit_code == 2
-    assert "--steps or --epochs, not both" in done.stderr
-
-
 def test_without_matplotlib_the_training_has_no_picture_and_says_so(
     training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
