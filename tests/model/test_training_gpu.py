@@ -34,14 +34,14 @@ def test_a_training_on_the_gpu_lowers_the_loss_and_writes_what_the_cpu_reads(
 
 
 def test_an_evaluation_on_the_gpu_finds_what_the_cpu_finds(
-    training_folder: Path, tmp_path: Path
+    training_folder: Path, folder_with_users: Path, tmp_path: Path
 ) -> None:
     """Another order of addition may swap near-ties of a user or two among some 9."""
     out = tmp_path / "checkpoint"
     train_model(small_run(training_folder, out, steps=60, device="cuda"), silent)
     found = {}
     for device in ("cpu", "cuda"):
-        given = ("--checkpoint", out, "--data", training_folder, "--device", device, "--json")
+        given = ("--checkpoint", out, "--data", folder_with_users, "--device", device, "--json")
         done = invoke_grace("evaluate", *given)
         assert done.exit_code == 0, done.stderr
         found[device] = json.loads(done.stdout)
