@@ -26,7 +26,7 @@ SIDS = 111
 @pytest.fixture(scope="module")
 def checkpoint(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("evaluated") / "checkpoint"
-    options = ("--config", training_folder / "recipe.yaml", "--steps", "30", "--no-plot")
+    options = ("--config", training_folder / "recipe.yaml", "--steps", "30")
     assert invoke_grace("train", "--data", training_folder, "--out", out, *options).exit_code == 0
     return out
 
@@ -148,7 +148,7 @@ def random_checkpoint(training_folder: Path, tmp_path: Path) -> Path:
     assert sizes in narrow
     wide = "decoder: {layers: 2, d_model: 128, heads: 2, d_head: 64, d_ff: 256"
     recipe.write_text(narrow.replace(sizes, wide))
-    options = ("--out", trained, "--config", recipe, "--steps", "1", "--no-plot")
+    options = ("--out", trained, "--config", recipe, "--steps", "1")
     assert invoke_grace("train", "--data", training_folder, *options).exit_code == 0
     model = load_checkpoint(trained)
     spec = model.spec
