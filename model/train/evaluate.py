@@ -158,7 +158,7 @@ class Search:
             features = self.model.features(inputs)
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
-            users = UserTensors(nobody, ())
+            users = UserTensors.asking(nobody)
         engine = self.engine or PlainGeneration(self.model, self.ops)
         found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
