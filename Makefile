@@ -185,7 +185,7 @@ load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDR
 demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force
 
-demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
+demo-model: native  ## train the demonstration model again, minutes; writes model/demo
 	rm -rf build/demo build/demo-model
 	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
 	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1

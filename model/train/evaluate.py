@@ -196,13 +196,6 @@ class Ranked:
         }
 
 
-def model_ranks(
-    search: Search, batches: HistoryBatches, events: Int64, progress: Progress
-) -> Int64:
-    """Rank each user's true SID in the order that the search generates.   -> [users]"""
-    return rank_of(batches.log.leaves[events], search.all_leaves(batches, events, progress))
-
-
 def rank_of(truth: Int64, listed: Int64) -> Int64:
     """Return the place of each true SID in its row, or ABSENT.   [users], [users, n] -> [users]"""
     ranks = np.full(len(truth), ABSENT)
@@ -225,7 +218,7 @@ def compare(
     log, trie_leaves = batches.log, len(batches.log.leaf_sids)
     last, truth = log.leaves[events - 1], log.leaves[events]
     ranked = Ranked(
-        model=model_ranks(search, batches, events, progress),
+        model=rank_of(truth, search.all_leaves(batches, events, progress)),
         followers=Followers.of(log).ranks(last, truth),
         popularity=Popularity.of(log, trie_leaves).ranks(truth),
         listed=np.full(len(events), trie_leaves),
