@@ -53,7 +53,7 @@ def order_by_sid(
 
 
 def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Entities:
-    """Group the ads as `group_ads` does.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
+    """Group the ads by entity.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
     members = np.flatnonzero(ids != NO_ENTITY).astype(np.int32)
     ads = members[order_by_id(ids[members], threads)]
     in_order = ids[ads]

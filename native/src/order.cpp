@@ -94,8 +94,8 @@ GRACE_API int32_t grace_first_use(int64_t count, const int32_t* uses, int64_t nu
   });
 }
 
-// As grace_first_use, of spans: span i is words[offsets[i]] .. words[offsets[i + 1]]. old_ids has the
-// place of the first span of each number.
+// As grace_first_use, of spans: span i is words[offsets[i]] .. words[offsets[i + 1]]. old_ids has
+// the place of the first span of each number.
 GRACE_API int32_t grace_first_equal(int64_t count, const int64_t* offsets, const uint32_t* words,
                                     int32_t* new_ids, int32_t* old_ids, int64_t* num_used) {
   return grace::guarded([&] {

@@ -77,7 +77,7 @@ class Inspected(NamedTuple):
             ),
             "matcher",
         ),
-        Inspected("union", None, ("333 SIDs", "mean fill", "row ids", "kB"), "empty partitions"),
+        Inspected("union", None, ("333 SIDs", "id bytes", "fill", "kB"), "empty partitions"),
         Inspected(
             "static:4,3,2,1",
             {"widths": [4, 3, 2, 1]},
