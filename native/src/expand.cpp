@@ -146,10 +146,17 @@ int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int
   return dropped;
 }
 
+// Inlined, the address of a thread's own memory would be computed again in every loop, which takes
+// a third of the time of a match.
+__attribute__((noinline)) Scratch& scratch_of_thread() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
 }  // namespace
 
 Reply Matcher::match(const Request& request) const {
-  thread_local Scratch scratch;
+  Scratch& scratch = scratch_of_thread();
   try {
     Reply reply;
     check_leaves(ads, request, scratch);
