@@ -172,7 +172,7 @@ def test_the_images_lock_every_package_that_the_project_needs(
     compiler = locked(docker, "nvcc")
     assert len(of_torch["torch"]) == 1
     for wanted, found in (
-        ([*project, *extras["traces"]], light),
+        (project, light),
         (serving, locked(docker, "serve") | of_torch),
         (extras["nvcc"], compiler),
     ):

@@ -48,7 +48,6 @@ LIMITS = ListenLimits(
     reply_seconds=60.0,
     reflection=False,
     tokens=False,
-    traces=False,
 )
 
 # Programs of relays that do not come up.

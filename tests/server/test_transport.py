@@ -18,8 +18,9 @@ import uvloop
 
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import held_port, is_loopback
+from grace.server.transport.listener.grpc_listener import IncomingCall
 from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
-from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
+from grace.server.transport.relays.frames import Kind, Link, packed, unpacked
 
 HOST = "127.0.0.1"
 
@@ -132,8 +133,8 @@ async def written(frames: list[Frame]) -> bytes:
 
 
 def test_a_relayed_call_has_its_long_headers_whole() -> None:
-    sent = RelayedMessage(1.5, 2.5, "ipv6:[::1]:443", f"Bearer {'t' * 4000}", "00-0a-0b-01", b"x")
-    assert RelayedMessage.unpack(b"".join(sent.packed())) == sent
+    sent = IncomingCall(1.5, 2.5, "ipv6:[::1]:443", f"Bearer {'t' * 4000}", b"x")
+    assert unpacked(b"".join(packed(sent))) == sent
 
 
 def test_frames_are_the_same_wherever_their_bytes_are_cut() -> None:

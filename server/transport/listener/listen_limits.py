@@ -39,7 +39,6 @@ class ListenLimits:
     reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
-    traces         whether the server traces calls, so that it needs their header `traceparent`
     requests       requests that may come in at once; further ones wait at the client. 0: any number
     window_bytes   half of the most bytes that gRPC keeps of a call while nothing reads them: a
                    request that has no place yet, or bytes after the request of an open call
@@ -60,7 +59,6 @@ class ListenLimits:
     reply_seconds: float
     reflection: bool
     tokens: bool
-    traces: bool
     requests: int = 0
     window_bytes: int = 1 << 18
     keepalive_seconds: float = 30.0
@@ -81,7 +79,6 @@ class ListenLimits:
             reply_seconds=listen.reply_seconds,
             reflection=listen.reflection,
             tokens=listen.token_file is not None,
-            traces=config.traces.endpoint is not None,
         )
 
     def options(self) -> Options:
