@@ -156,7 +156,7 @@ def test_the_health_check_of_the_image_takes_less_than_a_second(
             started = time.monotonic()
             done = container.execute(*check[1:])
             times.append(time.monotonic() - started)
-            assert (done.returncode, done.stdout) == (0, f"127.0.0.1:{PORT}: SERVING\n")
+            assert (done.returncode, done.stderr) == (0, "")
         print(f"\nhealth check: {min(times):.2f} s")
         assert min(times) < 1.0
         assert container.stop() == 0
