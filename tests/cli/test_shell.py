@@ -15,10 +15,8 @@ from typer.testing import CliRunner
 from grace.cli.main import COMMANDS, app, report_errors
 from grace.cli.service import doctor
 from grace.configs.errors import ConfigError, SnapshotError
-from grace.index.storage import publish
 from grace.native.loader import load_library
 from support.command import run_python, without_torch
-from support.forgery import make_version
 from support.in_process import invoke_grace
 
 
@@ -162,16 +160,6 @@ def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
     for finding in report["findings"]:
         assert finding["name"] in for_people.stdout
         assert finding["status"] in ("ok", "note")
-
-
-def test_doctor_loads_a_snapshot_and_reports_what_mode_exact_takes(tmp_path: Path) -> None:
-    make_version(tmp_path)
-    publish(tmp_path, 1)
-    asked = ("doctor", "--snapshots", tmp_path, "--max-batch", "17", "--json")
-    *_, found = json.loads(invoke_grace(*asked).stdout)["findings"]
-    assert (found["name"], found["status"], found["remedy"]) == ("snapshot", "ok", "")
-    assert found["found"].startswith("version 1; it loads and fits in the memory")
-    assert re.search(r"\d ms for 17 requests on cpu\. This takes \d+\.\d\d MB", found["found"])
 
 
 def test_doctor_names_a_missing_native_library_and_its_remedy(
