@@ -233,20 +233,6 @@ def test_no_container_has_rights_or_a_writable_root(overlay: str) -> None:
                 assert not (mount.get("readOnly") and inside)
 
 
-@every_overlay
-def test_only_the_group_of_a_pod_may_read_its_keys(overlay: str) -> None:
-    """The server warns of a key that others may read, too, which is the default of Kubernetes."""
-    for pod in pods(overlay):
-        volumes = [each["projected"] for each in pod["volumes"] if "projected" in each]
-        items = [
-            item
-            for volume in volumes
-            for source in volume["sources"]
-            for item in source.get("secret", {}).get("items", ())
-        ]
-        assert {item.get("mode") for item in items if item["key"] == "tls.key"} <= {0o440}
-
-
 @pytest.mark.parametrize(("overlay", "gpus"), [("cpu", None), ("gpu", 1), ("fleet", 1)])
 def test_a_server_has_one_gpu_or_none(overlay: str, gpus: int | None, tmp_path: Path) -> None:
     container = server(overlay)
