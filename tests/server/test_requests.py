@@ -135,22 +135,6 @@ def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
     assert error.text == "the request has 64 bytes, at most 63 (limits.message_bytes)"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe", message_of(FULL)[:-1] + b"\xff"],
-    ids=["no tag", "cut", "not UTF-8", "a wrong end"],  # maps have no order, so neither has FULL
-)
-def test_bytes_that_are_no_request_are_malformed(message: bytes) -> None:
-    error = refusal(message)
-    assert (error.reason, error.field) == ("malformed", None)
-    assert error.text == "the bytes are not a grace.v1.RetrieveRequest"
-
-
-def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
-    error = refusal({"profile": "p" * 1000}, replace(LIMITS, value_bytes=1000))
-    assert error.text.startswith(f"profile: '{'p' * 64}'... is not a profile here")
-
-
 def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing() -> None:
     """In protobuf's own readers it would be missing: ads that exclude the value would pass."""
     message = b"\x22\x11\x0a\x07country\x12\x04\x0a\x02US\x18\x01"

@@ -61,7 +61,6 @@ class FleetClients:
         self._replies: Counter[bytes] = Counter()
         self.ends: Counter[str] = Counter()
         self.versions: Counter[int] = Counter()
-        self.slowest = 0.0
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=self._run)
@@ -104,13 +103,10 @@ class FleetClients:
             method = self._methods[self._made % len(self._methods)]
             with self._changed:
                 self._made += 1
-            sent = time.monotonic()
-            call = method.future(request, timeout=CALL_SECONDS)
-            call.add_done_callback(lambda call, sent=sent: self._ended(call, sent))
+            method.future(request, timeout=CALL_SECONDS).add_done_callback(self._ended)
 
-    def _ended(self, call: Any, sent: float) -> None:
-        took, reply = time.monotonic() - sent, None
-        end = call.code().name
+    def _ended(self, call: Any) -> None:
+        end, reply = call.code().name, None
         if end == "OK":
             reply = RetrieveResponse.FromString(call.result())
             reply.ClearField("timings")
@@ -118,7 +114,6 @@ class FleetClients:
             end = f"{end}: {call.details()}"
         with self._changed:
             self.ends[end] += 1
-            self.slowest = max(self.slowest, took)
             if reply is not None:
                 self.versions[reply.snapshot_version] += 1
                 self._replies[reply.SerializeToString(deterministic=True)] += 1

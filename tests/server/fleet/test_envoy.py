@@ -1,13 +1,10 @@
 """Envoy over two servers: no client notices that a server is killed, frozen, drained or updated."""
 
-import itertools
-import os
 import shutil
 import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -37,13 +34,9 @@ pytestmark = [
     pytest.mark.skipif(envoy_program() is None, reason="envoy is not installed: make setup"),
 ]
 
-ROUNDS = int(os.environ.get("FLEET_ROUNDS", "5"))
 LIGHT_RATE = 10.0
 LEAST_OK = 0.999
-LOAD = 0.6
-CALLERS = 16
 DOCUMENTED_ADDRESS = "grace-envoy.grace.svc.cluster.local:50051"
-CAPACITY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -129,10 +122,6 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> No
 
 def assert_all_plain(fleet: Fleet, clients: FleetClients) -> None:
     clients.assert_all_plain(fleet.live.expected(*clients.versions))
-    print(
-        f"{clients.ends.total()} calls, {dict(clients.ends)}, versions {dict(clients.versions)}, "
-        f"slowest {clients.slowest:.2f} s, Envoy retried {fleet.envoy.counted('upstream_rq_retry')}"
-    )
 
 
 def assert_documented_client_is_answered(fleet: Fleet, folder: Path) -> None:
@@ -149,52 +138,6 @@ def assert_documented_client_is_answered(fleet: Fleet, folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) in versions(fleet.live.root)
-
-
-def capacity_of(fleet: Fleet) -> float:
-    """Return the answers a second to callers who each call again at once."""
-    credentials, requests = fleet.credentials, fleet.live.requests
-    with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
-        method: Any = channel.unary_unary(METHOD)
-        begin = time.monotonic()
-
-        def call_again_and_again(first: int) -> int:
-            for number in itertools.count(first):
-                method(message(requests[number % len(requests)]), timeout=CALL_SECONDS)
-                if time.monotonic() - begin > CAPACITY_SECONDS:
-                    return number - first + 1
-            raise AssertionError
-
-        with ThreadPoolExecutor(CALLERS) as pool:
-            answers = sum(pool.map(call_again_and_again, range(CALLERS)))
-        return answers / (time.monotonic() - begin)
-
-
-@pytest.mark.soak
-def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fault(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    with fleet_of(serving_files, tmp_path) as fleet:
-        both = capacity_of(fleet)
-        fleet.first.server.kill()
-        fleet.envoy.wait_healthy(fleet.second.address)
-        survivor = capacity_of(fleet)
-        fleet.first.start()
-        fleet.envoy.wait_healthy(*fleet.addresses)
-        rate = LOAD * min(both, survivor)
-        print(f"both {both:.0f} answers/s, one {survivor:.0f}, load {rate:.0f} calls/s")
-        with fleet.clients(rate) as clients:
-            for _ in range(ROUNDS):
-                kill_drain_and_freeze(fleet, clients, calls=int(3 * rate))
-        assert_all_plain(fleet, clients)
-        with fleet.clients(rate) as updated:
-            for _ in range(ROUNDS):
-                fleet.update_all()
-                updated.wait_for_answers(int(3 * rate))
-        assert_all_plain(fleet, updated)
-        assert clients.share_ok >= LEAST_OK, clients.ends
-        assert set(updated.ends) == {"OK"}, updated.ends
-        assert fleet.envoy.counted("outlier_detection.ejections_enforced_total") > 0
 
 
 def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
