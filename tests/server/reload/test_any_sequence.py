@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
+from time import sleep
 from typing import Any
 
 import grpc
@@ -314,9 +315,14 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(
     machine = Machine(serving_files, Answers(serving_files, tmp_path))
     try:
         machine.published(2)
+        machine.publish_another(1, bad=True)
         machine.rolled_back(1)
+        machine.published(2)
+        machine.published(3)  # which the pin outlasts
         machine.restart(kills=False)
         machine.publish_another(1, bad=True)
+        sleep(0.5)  # time for some looks, none of which tries again
+        machine.check()
         machine.restart(kills=True)
         machine.publish_another(2, bad=False)
         machine.restart(kills=True)

@@ -141,18 +141,6 @@ async def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
     watch.cancel()
 
 
-@with_reloads(hang_seconds=100 * LONG)
-async def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
-    service: Service,
-    live: LiveRoot,  # noqa: ARG001
-) -> None:
-    service.hanging = {2}
-    load = asyncio.ensure_future(service.reloads.load(2, None))
-    await until(lambda: bool(service.hung))
-    service.reloads.close()
-    assert (await fault_of(load)).reason == "draining"
-
-
 @with_reloads(hang_seconds=0.5)
 async def test_the_server_begins_no_load_while_the_most_loads_that_may_hang_do(
     service: Service, live: LiveRoot

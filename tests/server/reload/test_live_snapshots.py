@@ -1,9 +1,10 @@
 """SIGHUP, SIGTERM while it loads, and the pin of a rollback at the start of a server."""
 
+import os
 import signal
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
 from time import sleep
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.subprocess
 
 
 def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None:
-    config = live.write_config("hup.yaml", watch_seconds=0)
+    config = live.write_config("hup.yaml", watch_seconds=0, listen={"front_ends": 2})
     with ServerProcess(config, ready=False) as server:
         server.wait_log("listening")
         server.signal(signal.SIGHUP)
@@ -40,8 +41,11 @@ def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None
         assert found[0].reason == "load_refused"
         assert found[0].text.startswith("state_dir: not set")
         server.terminate()
+        relays = server.children
         while server.running:
-            server.signal(signal.SIGHUP)
+            for process in (server.pid, *relays):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGHUP)
             sleep(0.001)
         assert server.wait() == 0
 

@@ -178,24 +178,6 @@ def test_a_current_that_cannot_be_read_or_is_gone_is_reported_and_changes_nothin
     service.assert_serves(1)
 
 
-def test_a_version_that_vanishes_while_it_is_read_fails_or_serves_whole(service: Service) -> None:
-    server, live = service.server, service.live
-
-    def ends() -> int:
-        return len(server.log("load_failed")) + len(server.log("swapped"))
-
-    for number in range(5):
-        vanishing, begun, ended = live.add(like=2), len(server.log("loading")), ends()
-        live.publish(vanishing)
-        server.wait_log("loading", begun + 1)
-        sleep(number * 0.005)
-        shutil.rmtree(live.folder(vanishing))
-        server.wait_until(lambda ended=ended: ends() > ended, "the load has ended")  # type: ignore[misc]
-        live.publish(1)
-        service.operator.load()
-        service.assert_serves(1)
-
-
 def refusal_of(call: Callable[[], object]) -> Refusal:
     with refused() as found:
         call()
@@ -261,20 +243,3 @@ def test_versions_that_an_operator_mistypes_are_refused_and_are_no_failed_loads(
     load = operator.status().load
     assert (load.fault, load.pinned_version, service.failures()) == ("", 0, failures)
     service.assert_serves(1)
-
-
-def test_a_pin_refuses_other_versions_by_name_and_outlasts_a_current_that_is_junk(
-    service: Service,
-) -> None:
-    operator, live = service.operator, service.live
-    newest = live.add(like=2)
-    live.publish(newest)
-    operator.load()
-    operator.roll_back(1)
-    text = refusal_of(lambda: operator.load(2)).text
-    assert "a rollback has pinned version 1; unpin first" in text
-    text = refusal_of(lambda: operator.roll_back(newest)).text
-    assert text.startswith(f"snapshot_version: {newest}: a rollback left {newest}, and ")
-    publish_blindly(live, b"junk")
-    assert refusal_of(operator.unpin).reason == "load_failed"
-    assert operator.status().load.pinned_version == 1  # a call that fails changes nothing
