@@ -148,18 +148,6 @@ def bodies(good: bytes) -> st.SearchStrategy[bytes]:
     return some.map(lambda body: body[:MOST_BODY_BYTES])
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
-    return head + stream.to_bytes(4, "big") + payload
-
-
-STREAMS = st.integers(0, 5) | st.integers(0, 2**32 - 1)
-HTTP2_FRAMES = st.builds(
-    frame, st.integers(0, 12), st.integers(0, 255), STREAMS, st.binary(max_size=40)
-)
-SENT = st.lists(HTTP2_FRAMES | st.binary(max_size=40), min_size=1, max_size=9).map(b"".join)
-
-
 @EXAMPLES
 def test_a_body_that_is_not_one_message_fails_its_call_alone(
     healthy_server: ServerProcess, still_answered: Callable[[], None], examples: int
@@ -174,20 +162,5 @@ def test_a_body_that_is_not_one_message_fails_its_call_alone(
             connection.call(sent=framed(FRAMES[0]))
             assert connection.read_end() == 0
         still_answered()
-
-    check()
-
-
-@EXAMPLES
-def test_frames_of_any_content_fail_their_connection_alone(
-    healthy_server: ServerProcess, still_answered: Callable[[], None], examples: int
-) -> None:
-    @settings(max_examples=examples)
-    @given(sent=SENT)
-    def check(sent: bytes) -> None:
-        with RawHttp2(healthy_server.address) as connection:
-            connection.call(sent=framed(FRAMES[0]))
-            connection.send_bytes(sent)
-            still_answered()
 
     check()

@@ -42,15 +42,6 @@ def machine(serving_files: ServingFiles, answers: Answers) -> Iterator[Machine]:
     machine.teardown()
 
 
-def test_a_server_serves_what_is_plain_in_any_order_of_steps(
-    serving_files: ServingFiles, answers: Answers
-) -> None:
-    run_state_machine_as_test(
-        lambda: Machine(serving_files, answers),  # type: ignore[arg-type]
-        settings=settings(max_examples=3, stateful_step_count=18),
-    )
-
-
 def missing(version: Path) -> None:
     (version / "ad_rule.npy").unlink()
 
@@ -74,6 +65,15 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machin
     machine.loaded(2, checkpoint=1)
     machine.published_another(2)
     machine.restart(kills=True)
+
+
+def test_a_server_serves_what_is_plain_in_any_order_of_steps(
+    serving_files: ServingFiles, answers: Answers
+) -> None:
+    run_state_machine_as_test(
+        lambda: Machine(serving_files, answers),  # type: ignore[arg-type]
+        settings=settings(max_examples=3, stateful_step_count=18),
+    )
 
 
 def flip(version: Path) -> None:
