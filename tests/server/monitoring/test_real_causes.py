@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from grace.bench.fleet.certificates import Authority
-from grace.bench.monitoring.prometheus import Prometheus
 from grace.index.storage import load_snapshot
 from support.certificates import server_section
 from support.faults import Faults
@@ -23,6 +22,7 @@ from support.forgery import forge_manifest
 from support.live_snapshots import LiveRoot
 from support.monitoring import hastened_rules, needs, steady_calls
 from support.operators import operator_of
+from support.prometheus import Prometheus
 from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
