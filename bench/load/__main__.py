@@ -1,7 +1,7 @@
 """Open-loop load on a server: calls at a given rate, their latencies and outcomes.
 
     python -m grace.bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
-    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out l.json --report l.html
+    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out load.json
 
 Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
 first carries one call that no number counts. The result file is in ghz's JSON schema. A run in
@@ -9,7 +9,7 @@ which the client was the limit, or lost the server, is not valid: the command sa
 """
 
 import argparse
-import subprocess
+import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from grace.bench.load.client import ClosedLoop, Load, LoadRun, OpenLoop
 from grace.bench.load.client_process import run_together
-from grace.bench.load.ghz import load_result, write_load_result
+from grace.bench.load.ghz import load_result
 from grace.bench.load.options import (
     access_from,
     add_access_options,
@@ -31,7 +31,6 @@ from grace.bench.load.options import (
     run_command,
 )
 from grace.bench.load.shots import Shot, read_shots
-from grace.configs.errors import InputError
 
 MOST_PROCESSES = 64
 """Each process takes some 60 MB and makes about a thousand calls a second."""
@@ -39,8 +38,6 @@ MOST_PROCESSES = 64
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    if options.report is not None and options.out is None:
-        raise InputError(f"--report {options.report} needs --out, the result file that it reads")
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     load: Load
     if options.rate is not None:
@@ -50,10 +47,9 @@ def main(arguments: Sequence[str]) -> int:
         load = ClosedLoop(options.in_flight, options.seconds)
         name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
     run = _run(name, options, load, read_shots(options.data, timeout))
-    insecure = access_from(options).tls is None
-    result = load_result(run, load, options.connections, timeout, insecure)
+    result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
-        write_load_result(result, options.out)
+        options.out.write_text(json.dumps(result) + "\n", encoding="utf-8")
     own = result["grace"]
     latency = own["ms"]["latency_ok"] or {}
     print(
@@ -63,10 +59,6 @@ def main(arguments: Sequence[str]) -> int:
         + "".join(f"{name.upper()} {latency[name]:.1f} ms, " for name in latency)
         + f"{run.warm_up_calls} to warm up not counted"
     )
-    if options.report is not None:  # its own process: this one need not import matplotlib
-        report = ["-m", "grace.bench.load.report", str(options.out), "--out", str(options.report)]
-        if subprocess.run([sys.executable, *report], check=False).returncode:
-            return 1  # the report has printed the reason
     if not own["valid"]:
         print(f"error: not a valid run: {own['invalid_because']}", file=sys.stderr)
         return 1
@@ -131,7 +123,6 @@ def _parser() -> argparse.ArgumentParser:
     add_access_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=out_file, help="result file, in ghz's JSON schema")
-    parser.add_argument("--report", type=out_file, help="HTML page about it; needs matplotlib")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""`make load`: a server under several offered loads, and a page about it.
+"""`make load`: a server under several offered loads, and a report of them.
 
     python -m grace.bench.load.sweep --out build/load
     python -m grace.bench.load.sweep --out build/load --address HOST:PORT --data requests.jsonl
@@ -17,23 +17,21 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from grace.bench.load.__main__ import main as make_load
+from grace.bench.load.ghz import read_summary
 from grace.bench.load.options import parser_of, positive_integer, run_command
-from grace.bench.load.report import server_facts, write_report
+from grace.bench.load.report import load_report
 from grace.bench.load.shots import write_ghz_data
 from grace.bench.load.tiny_server import write_tiny_server_files
 from grace.bench.running_server import RunningServer
-from grace.client import AdminClient
 from grace.configs.errors import InputError
 
-STATUS_SECONDS = 10.0
 _GHZ_CONFIG = Path(__file__).with_name("ghz.json")
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.sweep", __doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the page and results")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the report and results")
     parser.add_argument("--address", help="HOST:PORT of a running server")
-    parser.add_argument("--admin", help="its admin address, to show what it serves on the page")
     parser.add_argument("--data", type=Path, help="requests as JSON lines")
     parser.add_argument(
         "--rates", type=positive_integer, nargs="+", default=[100, 200, 300, 400, 600]
@@ -57,29 +55,23 @@ def main(arguments: Sequence[str]) -> int:
     client = "ghz" if found else "no ghz on PATH, so our own client"
     print(f"{client} makes the calls, each with a deadline of {options.timeout_ms} ms")
     with ExitStack() as stack:
-        address, data, admin = options.address, options.data, options.admin
+        address, data = options.address, options.data
         if address is None:
             files = write_tiny_server_files(
                 Path(stack.enter_context(tempfile.TemporaryDirectory()))
             )
             config = files.write_config("serve.yaml")
             server = stack.enter_context(RunningServer(config, options.out / "server.log"))
-            address, data, admin = server.address, data or files.requests, server.admin_address
+            address, data = server.address, data or files.requests
             print(f"a server of the tiny catalogue listens at {address}")
-        results = [_load(address, data, rate, options) for rate in options.rates]
-        facts = "" if admin is None else _facts(admin)
-    page = options.out / "report.html"
-    runs = write_report(results, page, facts)
-    print(f"{page}: the page; {page.with_suffix('.png')}: its pictures")
+        runs = [read_summary(_load(address, data, rate, options)) for rate in options.rates]
+    report = load_report(runs)
+    (options.out / "report.md").write_text(report, encoding="utf-8")
+    print(f"\n{report}")
     invalid = [run for run in runs if run.invalid_because]
     for run in invalid:
         print(f"error: {run.offered:g} calls/s: {run.invalid_because}", file=sys.stderr)
     return 1 if invalid else 0
-
-
-def _facts(admin: str) -> str:
-    with AdminClient(admin) as client:
-        return server_facts(client.status(STATUS_SECONDS))
 
 
 def _load(address: str, data: Path, rate: int, options: argparse.Namespace) -> Path:

@@ -3,8 +3,6 @@
 No test checks a rate: what modes return is in the result files.
 """
 
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from grace.bench.eligibility.audience import (
     with_many_locations,
 )
 from grace.bench.eligibility.path_scores import PathScores
-from grace.bench.eligibility.picture import draw_picture
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.result_file import Row, read_result, record
@@ -223,14 +220,3 @@ def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> N
     (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["exact"]]
     assert f"{everyone['eligible_ads']:,.0f}" in line.split()
     assert "Rules do not follow the SIDs" not in done.stdout  # not measured
-
-
-def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path) -> None:
-    result = tmp_path / "passrate.json"
-    shutil.copy(repository / "bench" / "results" / "cpu-2core" / "passrate.json", result)
-    drawn = draw_picture(result)
-    assert drawn == result.with_suffix(".png")
-    assert drawn.read_bytes().startswith(b"\x89PNG")
-    text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"!\[.*\]\(\.\./(\S+)\)", text)
-    assert (repository / shown).is_file()

@@ -11,7 +11,6 @@ import pytest
 from grace.bench.load import sweep
 from grace.bench.load.ghz import read_summary
 from grace.configs.errors import InputError
-from grace.configs.extras import install_command
 from support.command import run_command
 from support.ghz_stand_in import installed_ghz
 from support.retrieve_calls import Counters, assert_counters_conserve
@@ -63,23 +62,20 @@ def test_the_client_and_the_server_count_the_same_calls(
     assert all(own["ms"][part]["p50"] >= 0 for part in ("queue", "generate", "overhead"))
 
 
-def test_make_load_starts_a_server_and_writes_the_page(
+def test_make_load_starts_a_server_and_writes_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))  # without ghz
     out = tmp_path / "load"
     code = sweep.main(["--out", str(out), "--rates", "63", "--seconds", "1", *PATIENT])
     # On a busy machine the client may have been the limit; it must then have said so.
-    assert code == (1 if "error: 63 calls/s: the client was" in capsys.readouterr().err else 0)
+    shown = capsys.readouterr()
+    assert code == (1 if "error: 63 calls/s: the client was" in shown.err else 0)
     run = read_summary(out / "rate-63.json")
     assert (run.client, run.offered, run.failed) == ("ours", 63, 0)
-    page = (out / "report.html").read_text()
-    assert "<td>63</td>" in page
-    assert re.search(r"<p>\d{4}-\d\d-\d\dT\S+Z, commit \S+\. Client on ", page)
-    assert re.search(r"Server: grace \S+ on cpu.*; snapshot 1 of synth-tiny-1, mode exact, ", page)
-    assert re.search(
-        r"; checkpoint \w{16} \(\w+\); profile full: beams 1, .* SIDs; batches of", page
-    )
+    report = (out / "report.md").read_text()
+    assert report in shown.out
+    assert "\n| 63 | " in report
     assert '"event": "stopped", "exit_code": 0' in (out / "server.log").read_text()
 
 
@@ -103,9 +99,7 @@ def test_ghz_makes_the_calls_if_it_is_installed(
     assert run.reasons == {"FailedPrecondition": 3, "InvalidArgument": 3}
     seen = assert_counters_conserve(healthy_server, 33, before)
     assert (seen.ok, seen.failures) == (run.ok, run.failed)
-    page = (out / "report.html").read_text()
-    assert "<td>33</td>" in page
-    assert "Server: not known: name its admin address with --admin." in page
+    assert "\n| 33 | " in (out / "report.md").read_text()
 
 
 @pytest.mark.usefixtures("ghz")
@@ -120,7 +114,7 @@ def test_a_ghz_that_fails_ends_the_load_with_its_error(
         sweep.main(["--address", "127.0.0.1:9", "--data", str(data), "--out", str(out)])
 
 
-def test_a_rate_that_is_not_valid_ends_make_load_with_1_after_the_page(
+def test_a_rate_that_is_not_valid_ends_make_load_with_1_after_the_report(
     healthy_server: ServerProcess,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -135,19 +129,7 @@ def test_a_rate_that_is_not_valid_ends_make_load_with_1_after_the_page(
     assert re.match(
         r"error: 33 calls/s: the server refused every request, .* wrong_sid_space", last
     )
-    assert "33 calls/s: not valid: the server refused every" in (out / "report.html").read_text()
-
-
-@pytest.mark.parametrize("program", ["load.sweep", "load.report", "gpu.pages.pictures"])
-def test_without_matplotlib_one_line_names_the_remedy(program: str, tmp_path: Path) -> None:
-    absent = tmp_path / "matplotlib" / "__init__.py"
-    absent.parent.mkdir()
-    absent.write_text("raise ModuleNotFoundError('as if absent', name='matplotlib')")
-    program = f"grace.bench.{program}"
-    done = run_command(sys.executable, "-m", program, "out", env={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 1
-    remedy = install_command("plots")
-    assert done.stderr == f"error: the pictures need matplotlib: {remedy}\n"
+    assert "33 calls/s: not valid: the server refused every" in (out / "report.md").read_text()
 
 
 def test_an_address_needs_requests_for_its_catalogue(tmp_path: Path) -> None:
