@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from grace.bench.load.soak.__main__ import count_faults
 from grace.bench.load.soak.holdings import Holdings, Sample, growth_rows, growth_table, holdings_of
-from grace.bench.load.soak.soak import count_faults
 from grace.configs.errors import CallError
 
 HOUR = 3600.0

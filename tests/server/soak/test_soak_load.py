@@ -25,7 +25,7 @@ from grace.bench.load.ghz import percentile
 from grace.bench.load.overload import FIXED_SERVER, Overload, measure
 from grace.bench.load.shots import read_shots
 from grace.bench.load.soak.__main__ import main as soak_command
-from grace.bench.load.soak.soak import run_soak, soak_report
+from grace.bench.load.soak.__main__ import run_soak, soak_report
 from grace.index.updates.update import full_message
 from support.command import plain_environment
 from support.health import status
@@ -48,9 +48,7 @@ def test_mixed_load_leaves_memory_threads_and_descriptors_as_they_were(
 
 def test_the_soak_writes_what_it_samples_and_counts(tmp_path: Path) -> None:
     out = tmp_path / "soak.json"
-    soak_command(
-        ["--seconds", "5", "--only", "malformed", "scrape", "--rate", "31", "--out", str(out)]
-    )
+    soak_command(["--seconds", "5", "--only", "malformed", "scrape", "--out", str(out)])
     *rows, counts, samples = json.loads(out.read_text())["rows"]
     assert {row["process"] for row in rows} == {"server", "relay 1", "relay 2"}
     assert counts["counted"] == {"OK": 0, **counts["ends"]["malformed"]}
