@@ -222,7 +222,7 @@ class RunSummary:
 def read_summary(path: Path) -> RunSummary:
     """Read the result file of our client or of ghz."""
     try:
-        return _summary(json.loads(path.read_text(encoding="utf-8")))
+        return summary_of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not the result of a load: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -231,7 +231,7 @@ def read_summary(path: Path) -> RunSummary:
         ) from None
 
 
-def _summary(result: Mapping[str, Any]) -> RunSummary:
+def summary_of(result: Mapping[str, Any]) -> RunSummary:
     own: Mapping[str, Any] = result.get("grace") or {}
     measured: Mapping[str, Any] = own.get("ms", {})
     details = result["details"] or []

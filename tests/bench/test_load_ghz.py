@@ -3,7 +3,7 @@
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -69,23 +69,6 @@ def test_a_result_is_in_ghz_s_schema_and_has_our_own_numbers_in_addition() -> No
     assert medians == pytest.approx([3, 0.3, 20 - 4])
     nothing = load_result(run_of(), LOAD, 4, None)
     assert [nothing[name] for name in ("count", "average", "rps", "fastest")] == [0, 0, 0, 0]
-
-
-def test_percentiles_are_of_the_calls_of_all_processes_together() -> None:
-    def part(latency: float, calls: int, begin: float) -> LoadRun:
-        times = [begin + i / 1e3 for i in range(calls)]
-        ended = tuple(Call(t, t + 0.001, t + latency, "OK") for t in times)
-        return LoadRun("ads:1", BEGAN + timedelta(seconds=begin), 2.0 + begin, ended, 2)
-
-    run = merged([part(0.010, 97, 0.0), part(0.200, 3, 0.02)])
-    result = load_result(run, OpenLoop(50, 2), connections=2, timeout_seconds=None)
-    own = result["grace"]
-    assert own["ms"]["latency_ok"]["p99"] == pytest.approx(200)
-    assert own["ms"]["latency_ok"]["p90"] == pytest.approx(10)
-    assert (result["count"], result["total"]) == (100, 2_020_000_000)
-    assert result["options"]["connections"] == 4
-    assert (own["processes"], own["warm_up_calls"]) == (2, 4)
-    assert own["began"] == BEGAN.timestamp()
 
 
 GONE = Call(1.0, 1.2, 1.21, "Unavailable", text="failed to connect to all addresses")
