@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import ConfigError, DeviceError
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.configs.options import Fp8Product
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, load_ops, require_fp8
+from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import FastWeights, Precision
@@ -28,7 +28,6 @@ from support.fast_cases import (
     search_plainly,
 )
 from support.models import random_decoder
-from support.pretended_gpus import pretend_gpus
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 ALL: tuple[Fp8Product, ...] = get_args(Fp8Product)
@@ -219,17 +218,3 @@ def test_a_decoder_without_products_for_fp8_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=fault):
         rounded(fast_case(name, 1), kept=kept)
-
-
-def test_a_gpu_without_the_instructions_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend_gpus(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
-    with pytest.raises(DeviceError) as refused:
-        require_fp8(torch.device("cuda", 0))
-    assert str(refused.value) == (
-        "precision: fp8 needs a GPU of compute capability 9.0 (H100, H200), NVIDIA L4 has 8.9; "
-        "use bf16"
-    )
