@@ -6,12 +6,10 @@ test_agreement.py compares them in every case, here and on a GPU.
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.trie import NO_NODE
@@ -58,10 +56,6 @@ def poisoned_outputs() -> Iterator[None]:
 
 def of_seed(seed: int, ads: int = 63, users: int = 3, **mode: MatcherMode) -> DecodeCase:
     return decode_case(branching_case(np.random.default_rng(seed), ads, users), **mode)
-
-
-def first_arguments(name: str) -> tuple[Any, ...]:
-    return CASES[name][0].arguments(np.random.default_rng(7), torch.float32)
 
 
 @pytest.mark.parametrize("case", CASES["admit_children"], ids=lambda case: case.name)
@@ -171,21 +165,6 @@ def test_a_slot_keeps_no_snapshot_alive() -> None:
     kept = [weakref.ref(index.node_offsets), weakref.ref(users.bitmask)]
     del users, index
     assert [tensor() for tensor in kept] == [None, None]
-
-
-def strided(tensor: Tensor) -> Tensor:
-    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
-
-
-def test_a_tensor_that_a_kernel_cannot_read_as_an_array_is_refused() -> None:
-    nodes, users, index = first_arguments("admit_children")
-    with pytest.raises(ValueError, match=r"nodes must be contiguous torch\.int32"):
-        admit_children_cuda(strided(nodes), users, index)
-    (given,) = first_arguments("select_beams")
-    with pytest.raises(ValueError, match="logits must be contiguous, got strides"):
-        select_beams_cuda(replace(given, logits=strided(given.logits)))
-    with pytest.raises(ValueError, match="logits must be one of float32, bfloat16, float16"):
-        select_beams_cuda(replace(given, logits=given.logits.double()))
 
 
 @pytest.mark.parametrize("of_warp", [1, 7, 32, 128])

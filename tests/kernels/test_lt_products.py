@@ -38,10 +38,6 @@ def run(products: LtProducts, x: Tensor, weight: Tensor, residual: Tensor, *, ad
     return out
 
 
-def test_no_algorithm_is_chosen_without_such_a_gpu() -> None:
-    assert not LtProducts.fit(torch.device("cpu"), torch.bfloat16)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize(

@@ -137,6 +137,18 @@ WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
         )
     ),
     ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
+    (
+        (CUDA_DECODER,),
+        "select_beams",
+        {"logits": ones(6, 14)[:, ::2]},
+        "logits must be contiguous",
+    ),
+    (
+        (CUDA_DECODER,),
+        "select_beams",
+        {"logits": ones(6, 7).double()},
+        "logits must be one of",
+    ),
     ((CUDA_DECODER,), "row_factors", {"x": ones(4, 6).T}, "x must be contiguous, got strides"),
     ((CUDA_ENCODER,), "rms_norm", {"x": TURNED, "gain": ones(8)}, "contiguous"),
     ((CUDA_ENCODER,), "add_product", {"x": TURNED}, "contiguous"),

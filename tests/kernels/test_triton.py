@@ -94,7 +94,7 @@ def test_a_request_gets_the_same_bits_at_every_place_of_a_batch() -> None:
 
 
 CAPTURED = {
-    **{name: (getattr(CUDA_DECODER, name), CASES[name][0]) for name in TRITON},
+    **{name: (getattr(CUDA_DECODER, name), CASES[name][0]) for name in (*TRITON, "select_beams")},
     **{name: (on_copies(CUDA_ENCODER, name), cases[0]) for name, cases in ENCODER_CASES.items()},
 }
 
