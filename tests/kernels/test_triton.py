@@ -12,7 +12,8 @@ from torch import Tensor
 from grace.kernels import REFERENCE
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.model.definition.inputs import Value, map_tensors, named_tensors
+from grace.model.definition.inputs import Value, map_tensors
+from support.named_tensors import named_tensors
 from support.op_cases import CASES, normal, row_scales
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")

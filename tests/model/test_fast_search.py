@@ -15,7 +15,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.decode_weights import FastWeights, Precision
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
 from support.fast_cases import (
     ALL_STEPS,
@@ -94,10 +94,9 @@ def share(got: Generated, expected: Generated) -> float:
 
 
 @DEVICES
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_lower_precision_finds_most_of_the_same_sids(precision: Precision, device: str) -> None:
+def test_bf16_finds_most_of_the_same_sids(device: str) -> None:
     case = on(fast_case("L=4-unequal", 4, MatcherMode.CD, ads=400), torch.device(device))
-    found = search_fast(case, load_ops(torch.device(device)), precision=precision)
+    found = search_fast(case, load_ops(torch.device(device)), precision="bf16")
     got, expected = map_tensors(found, torch.Tensor.cpu), search_plainly(case, REFERENCE)
     assert min(shares(got, expected)) > 0.5
     assert share(got, expected) > 0.8
@@ -152,13 +151,6 @@ def test_fp8_finds_most_of_the_plain_loops_sids(name: str, memo_bytes: int, devi
     got = rounded(case, memo_bytes)
     assert not got.corrupt.any()
     assert share(got, search_plainly(case, REFERENCE)) > 0.85
-
-
-@DEVICES
-def test_with_one_rounded_product_it_finds_nearly_all_sids(device: str) -> None:
-    case = wide_case(device)
-    found = rounded(case, kept=tuple(each for each in ALL if each != "cross_q"))
-    assert share(found, search_plainly(case, REFERENCE)) > 0.95
 
 
 @pytest.mark.parametrize("kept", [(each,) for each in ALL], ids=ALL)

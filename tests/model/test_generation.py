@@ -21,7 +21,6 @@ from grace.model.engine.generation import (
     empty_features,
     generation_for,
 )
-from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 
 CPU = torch.device("cpu")
@@ -55,29 +54,6 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
         assert torch.equal(before.non_sequence, after.non_sequence)
     for one, other in zip(before.sequences, after.sequences, strict=True):
         assert torch.equal(one.states, other.states)
-
-
-@pytest.mark.parametrize(
-    ("weight", "value", "where"),
-    [
-        ("decoder.embed", -2e5, "decoder's embed"),
-        ("decoder.head", 2e5, r"decoder's heads\[0\]"),
-        ("decoder.layers.1.qkv", -2e5, r"decoder's qkv\[0\]"),
-        ("decoder.layers.1.ffn_out", 2e5, r"decoder's layers\[1\]\.ffn_out"),
-        ("decoder.layers.0.self_out", 6e4, r"memo of step \d"),
-        ("encoder.layers.1.ffn_in", -2e5, r"encoder's layers\.1\.ffn_in"),
-    ],
-)
-def test_weights_beyond_a_precisions_range_are_refused_with_the_precision_to_use(
-    weight: str, value: float, where: str
-) -> None:
-    model = make_model("t5", CPU)
-    with torch.no_grad():
-        model.get_parameter(weight).fill_(value)
-    text = rf"^precision: fp16 holds no number beyond 65504, which the {where} has; use bf16 or"
-    with pytest.raises(ConfigError, match=text):
-        FastGeneration(model, OPS, EngineSettings("fp16", ALL_STEPS))
-    FastGeneration(model, OPS, EngineSettings("bf16", ALL_STEPS))
 
 
 def test_a_precision_without_a_gpu_is_refused() -> None:

@@ -21,8 +21,9 @@ from grace.kernels.decode.self_attention_triton import SelfAttentionTiles, self_
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.ops_cuda import CUDA_ENCODER, CUDA_FEATURES
-from grace.model.definition.inputs import map_tensors, named_tensors
+from grace.model.definition.inputs import map_tensors
 from support import encoder_op_cases, feature_op_cases, op_cases
+from support.named_tensors import named_tensors
 from support.op_cases import (
     Arguments,
     OpCase,

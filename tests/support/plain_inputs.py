@@ -16,7 +16,6 @@ from grace.model.definition.inputs import (
     ModelInputs,
     SequenceEvents,
     age_buckets,
-    named_tensors,
 )
 from grace.model.definition.spec import (
     CategoricalInput,
@@ -26,6 +25,7 @@ from grace.model.definition.spec import (
 )
 from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import RetrieveRequest
+from support.named_tensors import named_tensors
 
 Int64 = npt.NDArray[np.int64]
 Integers: TypeAlias = Sequence[int] | Int64
