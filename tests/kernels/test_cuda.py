@@ -99,17 +99,6 @@ def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
         assert_same_beams(select_beams_cuda(given), REFERENCE.select_beams(given))
 
 
-@pytest.mark.parametrize("value", [-torch.inf, torch.nan, torch.inf])
-def test_logits_that_are_not_finite_have_the_same_effect(value: float) -> None:
-    """In all of a row, in one candidate of another, and in a column that is no candidate."""
-    given = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
-    given.logits[3], given.logits[14, 5], given.logits[25, 62] = value, value, value
-    given = replace(given, candidates=full_rows(5, 11, 63, 60))
-    got, expected = select_beams_cuda(given), REFERENCE.select_beams(given)
-    assert torch.equal(got.corrupt, expected.corrupt)
-    assert torch.equal(got.nodes, expected.nodes)
-
-
 def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
     """The snapshots differ in size, mode, words and sets, and the batches in users."""
     rng = np.random.default_rng(5)

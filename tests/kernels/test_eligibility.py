@@ -16,7 +16,7 @@ from torch import Tensor
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.live_rules import changed_pairs
-from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops, with_eligible
+from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.attributes import attribute_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
@@ -135,18 +135,6 @@ def test_large_lists_agree_on_any_number_of_threads(threads: int) -> None:
     assert torch.equal(nodes, REFERENCE.eligible_nodes(users, index))
     assert torch.equal(rows, attribute_rows_reference(table, bits))
     assert torch.equal(rules, set_rows_reference(postings, queries))
-
-
-def test_users_get_their_eligible_nodes_in_mode_exact_only() -> None:
-    for mode in MatcherMode:
-        made = decode_case(branching_case(np.random.default_rng(4), 33, 3), mode)
-        users = replace(made.users, eligible=None)
-        got = with_eligible(users, made.index, NATIVE)
-        if mode is MatcherMode.EXACT:
-            assert got.eligible is not None
-            assert torch.equal(got.eligible, NATIVE.eligible_nodes(users, made.index))
-        else:
-            assert got is users
 
 
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:

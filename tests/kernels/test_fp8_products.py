@@ -169,24 +169,3 @@ def test_a_gpu_rounds_the_same_rows_again() -> None:
     assert_near_e4m3(got.rounded, expected.rounded)
     assert torch.equal(got.rounded_factors, expected.rounded_factors)
     assert (got.rounded_factors == 0.5).sum() == 30
-
-
-@pytest.mark.gpu
-def test_a_row_that_is_not_finite_changes_no_other_row_on_a_gpu() -> None:
-    ops, rows = load_rounded_ops(GPU), 200
-    weight = weight_of(256, 256, reads_ordered=False, device=GPU)
-    x = to_e4m3(normal(rows, 256, 1, GPU))
-    results = []
-    for spoiled in (False, True):
-        residual = normal(rows, 256, 2, GPU).bfloat16()
-        if spoiled:
-            residual[7] = torch.nan
-            residual[9] = torch.inf
-        factors = torch.ones(rows, device=GPU)
-        results.append(ops.add_product(Addition(residual, factors, x, weight, None, EPS)))
-    others = [i for i in range(rows) if i not in (7, 9)]
-    for name in ("rows", "row_factors", "rounded_factors", "rounded"):
-        one, other = (getattr(each, name)[others].float() for each in results)
-        assert torch.equal(one, other), name
-    assert results[1].rows[7].isnan().all()
-    assert not results[1].rows[9].isfinite().any()
