@@ -81,6 +81,40 @@ DECODER, ENCODER = (REFERENCE,), (PLAIN_ENCODER, CUDA_ENCODER)
 FEATURES = (PLAIN_FEATURES, CUDA_FEATURES)
 ADMISSION = (REFERENCE, load_ops(CPU))
 OTHER_USERS = replace(EXACT.users, bitmask=ones(2, 5).long())
+UNADMITTED: list[tuple[dict[str, Any], str]] = [
+    ({"nodes": ints(6)}, r"nodes must be .* of 2 users, .* got \[6\]"),
+    ({"nodes": ints(3, 2)}, r"nodes must be .*, got \[3, 2\]"),
+    ({"nodes": ones(2, 3)}, "nodes must be int32, got float32"),
+    *(
+        (
+            {"nodes": torch.tensor([[ROOT, ROOT], [ROOT, wrong]]).int()},
+            f"is {wrong}: neither",
+        )
+        for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
+    ),
+    ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
+    ({"users": replace(UNION.users, sets=())}, "as many as the snapshot's, 2, got 0"),
+    (
+        {"users": UNION.users, "index": EXACT.index},
+        r"users\.eligible: missing, .* pass the users through with_eligible first",
+    ),
+    (
+        {"users": replace(EXACT.users, eligible=ints(1, 9).short()), "index": EXACT.index},
+        r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]",
+    ),
+]
+UNTESTED: list[tuple[dict[str, Any], str]] = [
+    ({"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
+    (
+        {"users": replace(EXACT.users, sets=EXACT.users.sets[:1])},
+        r"users\.sets: there are 1, .* at least 2: e",
+    ),
+    (
+        {"users": UserTensors(ints(0, 1).long(), EXACT.users.sets)},
+        "users: the batch has none",
+    ),
+    ({"index": UNION.index}, "index: it has no lists of mode exact"),
+]
 WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
     (DECODER, "self_attention", {"pool": ones(9, 2, 2, 3)}, r"pool must be .*d_head\], got \[9"),
     (DECODER, "self_attention", {"table": ints(3)}, r"table must be \[rows, sid_length\], got"),
@@ -145,46 +179,8 @@ WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
             ({"bag_offsets": ints(6)}, "6 bag_offsets and 0 biases are not those of 2 requests"),
         )
     ),
-    *(
-        (ADMISSION, "admit_children", change, message)
-        for change, message in (
-            ({"nodes": ints(6)}, r"nodes must be .* of 2 users, .* got \[6\]"),
-            ({"nodes": ints(3, 2)}, r"nodes must be .*, got \[3, 2\]"),
-            ({"nodes": ones(2, 3)}, "nodes must be int32, got float32"),
-            *(
-                (
-                    {"nodes": torch.tensor([[ROOT, ROOT], [ROOT, wrong]]).int()},
-                    f"is {wrong}: neither",
-                )
-                for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
-            ),
-            ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-            ({"users": replace(UNION.users, sets=())}, "as many as the snapshot's, 2, got 0"),
-            (
-                {"users": UNION.users, "index": EXACT.index},
-                r"users\.eligible: missing, .* pass the users through with_eligible first",
-            ),
-            (
-                {"users": replace(EXACT.users, eligible=ints(1, 9).short()), "index": EXACT.index},
-                r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]",
-            ),
-        )
-    ),
-    *(
-        (ADMISSION, "eligible_nodes", change, message)
-        for change, message in (
-            ({"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
-            (
-                {"users": replace(EXACT.users, sets=EXACT.users.sets[:1])},
-                r"users\.sets: there are 1, .* at least 2: e",
-            ),
-            (
-                {"users": UserTensors(ints(0, 1).long(), EXACT.users.sets)},
-                "users: the batch has none",
-            ),
-            ({"index": UNION.index}, "index: it has no lists of mode exact"),
-        )
-    ),
+    *((ADMISSION, "admit_children", *row) for row in UNADMITTED),
+    *((ADMISSION, "eligible_nodes", *row) for row in UNTESTED),
     ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
     (
         (CUDA_DECODER,),

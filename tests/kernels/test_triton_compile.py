@@ -98,7 +98,7 @@ class _Recorder:
         return lambda *args, **named: self.launches.append((grid, args, named))
 
 
-def compiled_launch(body: Callable[..., Tensor], *arguments: Any) -> Compiled:
+def compiled_launch(body: Callable[..., Any], *arguments: Any) -> Compiled:
     """Compile the one kernel that `body` launches for these arguments, of the device `meta`."""
     module = sys.modules[body.__module__]
     kernels = {name: x for name, x in vars(module).items() if isinstance(x, JITFunction)}
@@ -211,7 +211,7 @@ class Case:
     stack   bytes that it may spill
     """
 
-    body: Callable[..., Tensor]
+    body: Callable[..., Any]
     arguments: tuple[Any, ...]
     least: dict[str, int]
     narrow: int | None = 0
