@@ -184,6 +184,7 @@ def test_a_batch_that_fails_does_not_change_the_next_one(both: Both) -> None:
 
 def test_a_recording_that_fails_is_ended_and_the_next_one_works() -> None:
     def fails() -> None:
+        torch.ones(7, device=GPU)
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("not while a graph is recorded")
 
