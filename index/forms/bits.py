@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,7 @@ class AskedBits(NamedTuple, Generic[Array]):
 
 @dataclass(frozen=True, slots=True)
 class BitsComponent:
+    has_values: ClassVar[bool] = False
     schema: TargetingSchema
 
     @property

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,9 @@ class Reason:
 
 class Component(Protocol):
     """A component of every rule of a schema. Its form knows the types that are `Any` here."""
+
+    has_values: ClassVar[bool]
+    """Whether the snapshot has interned values of this component's own."""
 
     @property
     def label(self) -> str:

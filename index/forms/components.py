@@ -30,4 +30,4 @@ def parts_of(snapshot: Snapshot) -> Iterator[Part]:
     for number, component in enumerate(components_of(snapshot.schema)):
         rows = snapshot.rules.parts[number]
         ids = snapshot.rules.rows[:, number]
-        yield Part(component, ids, ListRows(rows, next(values)) if rows.has_values else rows)
+        yield Part(component, ids, ListRows(rows, next(values)) if component.has_values else rows)

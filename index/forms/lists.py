@@ -8,7 +8,7 @@ excluded ones. C++: native/src/forms/lists.cpp.
 from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,7 @@ class ListRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ListsComponent:
+    has_values: ClassVar[bool] = True
     schema: TargetingSchema
     target_set: TargetSet
 

@@ -4,7 +4,7 @@ Writing, reading, checking and the table in docs/snapshot.md follow from it.
 A new array is a row, and a field of the dataclass that its place names.
 
 SET stands for each set of the schema, ENTITY for each entity. A shape is made of the sizes that
-`sizes_of` returns; `any` means that only the array itself knows its length.
+`ArrayOf.sizes` returns; `any` means that only the array itself knows its length.
 """
 
 from collections.abc import Iterator, Mapping

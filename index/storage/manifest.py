@@ -58,6 +58,11 @@ class Counts:
     set_values: dict[str, int]
     entities: dict[str, int]  # distinct ones
 
+    @property
+    def rows(self) -> int:
+        """The distinct rows of all components."""
+        return self.rule_bitmasks + sum(self.set_rules.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

@@ -115,8 +115,9 @@ class UserEncoder:
         _open(made)
         handle = int(made[0])
         weakref.finalize(self, _close, handle).atexit = False
-        for component, values in zip(self.components, (None, *self.set_values), strict=True):
-            component.add_to_users(handle, values)
+        values = iter(self.set_values)
+        for each in self.components:
+            each.add_to_users(handle, next(values) if each.has_values else None)
         return handle
 
 

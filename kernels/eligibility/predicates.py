@@ -43,6 +43,8 @@ def _predicates(
             case ListsComponent(target_set=target_set):
                 of_set = _postings(next(postings), part.rows.rules, target_set, device)
                 made.append(ListsPredicate(ids, number, of_set))
+            case other:
+                raise NotImplementedError(f"{other.label}: its form has no predicate")
     return tuple(made)
 
 

@@ -42,5 +42,6 @@ def eligibility_facts(
             torch.cuda.current_stream(device).synchronize()
         seconds = perf_counter() - begin
     rules = snapshot.rules
-    lists = bytes_of((snapshot.exact, rules.rows, rules.bitmask_table))
+    tables = tuple(rows for rows in rules.parts if not rows.has_values)
+    lists = bytes_of((snapshot.exact, rules.rows, tables))
     return EligibilityFacts(lists, mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)

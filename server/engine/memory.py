@@ -89,7 +89,7 @@ def mask_bytes(counts: Counts, max_batch: int) -> int:
 
     An explanation has one request, and counts as a whole batch.
     """
-    made_from = counts.rule_bitmasks + sum(counts.set_rules.values()) + counts.rules + 1
+    made_from = counts.rows + counts.rules + 1
     masks = BATCHES_WITH_MASKS * sum(counts.nodes_per_level) + BATCHES_MADE * made_from
     return masks * _MASK_BYTES * -(-max_batch // REQUESTS_PER_MASK)
 

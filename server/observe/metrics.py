@@ -122,8 +122,8 @@ class Metrics:
         since = created.timestamp()
         self._version.set(facts.version)
         self._age.set_function(lambda: time.time() - since)
-        for target_set in snapshot.schema.sets:
-            self._filter.labels(f"set:{target_set.name}")
+        for component in components_of(snapshot.schema):
+            self._filter.labels(component.label)
 
     def _make_counters(self) -> None:
         counter = partial(Counter, registry=self.registry)
