@@ -123,19 +123,5 @@ class UserEncoder:
 def _message_of(user: UserAttributes) -> bytes:
     message = RetrieveRequest()
     for name, values in user.items():
-        if isinstance(values, str) or not isinstance(values, Sequence):
-            fault = f"expected a list of strings, got {type(values).__name__}"
-            raise RequestError(f"user.{name}.values", fault)
-        try:
-            "".join(values).encode()
-        except (TypeError, UnicodeEncodeError):
-            raise RequestError(f"user.{name}.values", _fault_of(values)) from None
         message.user[name].values.extend(values)
     return message.SerializeToString()
-
-
-def _fault_of(values: Sequence[object]) -> str:
-    for value in values:
-        if not isinstance(value, str):
-            return f"expected strings, got {type(value).__name__}"
-    return "a value is not valid Unicode text"
