@@ -17,6 +17,7 @@ from grace.server.transport.listener.aborted_calls import freed_if_aborted
 from grace.server.transport.listener.health import HEALTH, Health
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.listener.reflection import reflection_handlers
+from grace.server.transport.listener.request_places import RequestPlaces
 from grace.server.transport.listener.slow_callers import (
     UnsentRequests,
     end_after,
@@ -127,7 +128,8 @@ class GrpcListener:
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
+            interceptors=[RequestPlaces(limits.requests)] if limits.requests else None,
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options()),
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             name: grpc.unary_unary_rpc_method_handler(
