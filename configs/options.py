@@ -176,7 +176,7 @@ class CodebookSpec:
     balance: Annotated[
         float, "Cap on the items of the fullest code; 1 is an even share, 0 is no cap."
     ] = 2.0
-    seed: Annotated[int, Option("Equal seeds give equal SIDs on one device.", least=0)] = 1
+    seed: Annotated[int, Option("Equal seeds give equal SIDs.", least=0)] = 1
     sid_space: Annotated[str | None, "Name of the SID space. Default: made from the codebook."] = (
         None
     )

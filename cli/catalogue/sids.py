@@ -2,7 +2,6 @@
 
 import json
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,9 +35,6 @@ def sids(
     ids: Annotated[
         Path | None, "Ids for a .npy: another .npy, or lines of text. Default: row numbers."
     ] = None,
-    device: Annotated[
-        str | None, "Learns on cpu or cuda:0. Default: a GPU if there is one."
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
@@ -70,12 +66,10 @@ def sids(
     if out is None:
         raise typer.BadParameter("name a folder for the codebook", param_hint="--out")
     from grace.index.codebook.make import make_codebook
-    from grace.kernels import device_named
     from grace.model.codebook.kmeans import learn_codebook
 
-    learn = partial(learn_codebook, device=device_named(device, "--device"))
     with progress_bars() as progress:
-        report = make_codebook(items, spec, out, learn, progress)
+        report = make_codebook(items, spec, out, learn_codebook, progress)
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return

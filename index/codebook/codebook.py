@@ -9,33 +9,28 @@ that can be best within their rounding errors, and float64 decides if there are 
 """
 
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-BLOCK = 1 << 19  # scores at a time: they stay in the cache of a core
-ROUNDING = 2.0**-23
-PAIRS = 1 << 22  # numbers of a float64 comparison at a time
+_BLOCK = 1 << 19  # scores at a time: they stay in the cache of a core
+_ROUNDING = 2.0**-23
+_PAIRS = 1 << 22  # numbers of a float64 comparison at a time
 
 Vectors = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.uint16]
 Codes = npt.NDArray[np.int64]
-Array = TypeVar("Array")
 
 
-@dataclass(frozen=True)  # slots would not let LevelOf[...] be called
-class LevelOf(Generic[Array]):
+@dataclass(frozen=True, slots=True)
+class Level:
     """
     centres  float32 [codes, dims]
     prices   float32 [codes]     0 or more, in units of squared distance
     """
 
-    centres: Array
-    prices: Array
-
-
-Level: TypeAlias = LevelOf[Vectors]
+    centres: Vectors
+    prices: Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class Codebook:
 def codes_of(vectors: Vectors, level: Level) -> Codes:
     """Return the code of each vector.   float32 [n, dims] -> int64 [n]"""
     halves = (np.square(level.centres, dtype=np.float64).sum(axis=1) + level.prices) / 2
-    rows = max(1, BLOCK // len(level.centres))
+    rows = max(1, _BLOCK // len(level.centres))
     codes = np.empty(len(vectors), np.int64)
     for first in range(0, len(vectors), rows):
         codes[first : first + rows] = _codes(vectors[first : first + rows], level, halves)
@@ -74,17 +69,17 @@ def _codes(vectors: Vectors, level: Level, halves: npt.NDArray[np.float64]) -> C
     best = scores[rows, codes]
     longest = np.sqrt(np.square(level.centres, dtype=np.float64).sum(axis=1).max())
     lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    error = ROUNDING * (vectors.shape[1] + 8) * (lengths * longest + halves.max())
+    error = _ROUNDING * (vectors.shape[1] + 8) * (lengths * longest + halves.max())
     scores[rows, codes] = np.inf
     doubtful = np.flatnonzero(scores.min(axis=1) <= best + error)
     scores[rows, codes] = best
-    most = max(1, PAIRS // level.centres.size)
+    most = max(1, _PAIRS // level.centres.size)
     for part in np.split(doubtful, range(most, len(doubtful), most)):
-        codes[part] = decided(vectors[part], level, scores[part] <= (best + error)[part, None])
+        codes[part] = _decided(vectors[part], level, scores[part] <= (best + error)[part, None])
     return codes
 
 
-def decided(vectors: Vectors, level: Level, near: npt.NDArray[np.bool_]) -> Codes:
+def _decided(vectors: Vectors, level: Level, near: npt.NDArray[np.bool_]) -> Codes:
     """Return the best code of each row among its near ones, by plain sums in float64."""
     row, code = near.nonzero()
     costs = np.full(near.shape, np.inf)

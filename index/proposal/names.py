@@ -63,19 +63,17 @@ def rule_name(plain: str) -> str:
     return "_".join(each for each in plain.split("_") if singular(each) not in _TARGETING) or plain
 
 
-def names_users(plain: str) -> bool:
-    """Return whether the name says that a column limits who may see an ad."""
-    found = words(plain)
-    return (
-        mentions_users(plain)
-        and not found & _PROSE
-        and bool(found & _TARGETING or not found & _ABOUT)
-    )
-
-
 def mentions_users(plain: str) -> bool:
     """Return whether a word of the name is about users, whatever the others are about."""
     return bool(words(plain) & (_TARGETING | _USER_FACTS | SEVERAL_WORDS | CODE_WORDS))
+
+
+def names_users(plain: str) -> bool:
+    """Return whether the name says that a column limits who may see an ad."""
+    found = words(plain)
+    if found & _PROSE or not mentions_users(plain):
+        return False
+    return bool(found & _TARGETING) or not found & _ABOUT
 
 
 def is_about_ads(plain: str) -> bool:

@@ -232,17 +232,20 @@ class _Choice:
         shown = f"{shown_count(len(values), more=many)} in {self._rows:,} rows"
         if faulty := facts.faulty + (0 if exclude is facts else exclude.faulty):
             shown += f" (and {faulty:,} that no rule can name, such as an empty text or *)"
-        for value in sorted(each for each in values if each.casefold() in names.EVERYBODY):
-            shown += f"; {value!r} is a value like others: an empty cell means everybody"
+        note = "".join(
+            f"; {value!r} is a value like others: an empty cell means everybody"
+            for value in sorted(values)
+            if value.casefold() in names.EVERYBODY
+        )
         if facts.words & names.SEVERAL_WORDS:
-            return Role.SET, f"{shown}; a user may have several: a set"
+            return Role.SET, f"{shown}, of which a user may have several: a set{note}"
         if are_paths(values):
-            return Role.SET, f"{shown}; paths, and a user may have several: a set"
+            return Role.SET, f"{shown}, paths of which a user may have several: a set{note}"
         if not values:
             return Role.SET, "no value in any row: build with --without until it has some"
         if many or len(values) > MOST_ATTRIBUTE_VALUES:
-            return Role.SET, f"{shown}; more than {MOST_ATTRIBUTE_VALUES}: a set"
-        return Role.ATTRIBUTE, f"{shown}: an attribute"
+            return Role.SET, f"{shown}, more than {MOST_ATTRIBUTE_VALUES}: a set{note}"
+        return Role.ATTRIBUTE, f"{shown}: an attribute{note}"
 
 
 def _is_of_ad(plain: str) -> bool:

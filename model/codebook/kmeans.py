@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from grace.index.codebook.codebook import Codebook, Vectors
-from grace.model.codebook.level import LevelTensors, codes_of, on_cpu
+from grace.index.codebook.codebook import Codebook, Level, Vectors, codes_of
 
 _SEED_POINTS = 32  # per code
 _TRIALS = 4  # points drawn for each first centre, of which the best stays
@@ -29,6 +28,21 @@ _JUMPERS = 8  # at most one in this many centres
 _PRICE_ROUNDS = 12
 _MOVING_PRICE_ROUNDS = 8  # the first of these, after which centres still move
 _BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTensors:
+    """The arrays of a Level."""
+
+    centres: Tensor
+    prices: Tensor
+
+    def arrays(self) -> Level:
+        return Level(self.centres.numpy(), self.prices.numpy())
+
+    def codes_of(self, points: Tensor) -> Tensor:
+        """Return the code of each point.   float32 [n, dims] -> int64 [n]"""
+        return torch.from_numpy(codes_of(points.numpy(), self.arrays()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Served:
 
     @classmethod
     def of(cls, points: Tensor, level: LevelTensors) -> "Served":
-        codes = codes_of(points, level)
+        codes = level.codes_of(points)
         errors = (points - level.centres[codes]).double().square().sum(dim=1)
         return cls(codes, torch.bincount(codes, minlength=len(level.centres)), errors)
 
@@ -57,7 +71,6 @@ def learn_codebook(
     balance: float,
     seed: int,
     learned: Callable[[int], None] = lambda _: None,
-    device: torch.device | None = None,
 ) -> Codebook:
     """Learn a level from the residuals of the levels before it.
 
@@ -66,11 +79,11 @@ def learn_codebook(
     learned  is called with the number of levels that are done
     """
     rng = np.random.default_rng(seed)
-    residual, levels = torch.from_numpy(sample).to(device=device), []
+    residual, levels = torch.from_numpy(sample), []
     for size in codes:
         level = learn_level(residual, size, balance, rng)
-        residual = residual - level.centres[codes_of(residual, level)]
-        levels.append(on_cpu(level))
+        residual = residual - level.centres[level.codes_of(residual)]
+        levels.append(level.arrays())
         learned(len(levels))
     return Codebook(tuple(levels), codes)
 
@@ -84,7 +97,7 @@ def learn_level(
     balance  a code's cap, as a multiple of an even share of the points; 0 for no cap
     """
     centres = seed_centres(points[: max(_SEED_POINTS * codes, 1 << 12)], codes, rng)
-    level = LevelTensors(centres, torch.zeros(len(centres), device=points.device))
+    level = LevelTensors(centres, torch.zeros(len(centres)))
     for done in range(1, _ROUNDS + 1):
         served = Served.of(points, level)
         centres = _means(points, served, level.centres)
@@ -93,7 +106,7 @@ def learn_level(
         level = LevelTensors(centres, level.prices)
     if balance and len(centres) > 1:
         level = _balanced(points, level, balance)
-    used = torch.bincount(codes_of(points, level), minlength=len(level.centres)) > 0
+    used = torch.bincount(level.codes_of(points), minlength=len(level.centres)) > 0
     return LevelTensors(level.centres[used], level.prices[used])
 
 
@@ -110,7 +123,7 @@ def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor
         ends = nearest.cumsum(0)
         if not ends[-1] > 0:
             break
-        drawn = torch.from_numpy(rng.random(_TRIALS)).to(ends.device) * ends[-1]
+        drawn = torch.from_numpy(rng.random(_TRIALS)) * ends[-1]
         tried = torch.searchsorted(ends, drawn, right=True).clamp(max=len(points) - 1)
         left = torch.minimum(_squared_distances(wide, squares, tried), nearest[:, None])
         best = int(left.sum(dim=0).argmin())
@@ -148,7 +161,7 @@ def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
     """
     wide = centres.double()
     squares = wide.square().sum(dim=1)
-    apart = _squared_distances(wide, squares, torch.arange(len(wide), device=wide.device))
+    apart = _squared_distances(wide, squares, torch.arange(len(wide)))
     apart.fill_diagonal_(torch.inf)
     removal = served.counts * apart.min(dim=1).values  # the points go to the nearest other centre
     order = served.codes.argsort(stable=True)

@@ -73,12 +73,11 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
     assert said in done.stdout
     assert "grace train" not in done.stdout
     assert read_data_folder(shop).log is None
-    head, _, section = (shop / "tables.yaml").read_text().partition("# log:\n")
-    stub, ignored, rest = section.partition("# Ignored columns")
+    head, _, stub = (shop / "tables.yaml").read_text().partition("# log:\n")
     assert f"#     {name}:  # {why}" in stub
     filled = "\n".join(line.removeprefix("# ") for line in stub.splitlines())
     filled = filled.replace(f"{name}:", f"{name}: xyz")
-    (shop / "tables.yaml").write_text(f"{head}log:\n{filled}\n{ignored}{rest}")
+    (shop / "tables.yaml").write_text(f"{head}log:\n{filled}\n")
     found = read_data_folder(shop).log
     assert found is not None
     assert found.columns.keys() == {"user_id", "ad_id", "timestamp_ms"}
@@ -199,7 +198,7 @@ def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_
     write_codebook(out / "codebook", [row["id"] for row in rows])
     assert build_data(out)["coverage"]["for_everybody"] == 1.0
     for name in ("tables.yaml", "targeting.yaml"):
-        text = (out / name).read_text().replace("#   :", "#").replace("  ignore: [tags]", "")
+        text = (out / name).read_text().replace("  ignore: [tags]", "")
         text = re.sub(r"(?m)^# (?=  |attributes:|sets:)", "", text)
         (out / name).write_text(text)
     rules = {

@@ -313,6 +313,8 @@ def test_a_header_that_is_no_numpy_header_is_refused(
     content = spec.source.read_bytes()
     spec.source.write_bytes(content[:10] + header.encode() + content[128:])
     assert "codes.npy: not a .npy file" in refusal(spec)
+    spec.source.write_bytes(content + content[128:])
+    assert "codes.npy: has 448 bytes, its header says 288; write it again" in refusal(spec)
 
 
 @examples(70)

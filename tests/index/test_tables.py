@@ -214,9 +214,11 @@ def test_a_folder_means_its_tables_of_one_format(tmp_path: Path) -> None:
         table_files([str(tmp_path)])
     (tmp_path / "c.jsonl").unlink()
     (tmp_path / "more").mkdir()
-    written(tmp_path / "more" / "d.csv", "x\n2\n")
-    with pytest.raises(InputError, match=r"more/d.csv: .* directly in it"):
-        table_files([str(tmp_path)])
+    for other in ("more/d.csv", "d.CSV"):
+        written(tmp_path / other, "x\n2\n")
+        with pytest.raises(InputError, match=rf"{other}: .* directly in it"):
+            table_files([str(tmp_path)])
+        (tmp_path / other).unlink()
 
 
 @pytest.mark.parametrize("name", ["ads.csv", "ads.csv.gz", "ads.jsonl", "ads.parquet"])

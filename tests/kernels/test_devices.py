@@ -112,7 +112,6 @@ def test_a_device_that_grace_does_not_compute_on_is_refused(
     [
         ("train --data . --out out", "cpu"),
         ("evaluate --data . --checkpoint .", "cpu"),
-        ("sids --embeddings items.npy --out out", "cpu"),
         ("bench eligibility", "cpu"),
         ("bench gtm", "cpu with --tiny"),
     ],

@@ -36,6 +36,12 @@ LOG = interactions(
 )
 
 
+def test_training_sees_successive_events_of_one_user_and_measures_users_with_a_history() -> None:
+    pairs = [(4, 2), (2, 4), (4, 2), (2, 0), (4, 3), (3, 4), (4, 3), (1, 2)]
+    assert [*map(tuple, LOG.transitions().tolist())] == pairs
+    assert interactions([[1], [2, 3]], [True, True]).last_events().tolist() == [2]
+
+
 def test_recall_at_k_is_the_share_of_ranks_below_k() -> None:
     ranks = np.array([0, 4, 5, 9, 10, 49, ABSENT, ABSENT])
     assert quality(ranks).recall == {1: 1 / 8, 5: 2 / 8, 10: 4 / 8, 50: 6 / 8}

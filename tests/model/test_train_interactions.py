@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,25 +73,6 @@ def test_rows_in_any_order_become_events_by_user_and_time_with_the_catalogues_le
     held_out = {row["user_id"] for row in rows if row["split"] == "test"}
     assert set(log.user_ids[log.event_user[log.held_out]].tolist()) == held_out
     assert np.array_equal(training_catalogue.trie.sids(log.leaves), log.sids(events))
-
-
-def test_training_users_give_all_examples_and_held_out_users_their_newest_event(
-    training_log: Interactions,
-) -> None:
-    log = training_log
-    held_out = log.held_out
-    assert np.array_equal(np.sort(log.examples()), np.flatnonzero(~held_out))
-    newest = log.last_events()
-    assert len(newest) == len(np.unique(log.event_user[held_out]))
-    assert all(event + 1 in log.offsets and held_out[event] for event in newest.tolist())
-    counts = np.zeros(111, np.int64)
-    pairs: list[tuple[int, int]] = []
-    for begin, end in pairwise(log.offsets):
-        history = [] if held_out[begin] else log.leaves[begin:end].tolist()
-        np.add.at(counts, history, 1)
-        pairs += pairwise(history)
-    assert np.array_equal(log.leaf_counts(111), counts)
-    assert log.transitions().tolist() == [list(pair) for pair in pairs]
 
 
 def one(name: str, value: object) -> Callable[[Rows], object]:
