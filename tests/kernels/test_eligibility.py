@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
-from grace.index.matchers.live_rules import changed_pairs
+from grace.index.matchers.exact_lists import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops, with_eligible
 from grace.kernels.eligibility.attributes import attribute_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
