@@ -229,6 +229,6 @@ def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it
         "folder as `sids`: run `grace sids --embeddings EMBEDDINGS.parquet --out "
         f"{shop}/codebook` first\n"
     )
-    done = invoke_grace("train", "--data", shop, "--out", shop / "model", "--no-plot")
+    done = invoke_grace("train", "--data", shop, "--out", shop / "model")
     assert done.exit_code != 0
     assert err.removeprefix("error: ").strip() in f"{done.exception}{done.stderr}"
