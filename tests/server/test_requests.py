@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
@@ -132,25 +133,6 @@ def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing
     message = b"\x22\x11\x0a\x07country\x12\x04\x0a\x02US\x18\x01"
     assert not RetrieveRequest.FromString(message).user
     assert refusal(message).text.startswith("user: it has a field that this server does not know")
-
-
-def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_read() -> None:
-    message = message_of(FULL) + b"\x6a\x01a"
-    assert refusal(message).text == (
-        "RetrieveRequest: it has a field that this server does not know (number 13, wire type 2); "
-        "leave it out, or upgrade the server first"
-    )
-    assert request_id_of(message) == "r1"
-
-
-@pytest.mark.parametrize(
-    "message",
-    [b"", message_of(FULL), message_of({"request_id": "é" * 99})],
-    ids=["empty", "full", "long"],
-)
-def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
-    assert request_id_of(message) == RetrieveRequest.FromString(message).request_id
-    assert request_id_of(message + b"\xff") is None
 
 
 def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
