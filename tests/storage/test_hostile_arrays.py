@@ -208,7 +208,7 @@ def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.Monke
     case = random_case(np.random.default_rng(5), 111)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     for block in (1, 2, 7):
-        monkeypatch.setattr("grace.index.verify.BLOCK_RULES", block)
+        monkeypatch.setattr("grace.index.builder.rule_table.BLOCK_RULES", block)
         require_built(snapshot, threads=2)
 
 
