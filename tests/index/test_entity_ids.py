@@ -237,21 +237,6 @@ def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:
     assert built(shop).published
 
 
-def test_a_build_refuses_a_first_map_and_no_map_for_ids_that_may_be_numbers(tmp_path: Path) -> None:
-    given = [{**row, "sku": at, "Brand Name": at % 3} for at, row in enumerate(rows(0, 9))]
-    shop = write_shop(tmp_path, {"ads.parquet": given})
-    write_codebook(shop / "codebook", range(9))
-    assert built(shop, root="two").published
-    in_tables(shop, "id_map: ids.parquet", "")
-    with pytest.raises(InputError, match=r"^ad: its id map is missing: .* or give --id-map, build"):
-        built(shop, root="two")
-    in_tables(shop, "entity_ids:", "# entity_ids:")
-    assert built(shop).published
-    in_tables(shop, "# entity_ids:", "entity_ids:")
-    with pytest.raises(InputError, match=r"parquet: would number ids of (brand|seller), which"):
-        built(shop)
-
-
 def test_builds_with_maps_in_different_orders_do_not_deadlock(tmp_path: Path) -> None:
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
     spec = spec_of(read_data_folder(shop), shop / "one")
