@@ -1,6 +1,6 @@
 """The paper's index summary of any snapshot: counts, storage and deduplication, fill rates."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -97,9 +97,6 @@ class IndexSummary:
     set_values: dict[str, int]
     entities: tuple[EntitySummary, ...]
     bytes: dict[str, int]  # by what reads them
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def summarize(snapshot: Snapshot) -> IndexSummary:

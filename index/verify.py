@@ -6,13 +6,11 @@ rule that no build would keep, entities that do not list their ads.
 """
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
 from grace.configs.machine import available_cores
@@ -20,8 +18,6 @@ from grace.index.allocation import plain_memory
 from grace.index.builder.arrange import arrange, taken_apart
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.rule_table import FAULTS, RuleTable
-from grace.index.forms.component import ListColumn
-from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage import readable_current
 from grace.index.storage.arrays import arrays_of
@@ -29,8 +25,6 @@ from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE
-
-BLOCK_RULES = 1 << 17  # rules that are encoded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,28 +95,15 @@ def require_built(snapshot: Snapshot, threads: int) -> None:
 def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
     """Return the ads as if they had just been read, with each rule encoded again."""
     schema = snapshot.schema
-    rule_of = np.zeros(snapshot.rules.num_rules, np.int32)
     with closing(RuleTable(schema, threads)) as table:
-        for begin in range(0, len(rule_of), BLOCK_RULES):
-            rules = np.arange(begin, min(begin + BLOCK_RULES, len(rule_of)))
-            faults = table.add(list(_columns(snapshot, rules)), rule_of[rules[0] : rules[-1] + 1])
-            for row in np.flatnonzero(faults[:, 0])[:1].tolist():
-                fault, column = faults[row].tolist()
-                raise SnapshotError(
-                    "rule_rows.npy",
-                    f"no build keeps rule {begin + row}: {schema.rule_columns[column]}: "
-                    f"{FAULTS[fault]}",
-                )
+        rule_of, faults = table.add_again(snapshot.rules)
         encoded = table.take()
+    for row in np.flatnonzero(faults[:, 0])[:1].tolist():
+        fault, column = faults[row].tolist()
+        words = f"no build keeps rule {row}: {schema.rule_columns[column]}: {FAULTS[fault]}"
+        raise SnapshotError("rule_rows.npy", words)
     ads = taken_apart(snapshot)
     return replace(ads, rule_of=rule_of[ads.rule_of], rules=encoded)
-
-
-def _columns(snapshot: Snapshot, rules: npt.NDArray[np.int64]) -> Iterator[ListColumn]:
-    """Yield the columns of the schema's components, as some rules state them."""
-    held = snapshot.rules
-    for number, component in enumerate(components_of(snapshot.schema)):
-        yield from component.columns_of(held.parts[number], held.rows[rules, number])
 
 
 def _notes(opened: OpenVersion) -> list[str]:

@@ -3,8 +3,6 @@
     python -m grace.native.build [--cuda | --sanitize] [--out DIR]
 
 There are two, each a `Target`: `CPU` from native/src, and on demand `CUDA` from native/cuda.
-A library goes into the package, or into the user's cache where the package is read-only.
-
 A library contains the digest of its sources, headers and flags. The loader compares it with the
 files on disk, so a stale library is an error and not a wrong answer. A record next to the library
 says how it was built. Objects are kept by content: only what changed is compiled again.
@@ -132,55 +130,24 @@ def read_record(directory: Path, target: Target = CPU) -> BuildRecord | None:
         return None
 
 
-def build_folder(target: Target = CPU, root: Path = ROOT) -> Path:
-    """Return where a library is built: in the package, or for a read-only one in the user's cache.
-
-    The cache has a folder for each digest: versions of the package do not share it.
-    """
-    own = root / BUILD_DIR.name
-    try:
-        own.mkdir(exist_ok=True)
-        if os.access(own, os.W_OK):
-            return own
-    except OSError:
-        pass
-    return _cache_folder(source_digest(root, target))
-
-
-def built_library(target: Target = CPU, root: Path = ROOT) -> Path:
-    """Return the library of the package or, only if that is not current, of the user's cache."""
-    own, digest = root / BUILD_DIR.name, source_digest(root, target)
-    record = read_record(own, target)
-    if digest is None or (record is not None and record.digest == digest):
-        return own / target.library
-    cached = _cache_folder(digest) / target.library
-    return cached if cached.is_file() else own / target.library
-
-
-def _cache_folder(digest: str | None) -> Path:
-    chosen = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = chosen if chosen.is_absolute() else Path(os.environ.get("HOME", "/")) / ".cache"
-    return base / "grace-serving" / "native" / (digest or "unknown")
-
-
 def build(
     out: Path | None = None, *, sanitize: bool = False, root: Path = ROOT, target: Target = CPU
 ) -> Path:
-    """Make the target's library in `out` (default: `build_folder`) current; return its path."""
+    """Make the target's library in `out` (default: the package) current; return its path."""
     digest = source_digest(root, target)
     if digest is None:
         raise NativeError(f"{root / 'src'}: no C++ sources here; build from a source checkout")
-    out = out or build_folder(target, root)
+    out = out or root / BUILD_DIR.name
     flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
     record = BuildRecord(digest, _compiler_version(compiler), flags)
     library = out / target.library
     try:
         out.mkdir(parents=True, exist_ok=True)
+        (out / ".lock").touch()
     except OSError as error:
-        raise NativeError(
-            f"{out}: cannot be written ({error.strerror}): set XDG_CACHE_HOME to another folder"
-        ) from None
+        remedy = f"give another folder with --out, and name its library in {target.variable}"
+        raise NativeError(f"{out}: cannot be written ({error.strerror}): {remedy}") from None
     with _lock(out):
         if library.is_file() and read_record(out, target) == record:
             return library
@@ -267,7 +234,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--bare", action="store_true", help="keep no objects, as for a wheel")
     chosen = parser.parse_args(arguments)
     target = CUDA if chosen.cuda else CPU
-    out = chosen.out or build_folder(target, root) / ("sanitized" if chosen.sanitize else "")
+    out = chosen.out or root / BUILD_DIR.name / ("sanitized" if chosen.sanitize else "")
     try:
         library = build(out, sanitize=chosen.sanitize, root=root, target=target)
     except NativeError as error:

@@ -18,12 +18,12 @@ from typing import Any, cast
 import numpy as np
 
 from grace.configs.errors import NativeError
-from grace.native.build import CPU, CUDA, Target, built_library, source_digest
+from grace.native.build import BUILD_DIR, CPU, CUDA, Target, source_digest
 
 
 def library_path(target: Target = CPU) -> Path:
     chosen = os.environ.get(target.variable)
-    return Path(chosen) if chosen else built_library(target)
+    return Path(chosen) if chosen else BUILD_DIR / target.library
 
 
 @cache

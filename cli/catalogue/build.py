@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import CoverageError, InputError
@@ -93,11 +91,6 @@ class Machines:
     ray: Annotated[
         str | None, Option("Build the shards on this Ray cluster, or `local`.", "ADDRESS")
     ] = None
-    scratch: Annotated[Path | None, "Folder for the shards' files. Default: in ROOT."] = None
-
-    def __post_init__(self) -> None:
-        if self.scratch is not None and self.shards is None and self.ray is None:
-            raise typer.BadParameter("give --shards or --ray as well", param_hint="--scratch")
 
     def build(self, spec: "BuildSpec", progress: "Progress") -> "BuildReport":
         from grace.index.builder import Sharding, build
@@ -105,9 +98,7 @@ class Machines:
         if self.threads is not None or self.ray is not None:
             spec = replace(spec, threads=self.threads or 1)
         if self.ray is None:
-            sharding = None
-            if self.shards is not None:
-                sharding = Sharding(self.shards, scratch=self.scratch)
+            sharding = None if self.shards is None else Sharding(self.shards)
             return build(spec, progress, _note, sharding)
         _send_token_if_there()
         try:
@@ -117,7 +108,7 @@ class Machines:
                 raise
             raise InputError(f"--ray needs Ray: {install_command('ray')}") from None
         with ray_tasks(self.ray, spec.threads) as tasks:
-            sharding = Sharding(self.shards or tasks.slots, tasks, self.scratch)
+            sharding = Sharding(self.shards or tasks.slots, tasks)
             return build(spec, progress, _note, sharding)
 
 

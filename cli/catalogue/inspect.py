@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +41,7 @@ def inspect(
     there, current = versions(root_of(snapshot)), readable_current(root_of(snapshot))
     if as_json:
         listed = {"versions": there, "current_version": current}
-        print(json.dumps(summary.to_json() | listed, indent=2))
+        print(json.dumps(asdict(summary) | listed, indent=2))
     else:
         named = "none of them" if current is None else current
         print(f"versions here: {', '.join(map(str, there))}; current: {named}")

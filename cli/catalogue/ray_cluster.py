@@ -101,9 +101,7 @@ def _attempt(task: Task[Result], of_version: str) -> tuple[Result, int] | _Refus
         return _Refused(WorkerError(f"{task.name}: {error}"))
     except OSError as error:
         fault = f"{task.name}: {error} on {socket.gethostname()}"
-        remedy = (
-            "the ads and the snapshot root (or --scratch) under the same paths, and space there"
-        )
+        remedy = "the ads and the snapshot root under the same paths, and space there"
         return _Refused(WorkerError(f"{fault}; every machine needs {remedy}"))
     except MemoryError:
         fault = f"{task.name}: out of memory on {socket.gethostname()}"

@@ -80,8 +80,6 @@ def retrieve(
         )
     else:
         _print(reply, total_ms, known)
-        for text in () if table is None else table.values_of_no_ad(user_values):
-            print(text)
 
 
 def reply_json(reply: "Message") -> dict[str, Any]:

@@ -57,7 +57,6 @@ def one_by_one(tasks: Sequence[Task[Result]]) -> Generator[tuple[Result, int], N
 class Sharding:
     shards: int
     run: RunTasks = one_by_one
-    scratch: Path | None = None  # None: the snapshot root; every task must reach it by this path
     run_rows: int = RUN_ROWS
 
 
@@ -70,7 +69,7 @@ def build(
     plan = plan_build(spec, progress, notify)
     if sharding is None:
         return plan.finish(_in_memory(plan))
-    with scratch_folder(sharding.scratch or spec.root) as scratch:
+    with scratch_folder(spec.root) as scratch:  # every task must reach it by this path
         return _ShardedBuild(plan, sharding, scratch).run()
 
 

@@ -46,8 +46,6 @@ class BuildReport:
             **asdict(self),
             "path": str(self.path),
             "reject_file": None if self.reject_file is None else str(self.reject_file),
-            "ignored_columns": list(self.ignored_columns),
-            "without": list(self.without),
             "coverage": self.coverage.to_json(),
             "step_seconds": {name: round(s, 3) for name, s in self.step_seconds.items()},
             "seconds": round(sum(self.step_seconds.values()), 3),

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ FAULTS = {
     3: "the exclude list leaves nothing of what is included, so no user could pass",
 }
 
+BLOCK_RULES = 1 << 17  # rules that are encoded again at a time
 
 _new = declare("grace_rules_new", ctypes.c_void_p)
 _free = declare("grace_rules_free", ctypes.c_void_p)
@@ -74,6 +76,21 @@ class RuleTable:
             *(rule_of, faults),
         )
         return faults
+
+    def add_again(
+        self, rules: TargetingRules
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Give each rule that another table has encoded its number here: return it, and faults.
+
+        Value ids must mean the same in both tables.
+        """
+        rule_of, faults = np.zeros(rules.num_rules, np.int32), []
+        for begin in range(0, len(rule_of), BLOCK_RULES):
+            block = slice(begin, begin + BLOCK_RULES)
+            rows = zip(self._components, rules.parts, rules.rows[block].T, strict=True)
+            columns = [list(component.columns_of(part, ids)) for component, part, ids in rows]
+            faults.append(self.add(list(chain.from_iterable(columns)), rule_of[block]))
+        return rule_of, np.concatenate(faults)
 
     def take(self) -> TargetingRules:
         """Return all rules; rules, their parts and values are numbered in order of arrival."""

@@ -29,11 +29,6 @@ _first_use = declare(
     array_out(np.int32),
     array_out(np.int64),
 )
-_first_equal = declare(
-    "grace_first_equal",
-    *(c_int64, array_in(np.int64), array_in(np.uint32)),
-    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
-)
 
 
 def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
@@ -79,16 +74,4 @@ def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
     new_of, old_of = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
     used = np.zeros(1, np.int64)
     _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
-    return Renumbering(new_of, old_of[: used[0]].copy())
-
-
-def first_equal(offsets: npt.NDArray[np.int64], words: npt.NDArray[np.uint32]) -> Renumbering:
-    """Number the distinct spans words[offsets[i] : offsets[i + 1]] in the order of their first use.
-
-    old_of has the place of the first span of each number.
-    """
-    spans = len(offsets) - 1
-    new_of, old_of = np.empty(spans, np.int32), np.empty(spans, np.int32)
-    used = np.zeros(1, np.int64)
-    _first_equal(spans, offsets, words, new_of, old_of, used)
     return Renumbering(new_of, old_of[: used[0]].copy())

@@ -4,7 +4,7 @@ Eligibility goes from the distinct parts of rules to rules, from rules to leaves
 to the root. These lists are the edges of that graph which the rules themselves do not have.
 """
 
-from ctypes import c_int32, c_int64
+from ctypes import c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import SetRules, TargetingRules
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import address_of, array_in, array_out, declare
 
 _leaf_rules = declare(
     "grace_leaf_rules",
@@ -24,6 +24,13 @@ _postings = declare(
     "grace_postings",
     *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
     *(array_out(np.int64), array_out(np.int32)),
+)
+_live_pairs = declare(
+    "grace_live_pairs",
+    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32)),
+    *(array_in(np.int32), array_in(np.int32), c_int32),
+    *(c_void_p, c_int64, array_in(np.int64)),
+    *(array_out(np.int64), array_out(np.int32), array_out(np.int64)),
 )
 
 Offsets = npt.NDArray[np.int64]
@@ -96,3 +103,30 @@ def _by_value(offsets: Offsets, values: Ids, num_values: int, threads: int) -> t
     by_value, rules = np.empty(num_values + 1, np.int64), np.empty(len(values), np.int32)
     _postings(len(offsets) - 1, offsets, values, num_values, threads, by_value, rules)
     return by_value, rules
+
+
+def changed_pairs(
+    ads: SidToAds,
+    lists: ExactLists,
+    stopped: npt.NDArray[np.uint64] | None,
+    ordinals: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return what `leaf_rules` must hold now for the ads whose stop state changed.
+
+    stopped   uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
+    ordinals  int64 [...]               the changed ads, in any order
+    Returns positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
+    `lists.num_rules` where all ads of the leaf that have this rule are stopped.
+    """
+    if (ordinals[1:] < ordinals[:-1]).any():
+        ordinals = np.sort(ordinals)
+    positions = np.empty(len(ordinals), np.int64)
+    rules, written = np.empty(len(ordinals), np.int32), np.zeros(1, np.int64)
+    _live_pairs(
+        *(len(ads.ad_offsets) - 1, ads.num_ads, ads.ad_offsets, ads.ad_rule),
+        *(lists.leaf_offsets, lists.leaf_rules, lists.num_rules),
+        address_of("stopped", stopped, np.uint64, (-(-ads.num_ads // 64),)),
+        *(len(ordinals), ordinals),
+        *(positions, rules, written),
+    )
+    return positions[: written[0]], rules[: written[0]]

@@ -14,7 +14,7 @@ from grace.index.tables.ids import DataIds
 from grace.index.tables.roles import missing
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserAttributes
 
 _BATCH_ROWS = 1 << 14
@@ -43,38 +43,6 @@ class AdsTable:
         for file in self.source.tables():
             found.update(self._ads_in(file, ad_ids, user))
         return found
-
-    def values_of_no_ad(self, user: UserAttributes) -> list[str]:
-        """Return a sentence about each user value that no ad's rule lists.
-
-        The schema lists the values of attributes. The table lists those of sets.
-        """
-        listed: dict[str, set[str]] = {each.name: {*each.values} for each in self.schema.attributes}
-        sets = {each.name for each in self.schema.sets} & {name for name in user if user[name]}
-        listed |= {name: set() for name in sets}
-        for file in self.source.tables() if sets else ():
-            for name, values in self._listed_values(file, sets):
-                listed[name] |= values
-        return [
-            f"{name}: no ad's rule lists {value!r}{_other_case(value, listed[name])}"
-            for name, values in sorted(user.items())
-            for value in values
-            if value not in listed.get(name, values)
-        ]
-
-    def _listed_values(self, file: TableFile, names: Set[str]) -> Iterator[tuple[str, set[str]]]:
-        """Return the distinct values that the rules on these names list, batch by batch."""
-        rules = {
-            ours: theirs
-            for ours, theirs in self._rules_in(file).items()
-            if ours.removesuffix(EXCLUDE_SUFFIX) in names
-        }
-        for rows in read_rows(file, rules, "ad_id", _BATCH_ROWS) if rules else ():
-            for ours in rules:
-                lists = rows.rules(ours)
-                if not pa.types.is_null(lists.type):
-                    values = {*lists.flatten().drop_null().unique().to_pylist()}
-                    yield ours.removesuffix(EXCLUDE_SUFFIX), values
 
     def _ads_in(
         self, file: TableFile, ad_ids: Sequence[int], user: UserAttributes
@@ -109,11 +77,6 @@ class AdsTable:
         """Return the columns of rules, ours and the table's."""
         theirs = {name: self.source.theirs(name) for name in self.schema.rule_columns}
         return {ours: their for ours, their in theirs.items() if their in file.schema.names}
-
-
-def _other_case(value: str, listed: Set[str]) -> str:
-    alike = sorted(each for each in listed if each.casefold() == value.casefold())
-    return f"; did you mean {alike[0]!r}?" if alike else ""
 
 
 def _title_column(file: TableFile, title: str, others: Set[str]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +119,26 @@ class HeldAds:
         return MatchedAds(self.offsets, ad_ids, scores, positions, self.counts)
 
 
+class MatchLimits(TypedDict, total=False):
+    """What requests leave out, and the state of updates; None is nothing.
+
+    stopped      uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+    exclude_ads  per request the ad ids not to return; unknown ones are ignored
+    exclude      per request the same of entity ids, by the schema's names of entities
+    at_most      per request the most ads to return of each entity, by the same names
+    weights      float32 [ads]   instead of the snapshot's
+
+    Another thread may change elements of `stopped` and `weights` meanwhile: each one counts with
+    its old or its new value.
+    """
+
+    stopped: npt.NDArray[np.uint64] | None
+    exclude_ads: Sequence[npt.ArrayLike] | None
+    exclude: Sequence[Mapping[str, npt.ArrayLike]] | None
+    at_most: Sequence[Mapping[str, int]] | None
+    weights: npt.NDArray[np.float32] | None
+
+
 class ExactMatcher:
     """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
 
@@ -134,11 +155,7 @@ class ExactMatcher:
         leaves: npt.NDArray[np.int32],
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
-        stopped: npt.NDArray[np.uint64] | None = None,
-        exclude_ads: Sequence[npt.ArrayLike] | None = None,
-        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
-        at_most: Sequence[Mapping[str, int]] | None = None,
-        weights: npt.NDArray[np.float32] | None = None,
+        **limits: Unpack[MatchLimits],
     ) -> Iterator[HeldAds]:
         """Match requests. The ads that it yields are valid only inside the context.
 
@@ -146,14 +163,6 @@ class ExactMatcher:
         leaves        int32 [n]     leaf numbers, each once per request; NO_NODE is skipped
         scores        float32 [n]   in any order; NaN only with NO_NODE
         max_ads       for all requests, or one per request
-        stopped       uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
-        exclude_ads   per request the ad ids not to return; unknown ones are ignored
-        exclude       per request the same of entity ids, by the schema's names of entities
-        at_most       per request the most ads to return of each entity, by the same names
-        weights       float32 [ads]   instead of the snapshot's
-
-        Another thread may change elements of `stopped` and `weights` meanwhile: each one counts
-        with its old or its new value.
         """
         requests, snapshot = len(users), self._snapshot
         users.require_encoded_for(snapshot)
@@ -162,9 +171,9 @@ class ExactMatcher:
         _check_shapes(requests, first_leaves, leaves, scores)
         of_requests = np.broadcast_to(np.asarray(max_ads, np.int64), requests)
         words, num_ads = -(-snapshot.ads.num_ads // 64), snapshot.ads.num_ads
-        exclude_ads = [_NO_IDS] * requests if exclude_ads is None else exclude_ads
-        places = _excluded_places(exclude, snapshot.entities)
-        limits = _entity_limits(at_most, snapshot.schema.entities)
+        exclude_ads = limits.get("exclude_ads") or [_NO_IDS] * requests
+        places = _excluded_places(limits.get("exclude"), snapshot.entities)
+        at_most = _entity_limits(limits.get("at_most"), snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
         asked, kept = _asked(users)
         counts = np.empty((requests, _FIXED_COUNTS + len(asked)), np.int64)
@@ -172,12 +181,12 @@ class ExactMatcher:
         kinds = len(snapshot.entities)
         _match(
             *(self._handle, requests, first_leaves, leaves, scores, asked),
-            address_of("stopped", stopped, np.uint64, (words,)),
-            address_of("weights", weights, np.float32, (num_ads,)),
+            address_of("stopped", limits.get("stopped"), np.uint64, (words,)),
+            address_of("weights", limits.get("weights"), np.float32, (num_ads,)),
             *_joined(exclude_ads, requests),
             address_of("exclude", places[0], np.int64, (requests * kinds + 1,)),
             None if places[1] is None else places[1].ctypes.data,
-            address_of("at_most", limits, np.int64, (requests, kinds)),
+            address_of("at_most", at_most, np.int64, (requests, kinds)),
             *(np.ascontiguousarray(of_requests), offsets, counts, replies),
         )
         del kept
@@ -195,15 +204,10 @@ class ExactMatcher:
         leaves: npt.NDArray[np.int32],
         scores: npt.NDArray[np.float32],
         max_ads: int | Sequence[int] | npt.NDArray[np.integer],
-        stopped: npt.NDArray[np.uint64] | None = None,
-        exclude_ads: Sequence[npt.ArrayLike] | None = None,
-        exclude: Sequence[Mapping[str, npt.ArrayLike]] | None = None,
-        at_most: Sequence[Mapping[str, int]] | None = None,
-        weights: npt.NDArray[np.float32] | None = None,
+        **limits: Unpack[MatchLimits],
     ) -> MatchedAds:
         """Match requests as `held` does, and return copies of their ads."""
-        given = (users, leaf_offsets, leaves, scores, max_ads, stopped, exclude_ads)
-        with self.held(*given, exclude, at_most, weights) as ads:
+        with self.held(users, leaf_offsets, leaves, scores, max_ads, **limits) as ads:
             return ads.taken()
 
 

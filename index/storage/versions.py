@@ -110,7 +110,8 @@ def publish(
             remove_leftovers(folder)
             with open_folder(version_name(version), folder):
                 pass
-            previous = _previous(folder)
+            # An unreadable CURRENT must not stop the command that repairs it.
+            previous = readable_current(root)
             if not (only_forward and previous is not None and previous > version):
                 _replace_current(folder, version)
     except OSError as error:
@@ -172,14 +173,6 @@ def _read_current(folder: int) -> Published:
         shown = repr(content[:40])[1:]
         raise SnapshotError(CURRENT, f"expected 20 digits and a newline, got {shown}; {_PUBLISH}")
     return Published(version, (status.st_ino, status.st_mtime_ns))
-
-
-def _previous(folder: int) -> int | None:
-    """An unreadable CURRENT must not stop the command that repairs it."""
-    try:
-        return _read_current(folder).version
-    except SnapshotError:
-        return None
 
 
 def _replace_current(folder: int, version: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.entities import NO_ENTITY, Entities
-from grace.index.matchers.live_rules import changed_pairs
+from grace.index.matchers.exact_lists import changed_pairs
 from grace.index.snapshot import Snapshot
 from grace.index.updates.id_map import distinct
 from grace.index.updates.state import Touched, UpdateState

@@ -128,7 +128,7 @@ class DecodeIndex:
     def write_pairs(self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:
         """Set the rules of some pairs of leaf and rule; return when the device has them.
 
-        index/matchers/live_rules.py says which pairs change when ads are stopped or resumed. The
+        index/matchers/exact_lists.py says which pairs change when ads are stopped or resumed. The
         next batch, and the next change, may be on another stream, so this waits for its own.
         (A new stream for each change would in time be one that records a graph: torch has 32.)
         """

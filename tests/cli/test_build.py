@@ -153,7 +153,6 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
         (("--vocab-sizes", "64,many"), "expected numbers such as 512,512,512,512"),
         (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
         (("--shards", "0"), "--shards"),
-        (("--scratch", "scratch"), "give --shards or --ray as well"),
         (("--ads", "gone.parquet"), "error: gone.parquet: no such file or folder\n"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

@@ -127,25 +127,6 @@ def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
 
 
-def test_values_of_no_ad_are_named_where_a_column_has_nulls(shop: Path) -> None:
-    raw, user = shop.parent / "raw", {"place": ("IT", "es")}
-    (raw / "ads.csv").write_text(ADS.replace("fr|it", "fr||it"))
-    table = shown_table(None, None, shop)
-    assert table is not None
-    assert table.values_of_no_ad(user) == [
-        "place: no ad's rule lists 'IT'; did you mean 'it'?",
-        "place: no ad's rule lists 'es'",
-    ]
-    pq.write_table(pa.table({"sku": ["007"], "place": pa.nulls(1)}), raw / "ads.parquet")
-    (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet]}")
-    table = shown_table(None, None, shop)
-    assert table is not None
-    assert table.values_of_no_ad(user) == [
-        "place: no ad's rule lists 'IT'",
-        "place: no ad's rule lists 'es'",
-    ]
-
-
 def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
     raw, tables = shop.parent / "raw", TABLES.replace("id_map: ids.parquet\n", "")
     (shop / "tables.yaml").write_text(tables)

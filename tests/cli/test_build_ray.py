@@ -174,10 +174,10 @@ def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
     tmp_path: Path, catalogue: Path
 ) -> None:
     build(catalogue, tmp_path / "whole")
-    done = build(catalogue, tmp_path / "ray", "--ray", "local", "--scratch", str(tmp_path / "own"))
+    done = build(catalogue, tmp_path / "ray", "--ray", "local")
     assert done.returncode == 0, done.stderr
     assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
-    assert not list((tmp_path / "own").glob(f"{SCRATCH}*"))
+    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
 
 
 def test_closing_the_tasks_while_results_arrive_never_ends_the_build() -> None:
@@ -220,7 +220,7 @@ with ray_tasks("local", 1) as tasks:
     assert shown[0].startswith("shown: 1: its worker failed (WorkerCrashedError")
     assert "--shards" in shown[0]
     assert "/no/such/place" in shown[1]
-    assert "--scratch" in shown[1]
+    assert "the snapshot root under the same paths" in shown[1]
 
 
 @pytest.mark.parametrize(("option", "value"), [("--ray", "127.0.0.1:1"), ("--threads", "99")])

@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.configs.eligibility import Eligibility
-from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, bytes_of
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -208,17 +207,16 @@ def test_the_data_folder_of_the_document_is_proposed_and_built(
     assert load_snapshot(tmp_path / "shop" / "snapshots").ads.num_ads == 9
 
 
-@pytest.mark.parametrize("mode", ["exact", "union"])
-def test_the_sizing_tables_add_up_to_the_bytes_of_a_snapshot(
-    document: str, catalogue: Path, tmp_path: Path, mode: str
+def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
+    document: str, catalogue: Path, tmp_path: Path
 ) -> None:
     build(catalogue / "ads.parquet", tmp_path)
-    snapshot = load_snapshot(tmp_path, eligibility=Eligibility.of(mode))
+    snapshot = load_snapshot(tmp_path)
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
     rules, sets = snapshot.rules, snapshot.schema.sets
-    words = 8 * snapshot.schema.words
     values = [text for interned in snapshot.set_values for text in interned.strings]
+    in_rules = sum(len(rule.include_values) + len(rule.exclude_values) for rule in rules.sets)
     expected = {
         "ad": 20 * snapshot.ads.num_ads,
         "ad, for each kind of entity": 4 * snapshot.ads.num_ads * len(kinds),
@@ -229,48 +227,23 @@ def test_the_sizing_tables_add_up_to_the_bytes_of_a_snapshot(
         "node but the root": 2 * (nodes - 1),
         "rule": 4 * rules.num_rules,
         "rule and set": 4 * rules.num_rules * len(sets),
-        "distinct bitmask of rules": words * len(rules.bitmask_table),
-        "set rule": sum(16 * (len(rule.include_offsets) - 1) for rule in rules.sets),
-        "value in a set rule": sum(
-            4 * (len(rule.include_values) + len(rule.exclude_values)) for rule in rules.sets
-        ),
+        "distinct bitmask of rules": 8 * snapshot.schema.words * len(rules.bitmask_table),
+        "set rule": sum(16 * len(rule) for rule in rules.sets),
+        "value in a set rule": 4 * in_rules,
         "value": 8 * len(values),
         "byte of a value": sum(len(text.encode()) for text in values),
     }
-    in_value_rules = expected["value in a set rule"]
-    own = {
-        "exact": {
-            "SID, for its rules": 4 * leaves,
-            "pair of SID and distinct rule": 4 * distinct_pairs(snapshot.ads),
-            "value, for its set rules": 16 * len(values),
-            "value in a set rule, for its set rules": in_value_rules,
-        },
-        "union": {
-            "node but the root, for attributes": 4 * (nodes - 1),
-            "node but the root, and set": 4 * (nodes - 1) * len(sets),
-            **matcher_row_bytes(snapshot),
-        },
-    }
-    shown = re.findall(r"^\| ([\w ,]+) \| (\d+)( [WB][ +\d]*)? \| `", document, re.MULTILINE)
-    assert [per for per, *_ in shown] == [*expected, *own["exact"], *own["union"]]
+    shown = re.findall(r"^\| ([\w ,]+) \| \d+(?: W)? \| `", document, re.MULTILINE)
+    assert shown == [*expected]
     ends = 8 * (1 + 2 * len(sets) + len(sets) + len(kinds)) + 4  # the last of each array of offsets
     arrays = [np.load(file) for file in (tmp_path / f"{1:020d}").glob("*.npy")]
     assert sum(array.nbytes for array in arrays) == sum(expected.values()) + ends
-    ends = 4 + 16 * len(sets) if mode == "exact" else 0
-    derived = bytes_of((snapshot.exact, snapshot.matchers))
-    assert derived == sum(own[mode].values()) + ends
+    # In mode `exact` a load makes these.
+    pairs = sum(len({*rules}) for rules in rules_by_sid(snapshot))
+    derived = bytes_of(snapshot.exact) - 4 - 16 * len(sets)
+    assert derived == 4 * leaves + 4 * pairs + 16 * len(values) + 4 * in_rules
 
 
-def distinct_pairs(ads: SidToAds) -> int:
-    leaves = np.repeat(np.arange(len(ads.ad_offsets) - 1), np.diff(ads.ad_offsets))
-    return len(set(zip(leaves.tolist(), ads.ad_rule.tolist(), strict=True)))
-
-
-def matcher_row_bytes(snapshot: Snapshot) -> dict[str, int]:
-    if snapshot.matchers is None:
-        return {"bitmask matcher row": 0, "Bloom matcher row": 0}
-    blooms = zip(snapshot.schema.sets, snapshot.matchers.blooms, strict=True)
-    return {
-        "bitmask matcher row": snapshot.matchers.bitmask.table.nbytes,
-        "Bloom matcher row": sum((8 * s.words + 1) * len(bloom.rows.table) for s, bloom in blooms),
-    }
+def rules_by_sid(snapshot: Snapshot) -> list[list[int]]:
+    borders = pairwise(snapshot.ads.ad_offsets.tolist())
+    return [snapshot.ads.ad_rule[begin:end].tolist() for begin, end in borders]

@@ -102,12 +102,6 @@ def rows_of_root_child(allowed: list[str], k_way: KWay) -> list[int]:
     return [int(row) for row in bitmask.table[bitmask.index[begin:end], 0]]
 
 
-def test_sids_join_the_partition_that_stays_smallest_counted_by_hand() -> None:
-    """p and qr open the two; rs makes 3 bits with either, so the first; q is in the second."""
-    rows = rows_of_root_child(["p", "qr", "rs", "q"], StaticKWay((2, 1)))
-    assert rows == [0b1101, 0b0110]
-
-
 def test_dynamic_stops_at_the_first_k_that_reaches_the_target() -> None:
     """Eight values and `other`, nine bits: four SIDs of one bit each."""
     letters = ["p", "q", "r", "s"]

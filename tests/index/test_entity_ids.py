@@ -115,17 +115,6 @@ def test_entities_with_ids_of_any_kind_get_numbers_that_stay(tmp_path: Path, for
     assert tuple(numbers(shop / file) for file in files) == (ads, brands, sellers)
 
 
-def test_brands_get_numbers_even_if_the_ids_of_ads_are_integers(tmp_path: Path) -> None:
-    given = [{**row, "sku": at} for at, row in enumerate(rows(0, 12))]
-    shop = write_shop(tmp_path, {"ads.csv": given})
-    (shop / "tables.yaml").write_text(TABLES.format(files="ads.csv", id_map=""), "utf-8")
-    write_codebook(shop / "codebook", range(12))
-    _, brands, _ = plain(given)
-    found = {ad: of_ad[0] for ad, of_ad in entities_of(built(shop)).items()}
-    assert found == {row["sku"]: brands.get(row["Brand Name"]) for row in given}
-    assert not (shop / "ids.parquet").exists()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
@@ -199,9 +188,7 @@ def write_map(
             "/campaigns.parquet: would number ids of campaign, which were numbers",
         ),
         (damaged('{"ad": 5}'), "/id_maps.json: cannot be read: "),
-        (damaged('{"ad": {}}'), "/id_maps.json: cannot be read: "),
         (damaged('{"ad": {"largest": Infinity, "digest": ""}}'), "/id_maps.json: cannot be read: "),
-        (damaged("[1]"), "/id_maps.json: cannot be read: "),
         (damaged("{"), "/id_maps.json: cannot be read: "),
     ],
 )
@@ -248,21 +235,6 @@ def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:
     without_map(shop)
     write_table(shop / "ads.csv", rows(0, 9))
     assert built(shop).published
-
-
-def test_a_build_refuses_a_first_map_and_no_map_for_ids_that_may_be_numbers(tmp_path: Path) -> None:
-    given = [{**row, "sku": at, "Brand Name": at % 3} for at, row in enumerate(rows(0, 9))]
-    shop = write_shop(tmp_path, {"ads.parquet": given})
-    write_codebook(shop / "codebook", range(9))
-    assert built(shop, root="two").published
-    in_tables(shop, "id_map: ids.parquet", "")
-    with pytest.raises(InputError, match=r"^ad: its id map is missing: .* or give --id-map, build"):
-        built(shop, root="two")
-    in_tables(shop, "entity_ids:", "# entity_ids:")
-    assert built(shop).published
-    in_tables(shop, "# entity_ids:", "entity_ids:")
-    with pytest.raises(InputError, match=r"parquet: would number ids of (brand|seller), which"):
-        built(shop)
 
 
 def test_builds_with_maps_in_different_orders_do_not_deadlock(tmp_path: Path) -> None:

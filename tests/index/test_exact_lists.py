@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import NativeError
-from grace.index.matchers.exact_lists import ExactLists, exact_lists, postings
-from grace.index.matchers.live_rules import changed_pairs
+from grace.index.matchers.exact_lists import ExactLists, changed_pairs, exact_lists, postings
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from support.plain_builder import plain_exact_lists

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import given
 
@@ -108,11 +107,3 @@ def test_a_stand_in_for_a_missing_value_is_not_shown_as_the_users(
     (reason,) = explain(plain_snapshot(schema, (2,), [ad]), 0, {"gender": []})
     assert str(reason) == f"gender: {words}"
     assert (reason.user, reason.deciding) == ((), ("unknown",))
-
-
-def test_long_lists_are_cut_with_their_number() -> None:
-    places = frozenset(f"p{i}" for i in range(9))
-    ad = RawAd(1, (0,), 0.0, {"location": (places, None)})
-    snapshot = plain_snapshot(SCHEMA, (2,), [ad])
-    (reason,) = explain(snapshot, int(np.int64(0)), {})
-    assert reason.rule == "any of p0, p1, p2, p3, p4 and 4 more"

@@ -1,7 +1,6 @@
 """Updates of ads against plain sets: random updates, snapshots and restarts."""
 
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -87,40 +86,6 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     second.rebuild(copied)
     assert (copied.sequence, len(copied)) == (state.sequence, len(state))
     assert_shows(second, catalogues[1], plain)
-
-
-@examples(7)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_a_restart_finds_the_state_of_every_kept_update(
-    seed: int, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    rng = np.random.default_rng(seed)
-    folder = tmp_path_factory.mktemp("log")
-    plain, sequence = PlainState(), 1
-    for _ in range(4):
-        state = UpdateState()
-        log = UpdateLog(folder, replaying(state))
-        assert (state.sequence, len(state)) == (
-            plain.sequence,
-            len(plain.stopped) + len(plain.weights),
-        )
-        for _ in range(int(rng.integers(1, 5))):
-            group = [random_update(rng, sequence + each, 126) for each in range(3)]
-            sequence += 3
-            log.append([each.SerializeToString() for each in group])
-            for each in group:
-                plain.apply(each)
-                state.apply(read(each))
-            if rng.random() < 0.3:
-                log.rewrite(state.full_message())
-        log.close()
-
-
-def replaying(state: UpdateState) -> Callable[[bytes], None]:
-    def replay(message: bytes) -> None:
-        state.apply(read_kept(message))
-
-    return replay
 
 
 @examples(11)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.index.targeting.schema import Attribute, TargetingSchema, load_schema
+from grace.index.targeting.schema import TargetingSchema, load_schema
 
 GOOD = """
 attributes:
@@ -34,23 +34,6 @@ def test_the_documented_example_loads_as_it_reads(tmp_path: Path) -> None:
     assert schema.hash_seed == 7
     assert schema.entities == ("campaign", "advertiser")
     assert load(tmp_path, GOOD.replace("entities: [campaign, advertiser]", "")).entities == ()
-
-
-def test_values_then_other_lie_side_by_side_in_declared_order(tmp_path: Path) -> None:
-    schema = load(tmp_path, GOOD)
-    assert schema.first_bits == (0, 4, 7)
-    assert schema.bitmask_bits == 11
-    assert schema.words == 1
-
-
-@pytest.mark.parametrize(("values", "words"), [(1, 1), (63, 1), (64, 2), (65, 2), (250, 4)])
-def test_words_count_the_other_bit_too(values: int, words: int) -> None:
-    attribute = Attribute("a", tuple(f"v{i}" for i in range(values)))
-    assert TargetingSchema((attribute,), (), 0).words == words
-
-
-def test_a_schema_without_attributes_has_one_word() -> None:
-    assert TargetingSchema((), (), 0).words == 1
 
 
 BAD = {

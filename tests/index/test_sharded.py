@@ -1,7 +1,6 @@
 """A build in shards writes the bytes of a build as a whole, and refuses what that refuses."""
 
 import json
-import os
 import pickle
 import resource
 from collections.abc import Generator, Iterator, Sequence
@@ -9,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -172,14 +170,6 @@ def test_a_killed_builds_scratch_is_removed_and_a_living_ones_is_not(tmp_path: P
     assert not list(tmp_path.glob(f"{SCRATCH}*"))
 
 
-def test_a_scratch_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path) -> None:
-    case = wide_case(seed=1, num_ads=9)
-    spec = spec_of(tmp_path, case, (case.ads,))
-    sharding = Sharding(2, scratch=tmp_path / "ads-0.parquet" / "in-a-file")
-    with pytest.raises(InputError, match="--scratch"):
-        build(spec, silent, sharding=sharding)
-
-
 @pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 99])
 def test_first_token_ranges_are_disjoint_ascending_and_balanced(shards: int) -> None:
     rng = np.random.default_rng(shards)
@@ -208,68 +198,33 @@ def files_of_at_most(size: int) -> Iterator[None]:
 def test_a_full_disk_is_reported_in_one_line_with_the_task_and_the_folder(
     tmp_path: Path,
 ) -> None:
-    spec, own = spec_of(tmp_path, wide_case(seed=7, num_ads=2222), ()), tmp_path / "own"
+    spec = spec_of(tmp_path, wide_case(seed=7, num_ads=2222), ())
     steps = set()
     for size in (300, 9600):
         with pytest.raises(InputError) as caught, files_of_at_most(size):
-            build(spec, silent, sharding=Sharding(2, scratch=own, run_rows=333))
+            build(spec, silent, sharding=Sharding(2, run_rows=333))
         message = str(caught.value)
-        assert f"{own}: " in message
-        assert "free some space there, or name another folder with --scratch" in message
-        assert "another root" not in message
+        assert f"{spec.root}: " in message
+        assert "free some space there, or build into another root" in message
         assert "\n" not in message
-        assert not list(own.iterdir())
+        assert nothing_left(spec.root)
         steps.add(message.partition(" ")[0])
     assert steps == {"reading", "building"}
-    assert not spec.root.exists()
+    assert versions(spec.root) == ()
 
 
 def test_a_shard_damaged_between_the_steps_is_caught_by_its_digests(tmp_path: Path) -> None:
-    spec, own = spec_of(tmp_path, wide_case(seed=1, num_ads=99), ()), tmp_path / "own"
+    spec = spec_of(tmp_path, wide_case(seed=1, num_ads=99), ())
 
     def damaging(tasks: Sequence[Task[Result]], /) -> Generator[tuple[Result, int], None, None]:
         for task in tasks:
             result = task.run()
-            for file in [*own.glob(f"*/shard-*/{1:020d}/ad_ids.npy")][2:]:
+            for file in [*spec.root.glob(f"{SCRATCH}*/shard-*/{1:020d}/ad_ids.npy")][2:]:
                 content = bytearray(file.read_bytes())
                 content[-8] ^= 1
                 file.write_bytes(content)
             yield result
 
     with pytest.raises(SnapshotError, match=r"ad_ids\.npy: damaged: its digest is"):
-        build(spec, silent, sharding=Sharding(3, run=damaging, scratch=own))
+        build(spec, silent, sharding=Sharding(3, run=damaging))
     assert versions(spec.root) == ()
-
-
-@contextmanager
-def another_user() -> Iterator[None]:
-    """Root may read everything, so it becomes another user."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_other_users_leftovers_and_locks_in_a_shared_scratch_do_not_block() -> None:
-    with TemporaryDirectory() as parent:
-        shared = Path(parent)
-        shared.chmod(0o1777)
-        (shared / ".lock").touch(0o400)
-        closed, locked = shared / f"{SCRATCH}closed", shared / f"{SCRATCH}locked"
-        for folder in (closed, locked):
-            folder.mkdir(0o755)
-            (folder / "in-use").touch(0o400)
-        closed.chmod(0)
-        with another_user():
-            if not os.access(shared, os.W_OK, effective_ids=True):
-                pytest.skip("another user sees nothing of the folder for temporary files")
-            with scratch_folder(shared) as made:
-                (made / "file").write_text("ours")
-            assert not made.exists()
-        assert closed.exists()
-        assert locked.exists()
-        closed.chmod(0o700)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
-from grace.index.matchers.live_rules import changed_pairs
+from grace.index.matchers.exact_lists import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.bits import bits_rows_reference
 from grace.kernels.eligibility.lists import lists_rows_reference

@@ -14,8 +14,6 @@ from grace.configs.errors import NativeError
 from grace.native.build import (
     CPU,
     build,
-    build_folder,
-    built_library,
     main,
     read_record,
     source_digest,
@@ -213,38 +211,8 @@ def test_a_bare_build_leaves_only_the_library_and_its_record(
     assert left == {LIBRARY, CPU.record}
 
 
-@pytest.fixture
-def cache(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
-    return root / "cache" / "grace-serving" / "native"
-
-
-def test_a_library_is_in_its_package_and_otherwise_in_the_user_s_cache(
-    root: Path, cache: Path
-) -> None:
-    own = build(root=root)
-    assert own == built_library(root=root) == root / "_build" / LIBRARY
-    assert not cache.exists()
-    (root / "src" / "other.cpp").write_text("int other() { return 9; }\n")
-    assert built_library(root=root) == own  # outdated, but there is no other
-    shutil.rmtree(root / "_build")
+def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root: Path) -> None:
     (root / "_build").write_text("a file is in the way of the folder")
-    assert built_library(root=root) == own  # an error names this place
-    cached = build(root=root)
-    assert cached == built_library(root=root) == cache / str(source_digest(root)) / LIBRARY
-    open_library(cached, source_digest(root))
-
-
-def test_the_cache_is_below_the_home_folder_unless_xdg_names_an_absolute_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    in_the_way = root / "_build"
-    in_the_way.write_text("a file is in the way of the folder")
-    monkeypatch.setenv("HOME", str(root / "home"))
-    for xdg in ("", "relative/cache"):
-        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-        below = build_folder(root=root).relative_to(root / "home")
-        assert below.as_posix() == f".cache/grace-serving/native/{source_digest(root)}"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
-    with pytest.raises(NativeError, match=r"cannot be written \(.*\): set XDG_CACHE_HOME"):
+    remedy = r"give another folder with --out, and name its library in GRACE_NATIVE_LIBRARY"
+    with pytest.raises(NativeError, match=rf"_build: cannot be written \(.*\): {remedy}"):
         build(root=root)

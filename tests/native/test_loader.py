@@ -4,11 +4,14 @@ import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from grace.configs.errors import NativeError
 from grace.native.build import BUILD_DIR, source_digest
 from grace.native.loader import (
+    array_in,
+    array_out,
     declare,
     library_path,
     load_library,
@@ -50,11 +53,10 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
 @pytest.mark.parametrize("library", [load_library, load_library_with_lock])
 def test_an_error_contains_the_function_s_own_text(library: Callable[[], ctypes.CDLL]) -> None:
     numbers = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
-    check = declare(
-        "grace_check_padding", ctypes.c_void_p, *numbers, ctypes.c_void_p, library=library
-    )
+    signature = (array_in(np.uint64, 2), *numbers, array_out(np.int64))
+    check = declare("grace_check_padding", *signature, library=library)
     with pytest.raises(NativeError, match=r"^grace_check_padding: bits must end in the last word"):
-        check(None, 1, 1, 65, 1, None)
+        check(np.zeros((1, 1), np.uint64), 1, 1, 65, 1, np.zeros(2, np.int64))
 
 
 def test_short_calls_may_keep_the_interpreter_lock() -> None:

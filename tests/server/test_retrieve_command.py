@@ -197,28 +197,3 @@ def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: 
     file = tmp_path / "requests.jsonl"
     file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
     assert complaint("retrieve", "--request", file, "--line", line) == f"{file}{error}"
-
-
-def test_a_value_that_no_ad_lists_is_named_with_the_value_that_differs_in_case(
-    address: str, serving_files: ServingFiles
-) -> None:
-    table = serving_files.folder / "catalogue" / "ads.parquet"
-    schema = load_schema(table.with_name("targeting.yaml"))
-    attribute, target_set = schema.attributes[0], schema.sets[0].name
-    rows = pq.read_table(table).to_pylist()
-    columns = (target_set, f"{target_set}_exclude")
-    listed = sorted({value for row in rows for name in columns for value in row.get(name) or ()})
-    in_letters = next(value for value in attribute.values if value.swapcase() != value)
-    swapped = in_letters.swapcase()
-    users = [
-        f"{attribute.name}={swapped}",
-        f"{target_set}={listed[0]}",
-        f"{target_set}=in-no-row",
-        "shoe_size=44",
-    ]
-    asked = [word for user in users for word in ("--user", user)]
-    shown = printed("retrieve", "--address", address, *asked, "--ads", table)
-    assert [line for line in shown.splitlines() if "no ad's rule" in line] == [
-        f"{attribute.name}: no ad's rule lists {swapped!r}; did you mean {in_letters!r}?",
-        f"{target_set}: no ad's rule lists 'in-no-row'",
-    ]

@@ -21,11 +21,12 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
     if len(shards) == 1:
         return replace(shards[0], facts=facts)
     strings = [[values.strings for values in shard.set_values] for shard in shards]
-    joined = join_rules(list(zip([shard.rules for shard in shards], strings, strict=True)))
+    rules = list(zip([shard.rules for shard in shards], strings, strict=True))
+    joined = join_rules(rules, shards[0].schema, threads)
     all_ads = [shard.ads for shard in shards]
     bases = np.cumsum([0, *(ads.num_ads for ads in all_ads)])
     offsets = [ads.ad_offsets[:-1] + base for ads, base in zip(all_ads, bases, strict=False)]
-    rules = [new[ads.ad_rule] for ads, new in zip(all_ads, joined.new_of, strict=True)]
+    rule_of = [new[ads.ad_rule] for ads, new in zip(all_ads, joined.new_of, strict=True)]
     ad_ids = np.concatenate([ads.ad_ids for ads in all_ads])
     entities = [list(of_kind) for of_kind in zip(*(s.entities for s in shards), strict=True)]
     return Snapshot(
@@ -35,7 +36,7 @@ def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int)
         SidToAds(
             np.concatenate([*offsets, bases[-1:]]),
             ad_ids,
-            np.concatenate(rules),
+            np.concatenate(rule_of),
             np.concatenate([ads.ad_weight for ads in all_ads]),
             order_by_id(ad_ids, threads),
         ),

@@ -20,20 +20,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A folder in `parent`, which is made if missing and which builds and users may share."""
+def scratch_folder(root: Path) -> Iterator[Path]:
+    """A folder in the snapshot root, where other builds may run."""
     try:
-        parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(parent)
-        unlocked = Path(mkdtemp(prefix=_UNLOCKED, dir=parent)).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(root)
+        unlocked = Path(mkdtemp(prefix=_UNLOCKED, dir=root)).absolute()
         in_use = _lock(unlocked)
         folder = unlocked.with_name(unlocked.name.replace(_UNLOCKED, SCRATCH, 1))
         unlocked.rename(folder)
     except OSError as error:
-        raise InputError(
-            f"{parent}: cannot make a folder for the shards: {error.strerror}; name another with "
-            "--scratch"
-        ) from None
+        fault = f"cannot make a folder for the shards: {error.strerror}"
+        raise InputError(f"{root}: {fault}; build into another root") from None
     try:
         yield folder
     finally:
@@ -50,19 +48,15 @@ def scratch_faults(step: str, scratch: Path) -> Iterator[None]:
     except OSError as error:
         fault = "the disk is full" if error.errno in _FULL else error.strerror
         raise InputError(
-            f"{step}: {scratch.parent}: {fault}; free some space there, or name another folder "
-            "with --scratch"
+            f"{step}: {scratch.parent}: {fault}; free some space there, or build into another root"
         ) from None
 
 
-def _remove_abandoned(parent: Path) -> None:
-    """Other users' folders stay: only their owner can know whether they are abandoned."""
-    for folder in parent.glob(f"{SCRATCH}*"):
-        if folder.is_symlink() or not folder.is_dir():
-            continue
+def _remove_abandoned(root: Path) -> None:
+    for folder in root.glob(f"{SCRATCH}*"):
         try:
             in_use = _lock(folder)
-        except OSError:
+        except OSError:  # its build has just removed it, or it is another user's
             continue
         if in_use is not None:
             shutil.rmtree(folder, ignore_errors=True)

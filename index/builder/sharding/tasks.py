@@ -159,7 +159,8 @@ def build_shard(
     parts = [part for part in parts if len(part)]
     if not parts:
         return None
-    joined = join_rules([(part.rules, part.set_values) for part in parts])
+    rules = [(part.rules, part.set_values) for part in parts]
+    joined = join_rules(rules, inputs.schema, inputs.spec.threads)
     columns = [
         (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of], *part.entity_ids)
         for part, new_of in zip(parts, joined.new_of, strict=True)

@@ -44,17 +44,13 @@ class Interner {
   int64_t num_words() const { return static_cast<int64_t>(words_.size()); }
   const Word* span(int32_t id) const { return words_.data() + starts_[id]; }
   int64_t length(int32_t id) const { return starts_[id + 1] - starts_[id]; }
-  uint32_t hash(int32_t id) const { return hashes_[id]; }
 
   int32_t find(const Word* span, int64_t length) const {
     return slots_[slot_of(span, length, hash_span(span, length))] - 1;
   }
 
   int32_t find_or_add(const Word* span, int64_t length) {
-    return find_or_add(span, length, hash_span(span, length));
-  }
-
-  int32_t find_or_add(const Word* span, int64_t length, uint32_t hash) {
+    const uint32_t hash = hash_span(span, length);
     size_t slot = slot_of(span, length, hash);
     if (slots_[slot] != 0) return slots_[slot] - 1;
     if (2 * (hashes_.size() + 1) > slots_.size()) {
