@@ -112,12 +112,6 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
         ),
         (
-            {"sequences": {"clicks": Events([(1, 2), "33"])}},
-            False,
-            r"features\.sequences\.clicks\.sids\[1\]: '33': texts need the data folder",
-        ),
-        ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
-        (
             {"exclude": {"campaign": ["x"]}},
             True,
             r"exclude\.campaign\.ids\[0\]: campaign 'x': not an integer from 0 .* tables\.yaml",

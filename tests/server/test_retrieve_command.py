@@ -132,27 +132,12 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
     ("options", "code", "error"),
     [
         (("--user", "country"), 2, "--user country: write NAME=VALUE, such as country=US"),
-        (
-            ("--exclude", "campaign"),
-            2,
-            "--exclude campaign: write NAME=ID,ID, such as campaign=9,1",
-        ),
-        (
-            ("--exclude", f"campaign={2**63}"),
-            2,
-            "campaign '9223372036854775808': ids are 0 to 2",
-        ),
         (("--exclude", "campaign=Acme, Inc.,7"), 2, "campaign 'Acme, Inc.': ids are 0 to 2^63"),
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
         (("--timeout", "1e300"), 2, "--timeout: 1e+300 seconds, at most 86400, which is a day"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
-        (
-            ("--address", "127.0.0.1:1"),
-            1,
-            "UNAVAILABLE: no server at 127.0.0.1:1; start it (grace serve), or",
-        ),
         (
             ("--address", "127.0.0.1:1", "--wait", "0.3"),
             1,
@@ -197,28 +182,3 @@ def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: 
     file = tmp_path / "requests.jsonl"
     file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
     assert complaint("retrieve", "--request", file, "--line", line) == f"{file}{error}"
-
-
-def test_a_value_that_no_ad_lists_is_named_with_the_value_that_differs_in_case(
-    address: str, serving_files: ServingFiles
-) -> None:
-    table = serving_files.folder / "catalogue" / "ads.parquet"
-    schema = load_schema(table.with_name("targeting.yaml"))
-    attribute, target_set = schema.attributes[0], schema.sets[0].name
-    rows = pq.read_table(table).to_pylist()
-    columns = (target_set, f"{target_set}_exclude")
-    listed = sorted({value for row in rows for name in columns for value in row.get(name) or ()})
-    in_letters = next(value for value in attribute.values if value.swapcase() != value)
-    swapped = in_letters.swapcase()
-    users = [
-        f"{attribute.name}={swapped}",
-        f"{target_set}={listed[0]}",
-        f"{target_set}=in-no-row",
-        "shoe_size=44",
-    ]
-    asked = [word for user in users for word in ("--user", user)]
-    shown = printed("retrieve", "--address", address, *asked, "--ads", table)
-    assert [line for line in shown.splitlines() if "no ad's rule" in line] == [
-        f"{attribute.name}: no ad's rule lists {swapped!r}; did you mean {in_letters!r}?",
-        f"{target_set}: no ad's rule lists 'in-no-row'",
-    ]
