@@ -270,7 +270,7 @@ def _sortable(sids: Sids) -> npt.NDArray[np.bytes_]:
 def _training(data: Path, steps: int) -> subprocess.Popen[str]:
     out = data.with_name(f"{data.name}-model")
     command = [GRACE, "train", "--data", data, "--out", out]
-    command += ["--steps", steps, "--no-plot", "--json"]
+    command += ["--steps", steps, "--json"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 
 

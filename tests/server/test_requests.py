@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from grace.configs.serving import LimitsConfig
-from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
@@ -26,13 +25,6 @@ LIMITS = LimitsConfig(
     value_bytes=33,
     events=63,
 )
-
-FULL: dict[str, Any] = {
-    "request_id": "r1",
-    "user": {"country": {"values": ["US", "é"]}, "location": {}},
-    "features": {"bags": {"pages": {"ids": [str(-(2**63)), "7"]}}},
-    "exclude_ads": ["123", "-5"],
-}
 
 
 def read(message: bytes | dict[str, Any], limits: LimitsConfig = LIMITS) -> Retrieval:
@@ -161,6 +153,11 @@ def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
     assert request_id_of(message + b"\xff") is None
 
 
+def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
+    error = refusal({"profile": "p" * 1000}, replace(LIMITS, value_bytes=1000))
+    assert error.text.startswith(f"profile: '{'p' * 64}'... is not a profile here")
+
+
 @pytest.mark.parametrize(
     ("seconds", "advised"),
     [(0.0, MIN_RETRY_SECONDS), (0.25, 0.25), (1e9, MAX_RETRY_SECONDS), (float("inf"), 10.0)],
@@ -170,3 +167,10 @@ def test_the_advice_to_try_again_is_neither_at_once_nor_in_hours(
 ) -> None:
     trailers = dict(queue_full(9, seconds).trailers)
     assert trailers["grpc-retry-pushback-ms"] == str(round(1000 * advised))
+
+
+def test_the_id_of_a_refused_request_can_still_be_read() -> None:
+    for request_id in ("", "r1", "é" * 99):
+        message = message_of({"request_id": request_id, "exclude_ads": ["123"]})
+        assert request_id_of(message) == request_id_of(message + b"\x6a\x01a") == request_id
+        assert request_id_of(message + b"\xff") is None

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ from support.retrieve_calls import METHOD, message
 from support.server_process import ServerProcess
 
 CALL_SECONDS = 20.0
+CALLS_PER_SECOND = 10
 ONE_RETRY = {
     "methodConfig": [
         {
@@ -43,19 +43,14 @@ class FleetClients:
         address: str,
         credentials: grpc.ChannelCredentials,
         live: LiveRoot,
-        rate: float,
-        connections: int = 2,
     ) -> None:
         options = (
             ("grpc.service_config", json.dumps(ONE_RETRY)),
             ("grpc.use_local_subchannel_pool", 1),
         )
-        self._channels = [
-            grpc.secure_channel(address, credentials, options) for _ in range(connections)
-        ]
+        self._channels = [grpc.secure_channel(address, credentials, options) for _ in range(2)]
         self._methods: list[Any] = [each.unary_unary(METHOD) for each in self._channels]
         self._requests = [message(request) for request in live.requests]
-        self._rate = rate
         self._stop, self._changed = threading.Event(), threading.Condition()
         self._made = 0
         self._replies: Counter[bytes] = Counter()
@@ -97,8 +92,7 @@ class FleetClients:
         return self.ends["OK"] / self.ends.total()
 
     def _run(self) -> None:
-        begin = time.monotonic()
-        while not self._stop.wait(max(0.0, begin + self._made / self._rate - time.monotonic())):
+        while not self._stop.wait(1 / CALLS_PER_SECOND):
             request = self._requests[self._made % len(self._requests)]
             method = self._methods[self._made % len(self._methods)]
             with self._changed:
@@ -106,7 +100,7 @@ class FleetClients:
             method.future(request, timeout=CALL_SECONDS).add_done_callback(self._ended)
 
     def _ended(self, call: Any) -> None:
-        end, reply = call.code().name, None
+        reply, end = None, call.code().name
         if end == "OK":
             reply = RetrieveResponse.FromString(call.result())
             reply.ClearField("timings")
