@@ -127,32 +127,6 @@ def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
     assert error.text == "the request has 64 bytes, at most 63 (limits.message_bytes)"
 
 
-def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing() -> None:
-    """In protobuf's own readers it would be missing: ads that exclude the value would pass."""
-    message = b"\x22\x11\x0a\x07country\x12\x04\x0a\x02US\x18\x01"
-    assert not RetrieveRequest.FromString(message).user
-    assert refusal(message).text.startswith("user: it has a field that this server does not know")
-
-
-def test_an_unknown_field_of_the_request_itself_is_refused_with_its_id_still_read() -> None:
-    message = message_of(FULL) + b"\x6a\x01a"
-    assert refusal(message).text == (
-        "RetrieveRequest: it has a field that this server does not know (number 13, wire type 2); "
-        "leave it out, or upgrade the server first"
-    )
-    assert request_id_of(message) == "r1"
-
-
-@pytest.mark.parametrize(
-    "message",
-    [b"", message_of(FULL), message_of({"request_id": "é" * 99})],
-    ids=["empty", "full", "long"],
-)
-def test_the_id_of_a_refused_request_can_still_be_read(message: bytes) -> None:
-    assert request_id_of(message) == RetrieveRequest.FromString(message).request_id
-    assert request_id_of(message + b"\xff") is None
-
-
 def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
     error = refusal({"profile": "p" * 1000}, replace(LIMITS, value_bytes=1000))
     assert error.text.startswith(f"profile: '{'p' * 64}'... is not a profile here")
