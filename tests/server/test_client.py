@@ -123,15 +123,6 @@ def answered(server: ServerProcess) -> float:
     return Counters.of(server).ok
 
 
-@pytest.mark.subprocess
-def test_a_name_is_called_at_every_address_that_it_has(healthy_server: ServerProcess) -> None:
-    """`localhost` may also be ::1, where no server listens."""
-    address = healthy_server.address.replace("127.0.0.1", "localhost")
-    with Client(address) as client:
-        client.wait_ready(TIMEOUT)
-        assert len(client.retrieve(user={"country": "US"}, timeout=TIMEOUT).ads) > 0
-
-
 @contextmanager
 def plain_call(target: str) -> Iterator[Any]:
     """Yield the method of gRPC's own client, with the service config."""
