@@ -94,52 +94,49 @@ def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
     assert result.ads.ad_ids.tolist() == [3, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("code", "trailers"),
-    [
-        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))),  # beyond the deadline
-        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1"))),
-        (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),)),
-        (UNAVAILABLE, (("grpc-retry-pushback-ms", "9" * 400),)),
-        (EXHAUSTED, ()),
-        (grpc.StatusCode.INVALID_ARGUMENT, (("grace-reason", "invalid_field"),)),
-        (grpc.StatusCode.FAILED_PRECONDITION, (("grace-reason", "wrong_model"),)),
-        (grpc.StatusCode.UNAUTHENTICATED, (("grace-reason", "unauthenticated"),)),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, (("grace-reason", "deadline_unmeetable"),)),
-        (grpc.StatusCode.INTERNAL, (("grace-reason", "internal"),)),
-        (grpc.StatusCode.INTERNAL, (("grace-reason", "not_finite"),)),
-        (grpc.StatusCode.UNIMPLEMENTED, ()),
-    ],
-)
-def test_a_refusal_that_another_attempt_cannot_cure_is_reported_at_once(
-    attempts_of: AttemptsOf, code: grpc.StatusCode, trailers: tuple[tuple[str, str], ...]
-) -> None:
-    with refusing_server(1, code, *trailers) as (address, times):
-        with pytest.raises(CallError) as refused:
-            attempts_of(address, timeout=8.0)
-        assert (refused.value.code, refused.value.attempts, len(times)) == (code.name, 1, 1)
+CODE = grpc.StatusCode
+
+
+def because(reason: str) -> tuple[tuple[str, str], ...]:
+    return (("grace-reason", reason),)
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("code", "trailers", "attempts"),
     [
-        (UNAVAILABLE, "not_ready"),
-        (UNAVAILABLE, "draining"),
-        (UNAVAILABLE, ""),
-        (grpc.StatusCode.CANCELLED, ""),
-        (grpc.StatusCode.INTERNAL, "stage_died"),
+        (UNAVAILABLE, because("not_ready"), 2),
+        (UNAVAILABLE, because("draining"), 2),
+        (UNAVAILABLE, (), 2),
+        (CODE.CANCELLED, (), 2),
+        (CODE.INTERNAL, because("stage_died"), 2),
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000")), 1),  # beyond the deadline
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1")), 1),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),), 1),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "9" * 400),), 1),
+        (EXHAUSTED, (), 1),
+        (CODE.INVALID_ARGUMENT, because("invalid_field"), 1),
+        (CODE.FAILED_PRECONDITION, because("wrong_model"), 1),
+        (CODE.UNAUTHENTICATED, because("unauthenticated"), 1),
+        (CODE.DEADLINE_EXCEEDED, because("deadline_unmeetable"), 1),
+        (CODE.INTERNAL, because("internal"), 1),
+        (CODE.INTERNAL, because("not_finite"), 1),
+        (CODE.UNIMPLEMENTED, (), 1),
     ],
 )
-def test_what_may_pass_is_tried_again_unless_retries_are_off(
-    attempts_of: AttemptsOf, code: grpc.StatusCode, reason: str
+def test_only_what_may_pass_is_tried_again_and_nothing_if_retries_are_off(
+    attempts_of: AttemptsOf,
+    code: grpc.StatusCode,
+    trailers: tuple[tuple[str, str], ...],
+    attempts: int,
 ) -> None:
-    trailers = (("grace-reason", reason),) if reason else ()
     with refusing_server(1, code, *trailers) as (address, times):
-        assert attempts_of(address) == 2
-        times.clear()
+        if attempts == 2:
+            assert attempts_of(address, timeout=TIMEOUT) == 2
+            times.clear()
         with pytest.raises(CallError) as refused:
-            attempts_of(address, retry=None)
-        assert (refused.value.code, refused.value.reason) == (code.name, reason)
+            attempts_of(address, timeout=8.0, **({} if attempts == 1 else {"retry": None}))
+        assert refused.value.code == code.name
+        assert refused.value.reason == dict(trailers).get("grace-reason", "")
         assert (refused.value.attempts, len(times)) == (1, 1)
 
 
