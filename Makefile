@@ -10,7 +10,6 @@ RATES ?= 100 200 300 400 600
 LOAD_SECONDS ?= 10
 LOAD_OUT ?= build/load
 ADDRESS ?=
-ADMIN ?=
 CUDA ?=
 DATA ?=
 IMAGE ?= cpu
@@ -178,9 +177,10 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 
-load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
-	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
-	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(ADMIN),--admin $(ADMIN)) $(if $(DATA),--data $(DATA))
+load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
+	$(BIN)/python -m grace.bench.load$(if $(ADDRESS), --address $(ADDRESS) --data $(DATA),.tiny_server) \
+	  --rate $(RATES) --seconds $(LOAD_SECONDS) --timeout-ms 1000 --out $(LOAD_OUT) \
+	  $(if $(shell command -v ghz),--ghz)
 
 demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force

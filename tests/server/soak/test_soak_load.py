@@ -22,7 +22,7 @@ from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.overload import FIXED_SERVER, Overload, measure
 from grace.bench.load.shots import read_shots
-from grace.bench.load.soak.soak import run_soak, soak_report
+from grace.bench.load.soak.__main__ import run_soak, soak_report
 from grace.index.updates.update import full_message
 from support.command import plain_environment
 from support.health import status
