@@ -22,6 +22,7 @@ CONFIG: Any = json.loads(SERVICE_CONFIG.read_text(encoding="utf-8"))
 ((_METHOD,), _TOKENS) = CONFIG["methodConfig"], CONFIG["retryThrottling"]
 _POLICY = _METHOD["retryPolicy"]
 MAX_ATTEMPTS: int = _POLICY["maxAttempts"]
+GROWTH: float = _POLICY["backoffMultiplier"]
 FIRST_WAIT, LONGEST_WAIT = (
     float(_POLICY[name].rstrip("s")) for name in ("initialBackoff", "maxBackoff")
 )
@@ -80,8 +81,8 @@ class Attempts:
             return None
         # Callers that were refused together must not come back together.
         if failed.push_back is None:
-            grown = FIRST_WAIT * _POLICY["backoffMultiplier"] ** (self.number - 1)
-            seconds = random.uniform(0.5, 1.0) * min(grown, LONGEST_WAIT)
+            longest = min(FIRST_WAIT * GROWTH ** (self.number - 1), LONGEST_WAIT)
+            seconds = random.uniform(0.5, 1.0) * longest
         else:
             seconds = random.uniform(1.0, 1.25) * failed.push_back
         if seconds >= self.seconds_left:

@@ -222,7 +222,7 @@ def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFi
 
 def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
     host, port = page.removeprefix("http://").split(":")
-    threads = threading.active_count()
+    threads, begun = threading.active_count(), time.monotonic()
     with ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
@@ -232,6 +232,7 @@ def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
             with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
                 assert reply.status == 200
         assert [client.recv(1) for client in silent[:50]] == [b""] * 50  # cut, the oldest first
+        assert time.monotonic() < begun + 10, "before their own time was over"
         wait_until(lambda: threading.active_count() <= threads + 8, "threads end with them")
         silent[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert silent[-1].recv(12) == b"HTTP/1.0 200"
