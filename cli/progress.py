@@ -29,7 +29,6 @@ class ShowProgress(Protocol):
     def __call__(self, step: str, done: int, total: int, latest: str = "", /) -> None: ...
 
 
-_FIRST_SECONDS = 5.0  # of a step before its first line
 _LINE_SECONDS = 20.0
 _LINE_SHARE = 0.05  # of the time so far, between the lines of long work
 
@@ -69,20 +68,17 @@ def progress_bars() -> Iterator[ShowProgress]:
 def _lines(console: Console) -> ShowProgress:
     last_line = time.monotonic()
     begun: dict[str, tuple[float, int]] = {}  # when a step began, and how much was done then
-    shown: set[str] = set()
 
     def progress(step: str, done: int, total: int, latest: str = "", /) -> None:
         nonlocal last_line
         now = time.monotonic()
         began, before = begun.setdefault(step, (now, done))
         elapsed = now - began
-        left = elapsed / (done - before) * (total - done) if done > before else 0.0
-        first = step not in shown and elapsed >= _FIRST_SECONDS and left >= _LINE_SECONDS
-        if first or now - last_line >= max(_LINE_SECONDS, _LINE_SHARE * elapsed):
+        if now - last_line >= max(_LINE_SECONDS, _LINE_SHARE * elapsed):
             last_line = now
-            shown.add(step)
             line = f"{step}: {done:,} of {total:,}{latest and f', {latest}'}, {elapsed:.0f} s"
             if done > before:
+                left = elapsed / (done - before) * (total - done)
                 line += f", {_duration(left)} left"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 

@@ -12,7 +12,6 @@ from grace.client.connection import PLAINTEXT, Access, Tls, access_of, connectio
 from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
 from grace.client.result import Ad, Ads, Counts, RetrieveResult, Sids, Timings
-from grace.client.retry import Retry
 from grace.configs.errors import CallError, InputError, InvalidCallError, RequestError
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "RequestError",
     "RequestFields",
     "RetrieveResult",
-    "Retry",
     "Sids",
     "Timings",
     "Tls",

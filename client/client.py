@@ -23,7 +23,7 @@ from grace.client.connection import (
 )
 from grace.client.request import RequestFields, message_of, request_of
 from grace.client.result import RetrieveResult
-from grace.client.retry import DEFAULT_RETRY, Attempts, Retry, RetryBudget
+from grace.client.retry import Attempts, RetryBudget
 from grace.client.target import Addresses, target_of
 from grace.configs.errors import CallError, InputError
 from grace.proto import retrieval_pb2 as wire
@@ -48,7 +48,7 @@ class _Connected(ABC):
         address: Addresses,
         tls: Tls | None = None,
         token: str | None = None,
-        retry: Retry | None = DEFAULT_RETRY,
+        retry: bool = True,
         ids: "str | Path | DataIds | None" = None,
     ) -> None:
         """Connect at the first call, and again after a lost connection.
@@ -57,7 +57,7 @@ class _Connected(ABC):
                  the addresses of a name or of a list in turn, except those that are not ready
         tls      None: plaintext
         token    for servers that require one; without TLS, the client sends it in plaintext
-        retry    None: each call is one attempt
+        retry    False: each call is one attempt
         ids      the data folder of the ads: texts in requests are then ids of its tables, and each
                  returned ad has its `item_id`. Several clients may share a DataIds
         """
@@ -67,7 +67,7 @@ class _Connected(ABC):
         self._metadata = self._access.metadata
         self._retry = retry
         self._ids = None if ids is None else _data_ids(ids)
-        self._budget = RetryBudget(retry or DEFAULT_RETRY)
+        self._budget = RetryBudget()
         self._closed = threading.Event()
         self._channel = self._open(target.uri, (*OPTIONS, *target.options))
         self._retrieve = self._channel.unary_unary(
@@ -101,7 +101,7 @@ class _Connected(ABC):
 
     def _attempts(self, timeout: float) -> Attempts:
         self._require_open()
-        return Attempts(self._retry, self._budget, timeout)
+        return Attempts(self._budget, timeout, retries=self._retry)
 
     def _require_open(self) -> None:
         if self._closed.is_set():

@@ -6,9 +6,9 @@ user.country.values[0]: expected text, got 3
 import json
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from grace.configs.errors import RequestError
@@ -40,7 +40,7 @@ def _fill(message: Message, values: Any, at: str) -> None:
     """Set the fields. Every key, however deep, is a field's name in the .proto file or in JSON."""
     if not isinstance(values, Mapping):
         raise _unexpected(at, "an object", values)
-    fields: dict[str, Any] = {field.name: field for field in message.DESCRIPTOR.fields}
+    fields = {field.name: field for field in cast(Descriptor, message.DESCRIPTOR).fields}
     spelled = fields | {field.json_name: field for field in fields.values()}
     for key, value in values.items():
         if key not in spelled:

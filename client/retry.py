@@ -5,72 +5,59 @@ to retry, or if another server, or this one a moment later, may accept the call.
 gets many refusals stops its retries: they would add to the load that made the server refuse.
 """
 
+import json
 import random
 import threading
 import time
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from grace.client.connection import FailedCall, tls_fault
 from grace.configs.errors import InputError
 
+SERVICE_CONFIG = Path(__file__).with_name("service_config.json")
+"""The turns and retries of a client in any language: docs/clients.md shows its use."""
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """The settings of gRPC's own retries, by the same names. Times are in seconds.
-
-    max_attempts        attempts of one call, the first one included
-    initial_backoff     the longest wait before the second attempt, if the server gives no advice
-    max_backoff         the longest wait before a later one
-    backoff_multiplier  how much longer each wait is than the one before
-    max_tokens          a failed attempt takes a token, and below half of them there are no retries
-    token_ratio         the tokens that each answer gives back
-    """
-
-    max_attempts: int = 4
-    initial_backoff: float = 0.05
-    max_backoff: float = 1.0
-    backoff_multiplier: float = 2.0
-    max_tokens: float = 100.0
-    token_ratio: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise InputError(f"max_attempts: {self.max_attempts}; give 1 or more")
-        for name in ("initial_backoff", "max_backoff", "backoff_multiplier", "max_tokens"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name}: {getattr(self, name)}; give a number above 0")
-
-
-DEFAULT_RETRY = Retry()
+CONFIG: Any = json.loads(SERVICE_CONFIG.read_text(encoding="utf-8"))
+((_METHOD,), _TOKENS) = CONFIG["methodConfig"], CONFIG["retryThrottling"]
+_POLICY = _METHOD["retryPolicy"]
+MAX_ATTEMPTS: int = _POLICY["maxAttempts"]
+GROWTH: float = _POLICY["backoffMultiplier"]
+FIRST_WAIT, LONGEST_WAIT = (
+    float(_POLICY[name].rstrip("s")) for name in ("initialBackoff", "maxBackoff")
+)
+"""The longest waits, in seconds, before the second attempt and before any, without advice."""
 
 
 class RetryBudget:
-    """The tokens of one client, which all its threads share."""
+    """The tokens of one client, which all its threads share.
 
-    def __init__(self, retry: Retry) -> None:
-        self._retry = retry
-        self._tokens = retry.max_tokens
+    A failed attempt takes one. Below half of them there are no retries. An answer gives some back.
+    """
+
+    def __init__(self) -> None:
+        self._tokens = self._most = float(_TOKENS["maxTokens"])
         self._lock = threading.Lock()
 
     def take(self) -> bool:
         """Count a failed attempt; return whether there are enough tokens for a retry."""
         with self._lock:
             self._tokens = max(0.0, self._tokens - 1)
-            return self._tokens > self._retry.max_tokens / 2
+            return self._tokens > self._most / 2
 
     def give_back(self) -> None:
         """Count an answer."""
         with self._lock:
-            self._tokens = min(self._retry.max_tokens, self._tokens + self._retry.token_ratio)
+            self._tokens = min(self._most, self._tokens + _TOKENS["tokenRatio"])
 
 
 class Attempts:
     """The attempts of one call, which together have `timeout` seconds."""
 
-    def __init__(self, retry: Retry | None, budget: RetryBudget, timeout: float) -> None:
+    def __init__(self, budget: RetryBudget, timeout: float, *, retries: bool = True) -> None:
         if not 0 < timeout < float("inf"):
             raise InputError(f"timeout: {timeout}; give a number of seconds above 0")
-        self._retry = retry
+        self._retries = retries
         self._budget = budget
         self._end = time.monotonic() + timeout
         self.number = 1
@@ -87,15 +74,14 @@ class Attempts:
 
         The wait is never shorter than the server's push-back, and never reaches the deadline.
         """
-        if self._retry is None or not is_worth_retrying(failed):
+        if not self._retries or not is_worth_retrying(failed):
             return None
         has_budget = self._budget.take()
-        if not has_budget or self.number >= self._retry.max_attempts:
+        if not has_budget or self.number >= MAX_ATTEMPTS:
             return None
         # Callers that were refused together must not come back together.
         if failed.push_back is None:
-            power = self._retry.backoff_multiplier ** (self.number - 1)
-            longest = min(self._retry.initial_backoff * power, self._retry.max_backoff)
+            longest = min(FIRST_WAIT * GROWTH ** (self.number - 1), LONGEST_WAIT)
             seconds = random.uniform(0.5, 1.0) * longest
         else:
             seconds = random.uniform(1.0, 1.25) * failed.push_back

@@ -10,16 +10,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 from typing import TypeAlias
 
 from grace.client.connection import Options
+from grace.client.retry import CONFIG
 from grace.configs.errors import InputError
 
 Addresses: TypeAlias = str | Sequence[str]
-
-SERVICE_CONFIG = Path(__file__).with_name("service_config.json")
-"""The turns and retries of a client in any language: docs/clients.md shows its use."""
 
 MAX_PORT = 65535
 _ADDRESS = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<host>[A-Za-z0-9._-]+)):(?P<port>[0-9]{1,5})")
@@ -62,9 +59,8 @@ def require_host_and_port(address: str) -> None:
 
 def _in_turn() -> Options:
     """Return the options to call every server that is ready in turn: the client itself retries."""
-    config = json.loads(SERVICE_CONFIG.read_text(encoding="utf-8"))
     parts = ("loadBalancingConfig", "healthCheckConfig")
-    return (("grpc.service_config", json.dumps({part: config[part] for part in parts})),)
+    return (("grpc.service_config", json.dumps({part: CONFIG[part] for part in parts})),)
 
 
 def _kind(address: str) -> str:

@@ -63,7 +63,7 @@ def retrieve(
     message.include_sids |= sids
     access = server.access(token_file)
     # One attempt: the command shows what the server answers, refusals included.
-    with Client(server.address, access.tls, access.token, retry=None) as client:
+    with Client(server.address, access.tls, access.token, retry=False) as client:
         if wait:
             client.wait_ready(wait)
         started = time.perf_counter()

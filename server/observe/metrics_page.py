@@ -2,7 +2,6 @@
 
 /metrics    the metrics
 /healthz    200 while the server serves, 503 otherwise; the body is its phase, or STALLED
-/           links to both
 """
 
 import errno
@@ -24,11 +23,6 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.server_state import Phase, ServerState
 
-_INDEX = b"""<!DOCTYPE html>
-<title>GRACE</title>
-<h1>GRACE</h1>
-<ul><li><a href="/metrics">metrics</a><li><a href="/healthz">health</a></ul>
-"""
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _MOST_CLIENTS = 8  # at once; one more makes the oldest give way
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -135,20 +129,15 @@ class _Page(BaseHTTPRequestHandler):
                 status = HTTPStatus.OK if serves else HTTPStatus.SERVICE_UNAVAILABLE
                 word = "STALLED" if stalled else state.phase.name
                 self._answer(status, "text/plain; charset=utf-8", f"{word}\n".encode())
-            case "/":
-                self._answer(HTTPStatus.OK, "text/html; charset=utf-8", _INDEX)
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="see / for the list of pages")
-
-    do_HEAD = do_GET  # noqa: N815, http.server asks for this name
+                self.send_error(HTTPStatus.NOT_FOUND, explain="there are /metrics and /healthz")
 
     def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Scrapes are not worth a line."""

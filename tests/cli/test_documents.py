@@ -55,34 +55,6 @@ BEGINNING = """
 stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
 trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
 """
-SAID = {
-    "README.md": (
-        "version 2 (published)",
-        "snapshots: 2 -> 1 (back)",
-        "5 returned",
-        'grace_requests_total{code="OK"} 1.0',
-    ),
-    "api.md": (
-        '"request_id": "r1"',
-        '"status": "SERVING"',
-        '"state": "STATE_SERVING"',
-        "state: STATE_SERVING",
-        '"snapshot_version": "1"',
-        '"applied": true',
-        '"outcome": "OUTCOME_OUT_OF_BEAM"',
-    ),
-    "quickstart.md": (
-        "exclude list country_code_exclude",
-        "nothing: for everybody",
-        "The newest event of ",
-        "3 returned",
-        "(ad SKU-",
-        "the codebook gave SIDs to 1 new ad",
-        "ad SKU-new (ad_id ",
-        "an update stops it: ad ",
-    ),
-    "operations.md": ("5 returned", '"applied": true', '"previous": "info"'),
-}
 NEEDED = ("bash", "curl", "grpcurl", "jq", "openssl")
 
 
@@ -183,5 +155,5 @@ def run_commands_of(
             if shell.poll() is None:
                 os.killpg(shell.pid, 9)
     assert shell.returncode == 0, f"{page.name}\n{script}\n{said[-4000:]}"
-    for text in (*SAID.get(page.name, ()), *answers_in(page)):
+    for text in answers_in(page):
         assert text in said, f"{page.name} does not say {text!r}:\n{said}"

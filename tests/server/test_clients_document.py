@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from grace.bench.fleet.certificates import Authority
-from grace.client.target import SERVICE_CONFIG
+from grace.client.retry import SERVICE_CONFIG
 from support.command import run_command, run_python
 from support.documents import the_file
 from support.server_process import ServerProcess

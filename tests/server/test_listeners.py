@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-from collections import Counter
 from contextlib import ExitStack, suppress
 
 import grpc
@@ -96,24 +95,6 @@ async def test_calls_whose_replies_are_not_read_in_time_are_reset_counted_and_lo
     assert await service.listeners.finish_calls(60.0), "they do not delay the end"
 
 
-@serving(LimitsConfig(open_calls=1001, connection_calls=256), padding="", everywhere=True)
-async def test_a_burst_is_answered_or_refused_by_the_service_and_counted_whole(
-    service: Service,
-) -> None:
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawHttp2(service.address)) for _ in range(8)]
-        for client in clients:
-            client.call(256)
-        for client in clients:
-            await asyncio.to_thread(client.read_ends, 256)
-    await until(lambda: not service.state.open_calls)
-    codes = sum((client.statuses for client in clients), Counter[int]())
-    assert set(codes) <= {OK, RESOURCE_EXHAUSTED}
-    assert service.count("grace_requests_total", code="OK") == codes[OK]
-    refused = service.count("grace_request_failures_total", reason="too_many_calls")
-    assert refused == codes[RESOURCE_EXHAUSTED]
-
-
 @serving(LimitsConfig(connection_calls=16), padding="")
 async def test_calls_beyond_a_connection_s_share_wait_at_the_client(service: Service) -> None:
     service.pipeline.answers = False
@@ -202,19 +183,6 @@ async def test_calls_on_their_way_to_a_server_that_drains_are_refused_with_a_rea
     assert [await reason_of(service.retrieve(b"")) for _ in range(7)] == ["draining"] * 7
     assert not finishing.done()
     finishing.cancel()
-
-
-@serving()
-async def test_a_server_that_closes_waits_until_its_clients_have_stopped_calling(
-    service: Service,
-) -> None:
-    quiet = service.front_end.until_quiet
-    await quiet(60.0, 60.0)  # none has called
-    assert await service.retrieve(b"")
-    waiting = asyncio.create_task(quiet(60.0, 60.0))
-    await quiet(60.0, 0.1)  # at most
-    assert not waiting.done()
-    waiting.cancel()
 
 
 KEPT = (Call, ServiceError)

@@ -17,7 +17,6 @@ from grace.server.observe.logs import (
     LOGGER,
     JsonLines,
     LineWriter,
-    RareForeignLines,
     TextLines,
 )
 from support.command import run_python
@@ -269,21 +268,6 @@ flush_logs()
 """
     numbers = [json.loads(line)["number"] for line in run_python(code).stderr.splitlines()]
     assert numbers == list(range(5000))
-
-
-def test_a_line_of_another_library_passes_once_in_ten_seconds_and_ours_always() -> None:
-    rare = RareForeignLines()
-
-    def passes(name: str, at: float, line: int = 7) -> bool:
-        record = logging.LogRecord(name, logging.ERROR, "events.py", line, "", None, None)
-        record.created = at
-        return bool(rare.filter(record))
-
-    assert [passes("grpc", at) for at in (100.0, 100.1, 109.9, 110.0, 119.0)] == [
-        *(True, False, False, True, False)
-    ]
-    assert passes("grpc", 119.0, line=8)
-    assert all(passes(LOGGER, at) for at in (119.0, 119.1))
 
 
 @pytest.mark.subprocess
