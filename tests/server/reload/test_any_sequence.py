@@ -52,6 +52,8 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machin
     machine.published(2)
     bad = machine.published_another(1, missing)
     machine.rolled_back(1)
+    machine.loaded(2)  # refused, while the pin holds
+    machine.rolled_back(bad)
     machine.published(2)
     machine.published(bad)  # the pin outlasts what CURRENT named, too
     machine.current_becomes(None)
