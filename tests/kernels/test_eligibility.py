@@ -13,9 +13,9 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.live_rules import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops, with_eligible
-from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.eligibility.sets import set_rows_reference
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.exact_indexes import (
     attribute_rows_by_nodes,
@@ -134,11 +134,11 @@ def test_large_lists_agree_on_any_number_of_threads(
 def test_rows_of_many_tasks_equal_the_reference() -> None:
     rng = np.random.default_rng(1)
     table, users = random_table(rng, 200_003, 7), random_user_bits(rng, 33, 7)
-    expected = attribute_rows_reference(table, users)
+    expected = bits_rows_reference(table, users)
     assert torch.equal(attribute_rows_by_nodes(NATIVE, table, users), expected)
     postings, queries = random_postings(rng, 200_003, 29, True), random_queries(rng, 33, 29)
     made = set_rows_by_nodes(NATIVE, postings, queries)
-    assert torch.equal(made, set_rows_reference(postings, queries))
+    assert torch.equal(made, lists_rows_reference(postings, queries))
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,6 @@ def test_users_get_their_eligible_nodes_in_mode_exact_only() -> None:
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
     rng = np.random.default_rng(7)
     postings, queries = random_postings(rng, 63, 29, False), random_queries(rng, 3, 29)
-    queries.values[-1] = 29
+    queries.value_ids[-1] = 29
     with pytest.raises(NativeError, match="a user's value is not one of the set's"):
         set_rows_by_nodes(NATIVE, postings, queries)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
-from grace.kernels.eligibility.sets import set_rows_reference
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import (
@@ -61,12 +61,12 @@ def test_rows_in_any_layout_equal_the_reference(
 ) -> None:
     rng = np.random.default_rng(rows + requests)
     table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
-    expected = attribute_rows_reference(table, users)
+    expected = bits_rows_reference(table, users)
     for layout in (table, table.t().contiguous().t()):
         assert torch.equal(attribute_rows_by_nodes(fast, layout, users), expected)
     queries = random_queries(rng, requests, 41)
-    nobody = replace(
-        queries, values=queries.values[:0], value_offsets=torch.zeros_like(queries.value_offsets)
+    nobody = queries._replace(
+        value_ids=queries.value_ids[:0], value_offsets=torch.zeros_like(queries.value_offsets)
     )
     offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
     kinds = torch.zeros(rows, dtype=torch.uint8)
@@ -76,7 +76,7 @@ def test_rows_in_any_layout_equal_the_reference(
     ):
         for asked in (queries, nobody):
             got = set_rows_by_nodes(fast, postings, asked)
-            assert torch.equal(got, set_rows_reference(postings, asked))
+            assert torch.equal(got, lists_rows_reference(postings, asked))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_lists_and_users_of_a_wrong_type_or_shape_are_refused(fast: Ops) -> None
         ),
         (
             index,
-            replace(users, sets=others.sets),
+            UserTensors.asking(users.bitmask, *others.sets),
             r"offsets of queries must be \[ends\] = \[4\], g",
         ),
     ):

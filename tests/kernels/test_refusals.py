@@ -181,21 +181,29 @@ def test_nodes_of_another_trie_are_refused(admit: AdmitChildren) -> None:
 
 @bodies
 @pytest.mark.parametrize(
-    ("nodes", "change", "message"),
+    ("nodes", "users", "message"),
     [
-        (ints(6), {}, r"nodes must be .* of 2 users, .* got \[6\]"),
-        (ints(3, 2), {}, r"nodes must be .*, got \[3, 2\]"),
-        (ones(2, 3), {}, "nodes must be int32, got float32"),
-        (ints(2, 3), {"bitmask": ones(2, 5).long()}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-        (ints(2, 3), {"sets": ()}, r"users\.sets must be as many as the snapshot's, 2, got 0"),
+        (ints(6), None, r"nodes must be .* of 2 users, .* got \[6\]"),
+        (ints(3, 2), None, r"nodes must be .*, got \[3, 2\]"),
+        (ones(2, 3), None, "nodes must be int32, got float32"),
+        (
+            ints(2, 3),
+            UserTensors.asking(ones(2, 5).long()),
+            r"\[requests, words\] = \[2, 1\], got \[2, 5",
+        ),
+        (
+            ints(2, 3),
+            UserTensors.asking(ones(2, 1).long()),
+            r"users\.sets must be as many as the snapshot's, 2, got 0",
+        ),
     ],
 )
 def test_users_and_beams_that_admission_cannot_serve_are_refused(
-    admit: AdmitChildren, nodes: Tensor, change: dict[str, Any], message: str
+    admit: AdmitChildren, nodes: Tensor, users: UserTensors | None, message: str
 ) -> None:
     made = two_users()
     with pytest.raises(ValueError, match=message):
-        admit(nodes, replace(made.users, **change), made.index)
+        admit(nodes, users or made.users, made.index)
 
 
 @bodies
@@ -219,9 +227,13 @@ def test_eligible_nodes_of_users_of_another_schema_are_refused(ops: Ops) -> None
     made = two_users(MatcherMode.EXACT)
     users, index = made.users, made.index
     for wrong, own, message in (
-        (replace(users, bitmask=ones(2, 5).long()), index, r"words\] = \[2, 1\], got \[2, 5\]"),
-        (replace(users, sets=users.sets[:1]), index, r"users\.sets: there are 1, .* at least 2: e"),
-        (UserTensors(users.bitmask[:0], users.sets), index, "users: the batch has none"),
+        (
+            UserTensors.asking(ones(2, 5).long(), *users.sets),
+            index,
+            r"words\] = \[2, 1\], got \[2, 5\]",
+        ),
+        (replace(users, asked=users.asked[:2]), index, r"users\.asked: there are 2 .* least 3: e"),
+        (UserTensors.asking(users.bitmask[:0], *users.sets), index, "users: the batch has none"),
         (users, index.without_matchers(), "index: it has no lists of mode exact"),
     ):
         with pytest.raises(ValueError, match=message):

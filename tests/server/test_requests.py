@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from grace.configs.serving import LimitsConfig
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request, request_id_of
@@ -125,6 +126,13 @@ def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
     error = refusal(b"\xff" * 64, small)
     assert (error.reason, error.field) == ("too_large", None)
     assert error.text == "the request has 64 bytes, at most 63 (limits.message_bytes)"
+
+
+def test_an_attribute_whose_entry_has_an_unknown_field_does_not_count_as_missing() -> None:
+    """In protobuf's own readers it would be missing: ads that exclude the value would pass."""
+    message = b"\x22\x11\x0a\x07country\x12\x04\x0a\x02US\x18\x01"
+    assert not RetrieveRequest.FromString(message).user
+    assert refusal(message).text.startswith("user: it has a field that this server does not know")
 
 
 def test_a_long_value_of_the_caller_is_not_sent_back_whole() -> None:
