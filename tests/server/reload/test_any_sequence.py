@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 
@@ -56,8 +57,9 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machin
     machine.rolled_back(bad)
     machine.published(2)
     machine.published(bad)  # the pin outlasts what CURRENT named, too
-    machine.current_becomes(None)
     machine.restart(kills=False)
+    machine.current_becomes(None)
+    machine.restart(kills=True)
     machine.current_becomes(JUNK)
     machine.unpin()
     machine.published_another(1, missing)
@@ -172,15 +174,16 @@ def test_what_an_operator_mistypes_is_refused_by_name_and_later_loads_work(
     has = some_of(versions(root))
     absent = f"snapshot_version: 4711: not in {root}, which has {has}; name one"
     none = f"1 is served, and {root} has no version below it, only {has}; copy"
-    for call, text in (
+    refusals: list[tuple[Callable[[], object], str]] = [
         (lambda: operator.load(4711), absent),
         (lambda: operator.load(4711, "/no/such/folder"), absent),
         (lambda: operator.roll_back(4711), absent),
         *(
-            (lambda version=version: operator.roll_back(version), f"_version: {version}: {none}")
+            (partial(operator.roll_back, version), f"_version: {version}: {none}")
             for version in (0, 1, 2)
         ),
-    ):
+    ]
+    for call, text in refusals:
         with refused() as found:
             call()
         assert (found[0].code.name, found[0].reason) == ("FAILED_PRECONDITION", "load_refused")
