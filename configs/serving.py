@@ -15,7 +15,7 @@ from grace.configs.options import Fp8Product, Option
 from grace.configs.sections import Section, load_section
 from grace.configs.yaml_loader import read_yaml
 
-PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp16", "fp8"]
+PrecisionSetting: TypeAlias = Literal["auto", "fp32", "bf16", "fp8"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 MOST, DAY = 1_000_000, 86_400  # of what one request may have; seconds

@@ -1,4 +1,4 @@
-"""`grace bench overlap`: how much of what is generated stays the same in bf16, fp16 and fp8.
+"""`grace bench overlap`: how much of what is generated stays the same in bf16 and fp8.
 
 paper    the paper's decoder with random weights, whose logits have a standard deviation near 2,
          over its catalogue; the user context is random, cast to the precision
