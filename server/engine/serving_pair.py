@@ -22,7 +22,6 @@ from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, require_fp8, with_eligible
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
-from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
@@ -140,7 +139,22 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     generation.require_steps(loaded.spec.sid_length)
     generation.require_vocabulary(loaded.spec.vocab_sizes)
     require_numbered_places(generation, loaded.spec.vocab_sizes, device)
-    model = serving_model(loaded, checkpoint, engine, generation)
+    ops = load_ops(device)
+    begin = perf_counter()
+    made = generation_for(loaded, ops, engine, generation)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    seconds = perf_counter() - begin
+    model = ServingModel(
+        spec=loaded.spec,
+        checkpoint=checkpoint_id(checkpoint),
+        folder=checkpoint,
+        device=device,
+        features=feature_stage_for(loaded, PRECISIONS[engine.precision]),
+        ops=ops,
+        generation=made,
+        engine=engine_facts(made, loaded.spec, engine, generation, seconds),
+    )
     del loaded
     if device.type == "cuda":
         torch.cuda.empty_cache()  # generation and features have copied the weights
@@ -160,32 +174,6 @@ def serving_pair(
         matcher=ExactMatcher(snapshot, match_threads),
         live=LiveAds(snapshot),
         eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
-    )
-
-
-def serving_model(
-    model: Model,
-    checkpoint: Path,
-    engine: EngineSettings,
-    generation: GenerationConfig,
-) -> ServingModel:
-    """Prepare a checkpoint. On a GPU the result copies everything, so `model` can be dropped."""
-    device = model.decoder.start.device
-    ops = load_ops(device)
-    begin = perf_counter()
-    made = generation_for(model, ops, engine, generation)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds = perf_counter() - begin
-    return ServingModel(
-        spec=model.spec,
-        checkpoint=checkpoint_id(checkpoint),
-        folder=checkpoint,
-        device=device,
-        features=feature_stage_for(model, PRECISIONS[engine.precision]),
-        ops=ops,
-        generation=made,
-        engine=engine_facts(made, model.spec, engine, generation, seconds),
     )
 
 

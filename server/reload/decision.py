@@ -19,23 +19,13 @@ class Pin:
         return seen.version is not None and seen.version > self.until_above
 
 
-def decide(
-    seen: Published, acted_on: Published | None, pin: Pin | None, served: int | None
-) -> int | None:
+def decide(seen: Published, pin: Pin | None, served: int) -> int | None:
     """Return the version to load after a look at CURRENT; None: keep the served one.
 
-    seen      what CURRENT names now
-    acted_on  what CURRENT named when the server last acted on it, whether the load succeeded or
-              failed; None: act on it in any case
-    pin       the pin of a rollback, if there is one
-    served    the served version; None if nothing is served yet
-
-    So the server tries a version that failed again only after a publish. A version that an operator
-    has loaded stays until the next publish. CURRENT may name an older version, too.
+    CURRENT may name an older version, too.
     """
-    if pin is not None and not pin.ends(seen):
-        return None if pin.version == served else pin.version
-    return None if seen.version == served or seen == acted_on else seen.version
+    version = seen.version if pin is None or pin.ends(seen) else pin.version
+    return None if version == served else version
 
 
 def pin_for(version: int, served: int, seen: Published | None, before: Pin | None) -> Pin:

@@ -246,7 +246,7 @@ class Reloads:
             before, pin = self._state.served(), self._pin
             if pin is not None:
                 await self._set_pin(None)
-            await self._follow(asked=True)
+            await self._follow("unpin")
             return self._served_after(before, 0 if pin is None else pin.version)
 
     def _served_after(self, before: ServingPair, previous_pin: int = 0) -> Served:
@@ -276,7 +276,11 @@ class Reloads:
             raise draining()
 
     def _due(self) -> bool:
-        """Return whether the server has yet to act on what CURRENT names."""
+        """Return whether the server has yet to act on what CURRENT names.
+
+        So it tries a version that failed again only after a publish, and a version that an operator
+        has loaded stays until the next publish.
+        """
         return not self._current.fault and self._current.seen != self._acted_on
 
     async def _follow_in_turn(self) -> None:
@@ -284,17 +288,17 @@ class Reloads:
             while self._due():
                 async with self._turn:
                     self._require_serving()
-                    with suppress(ServiceError):  # it is reported, and the old pair keeps serving
-                        await self._follow()
+                    if self._due():
+                        with suppress(ServiceError):  # reported, and the old pair keeps serving
+                            await self._follow("current")
 
-    async def _follow(self, *, asked: bool = False) -> None:
-        """Serve what CURRENT names; if an operator `asked`, even if that has failed before."""
-        assert self._current.seen is not None
-        seen = self._current.seen
-        version = decide(seen, None if asked else self._acted_on, self._pin, self._version)
-        self._acted_on = seen
+    async def _follow(self, why: str) -> None:
+        """Serve what CURRENT names."""
+        seen = self._acted_on = self._current.seen
+        assert seen is not None
+        version = decide(seen, self._pin, self._version)
         if version is not None:
-            await self._serve(Wanted(version), "unpin" if asked else "current")
+            await self._serve(Wanted(version), why)
         elif seen.version == self._version:
             self._forget_fault()
         await self._end_pin_if_passed()

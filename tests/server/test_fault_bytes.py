@@ -1,6 +1,6 @@
-"""Whatever bytes and frames arrive, callers learn what is wrong, and good calls are answered."""
+"""Whatever bytes arrive, callers learn what is wrong, and good calls are answered."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from support.forgery import SCHEMA
 from support.hostile_bytes import mutated_frames
-from support.raw_http2 import WINDOW_BYTES, RawHttp2
 from support.retrieve_calls import Caller, answer_of, counted_calls, message
-from support.server_process import ServerProcess, wait_until
+from support.server_process import ServerProcess
 from support.serving_files import model_spec
 from support.wire_cases import hostile_request
 
@@ -110,57 +109,3 @@ def test_any_name_is_shown_in_a_text_small_enough_for_a_header(
     assert (outcome.code, outcome.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
     assert remedy in outcome.text
     assert len(outcome.text.encode()) <= 1003
-
-
-EXAMPLES = pytest.mark.parametrize("examples", [15, pytest.param(1500, marks=pytest.mark.soak)])
-MOST_BODY_BYTES = WINDOW_BYTES // 2
-"""The window also has room for the good call on the connection."""
-
-
-@pytest.fixture(scope="module")
-def still_answered(healthy_server: ServerProcess) -> Iterator[Callable[[], None]]:
-    """Require the same answer as before on a connection that stays open, and on a new one."""
-    request, caller = FRAMES[0], Caller(healthy_server.address)
-    answer = answer_of(caller, request)
-
-    def check() -> None:
-        new = Caller(healthy_server.address)
-        assert [answer_of(each, request) for each in (caller, new)] == [answer] * 2
-        new.close()
-
-    yield check
-    caller.close()
-    # Other tests share the server, and must find no open call of these tests.
-    wait_until(lambda: healthy_server.metric("grace_open_calls") == 0, "no call stays open")
-
-
-def framed(content: bytes, flag: int = 0, size: int | None = None) -> bytes:
-    """A message as gRPC frames it, or with another flag or size."""
-    return bytes([flag]) + (len(content) if size is None else size).to_bytes(4, "big") + content
-
-
-def bodies(good: bytes) -> st.SearchStrategy[bytes]:
-    contents = mutated_frames([good]) | st.just(good)
-    sizes = st.none() | st.sampled_from([0, 1, 63, 1 << 18, (1 << 18) + 1, 1 << 31, (1 << 32) - 1])
-    flags = st.sampled_from([0, 0, 1, 2, 255])
-    one = st.builds(framed, contents, flags, sizes)
-    some = st.lists(one, max_size=3).map(b"".join) | st.binary(max_size=40)
-    return some.map(lambda body: body[:MOST_BODY_BYTES])
-
-
-@EXAMPLES
-def test_a_body_that_is_not_one_message_fails_its_call_alone(
-    healthy_server: ServerProcess, still_answered: Callable[[], None], examples: int
-) -> None:
-    @settings(max_examples=examples)
-    @given(body=bodies(FRAMES[0]))
-    def check(body: bytes) -> None:
-        with RawHttp2(healthy_server.address) as connection:
-            # Do not wait for this call to end. If it has no whole message, gRPC resets it only
-            # after a later call.
-            connection.call(sent=body)
-            connection.call(sent=framed(FRAMES[0]))
-            assert connection.read_end() == 0
-        still_answered()
-
-    check()

@@ -156,12 +156,12 @@ def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared:
 
 def test_updates_that_overtake_each_other_on_their_way_are_put_in_order(shared: Shared) -> None:
     last = shared.last
-    numbers = list(range(last + 1, last + 64))
+    numbers = list(range(last + 1, last + 18))  # few: each waits only a second for those before it
     random.Random(7).shuffle(numbers)
     calls = [shared.updater.start(update(number, stop={"ad": [number]})) for number in numbers]
     outcomes = [call.outcome() for call in calls]
     assert [outcome.text for outcome in outcomes if not outcome.ok] == []
-    assert status(shared.server).updates.sequence == last + 63
+    assert status(shared.server).updates.sequence == last + 17
 
 
 def test_large_updates_that_are_sent_at_once_do_not_keep_each_other_out(shared: Shared) -> None:
@@ -220,14 +220,9 @@ def test_a_million_stopped_ads_are_taken_and_kept(
     ads = load_snapshot(serving_files.snapshots).ads.ad_ids.tolist()
     stopped = [*ads, *range(10**15, 10**15 + MANY - len(ads))]
     with serving(config) as (_, updater, caller):
-        begin = time.perf_counter()
-        reply = updater.apply(1, full=True, stop={"ad": stopped})
-        full_seconds = time.perf_counter() - begin
-        assert reply.ads_stopped == len(ads)
+        assert updater.apply(1, full=True, stop={"ad": stopped}).ads_stopped == len(ads)
         assert ads_of(caller, request_) == []
-        begin = time.perf_counter()
         assert updater.apply(2, resume={"ad": ads[:1]}).ads_stopped == len(ads) - 1
-        one_seconds = time.perf_counter() - begin
     with serving(config) as (server, _, _):
         facts = status(server).updates
         assert (facts.sequence, dict(facts.stopped)) == (2, {"ad": MANY - 1})
@@ -235,7 +230,6 @@ def test_a_million_stopped_ads_are_taken_and_kept(
         with AdminClient(server.admin) as client:
             assert list(client.stops("ad", 60.0)) == sorted(stopped[1:])
             assert list(client.stops("campaign", 60.0)) == []
-    print(f"FULL of {MANY}: {full_seconds:.3f} s; one more: {one_seconds * 1e3:.1f} ms")
 
 
 def test_a_server_that_requires_a_full_update_is_not_ready_before_it(

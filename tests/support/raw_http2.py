@@ -71,10 +71,7 @@ class RawHttp2:
         self._socket.close()
 
     def send(self, *frames: Frame) -> None:
-        self.send_bytes(b"".join(frame.serialize() for frame in frames))
-
-    def send_bytes(self, content: bytes) -> None:
-        self._socket.sendall(content)
+        self._socket.sendall(b"".join(frame.serialize() for frame in frames))
 
     def call(
         self,

@@ -35,7 +35,7 @@ def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None
         assert server.metric("grace_snapshot_version") == 1
         server.signal(signal.SIGHUP)
         server.wait_until(lambda: server.metric("grace_snapshot_version") == 2, "it follows")
-        assert server.log("swapped")[-1]["previous_version"] == 1
+        assert server.wait_log("swapped")[-1]["previous_version"] == 1
         with operator_of(server) as operator, refused() as found:
             operator.roll_back()
         assert found[0].reason == "load_refused"
