@@ -121,7 +121,7 @@ def measure(case: Overload, folder: Path) -> Row:
                 shots,
                 load,
                 max(2, case.processes),
-                progress=lambda seconds: begins.set(),
+                begun=begins.set,
             )
             overloading.add_done_callback(lambda _: begins.set())
             begins.wait()

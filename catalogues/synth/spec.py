@@ -1,7 +1,8 @@
 """The size of a catalogue and the shares of ads that carry each rule: all knobs in one place."""
 
-from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from math import prod
 
 import numpy as np
@@ -30,54 +31,30 @@ class Stream(IntEnum):
     LOG = 8
 
 
-class Preset(StrEnum):
-    TINY = "tiny"
-    SMALL = "small"
-    DEMO = "demo"
-
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    sids: int
-    users: int
-    vocab: int  # tokens per position
-    log_users: int = 0
-    learned_tokens: bool = False
-    clicks_only: bool = False
-
-
-_PRESETS = {
-    Preset.TINY: _Size(2_000, 64, 64, log_users=3_000),
-    Preset.SMALL: _Size(100_000, 512, 512),
-    Preset.DEMO: _Size(2_000, 64, 64, log_users=8_000, learned_tokens=True, clicks_only=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TargetingKnobs:
+class Share:
     """Shares of campaigns (nearly those of ads) with a rule, and the contents of the rules."""
 
-    country: float = 0.60
-    country_exclude: float = 0.04
-    age: float = 0.15  # in topics that do not lean young, older or adult
-    age_if_leaning: float = 0.50
-    gender: float = 0.02  # in topics that do not lean female or male
-    gender_if_leaning: float = 0.50
-    gender_exclude: float = 0.02
-    device: float = 0.15
-    device_exclude: float = 0.06
-    language: float = 0.30
-    language_exclude: float = 0.02
-    location: float = 0.41
-    location_exclude: float = 0.05
-    audience: float = 0.10
-    audience_exclude: float = 0.03
+    COUNTRY = 0.60
+    COUNTRY_EXCLUDE = 0.04
+    AGE = 0.15  # in topics that do not lean young, older or adult
+    AGE_IF_LEANING = 0.50
+    GENDER = 0.02  # in topics that do not lean female or male
+    GENDER_IF_LEANING = 0.50
+    GENDER_EXCLUDE = 0.02
+    DEVICE = 0.15
+    DEVICE_EXCLUDE = 0.06
+    LANGUAGE = 0.30
+    LANGUAGE_EXCLUDE = 0.02
+    LOCATION = 0.41
+    LOCATION_EXCLUDE = 0.05
+    AUDIENCE = 0.10
+    AUDIENCE_EXCLUDE = 0.03
 
-    market_group: float = 0.25  # country rules that also name the neighbouring markets
-    country_if_located: float = 0.80  # with a location rule, as far as `country` allows
-    home_market_kept: float = 0.90  # campaigns in the home country of their brand
-    main_campaign: float = 0.84  # ads with the campaign of their three-token prefix
-    open_ads: float = 0.03  # ads without any rule; the rest use a sibling's campaign
+    MARKET_GROUP = 0.25  # country rules that also name the neighbouring markets
+    COUNTRY_IF_LOCATED = 0.80  # with a location rule, as far as COUNTRY allows
+    HOME_MARKET_KEPT = 0.90  # campaigns in the home country of their brand
+    MAIN_CAMPAIGN = 0.84  # ads with the campaign of their three-token prefix
+    OPEN_ADS = 0.03  # ads without any rule; the rest use a sibling's campaign
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +66,6 @@ class CatalogueSpec:
     num_users: int
     vocab_sizes: tuple[int, int, int, int]
     seed: int
-    targeting: TargetingKnobs = field(default_factory=TargetingKnobs)
     log_users: int = 0  # users whose interactions are logged; 0 for no log
     learned_tokens: bool = False  # residual k-means, instead of the hierarchy itself
     clicks_only: bool = False  # requests have the one feature that the demonstration's model reads
@@ -145,21 +121,28 @@ class CatalogueSpec:
         return self.num_sids // 500
 
 
+PRESETS: Mapping[str, CatalogueSpec] = {
+    "tiny": CatalogueSpec("synth-tiny", 2_000, 64, (64,) * 4, seed=1, log_users=3_000),
+    "small": CatalogueSpec("synth-small", 100_000, 512, (512,) * 4, seed=1),
+    "demo": CatalogueSpec(
+        "synth-demo",
+        2_000,
+        64,
+        (64,) * 4,
+        seed=1,
+        log_users=8_000,
+        learned_tokens=True,
+        clicks_only=True,
+    ),
+}
+
+
 def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> CatalogueSpec:
     """Return the spec of a preset. Another number of SIDs makes another SID space with its name."""
-    if preset not in set(Preset):
-        raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}, paper")
-    size = _PRESETS[Preset(preset)]
-    name, num_sids = f"synth-{preset}-{seed}", size.sids
-    if sids is not None and sids != num_sids:
-        name, num_sids = f"{name}-{sids}", sids
-    return CatalogueSpec(
-        sid_space=name,
-        num_sids=num_sids,
-        num_users=size.users,
-        vocab_sizes=(size.vocab, size.vocab, size.vocab, size.vocab),
-        seed=seed,
-        log_users=size.log_users,
-        learned_tokens=size.learned_tokens,
-        clicks_only=size.clicks_only,
-    )
+    if preset not in PRESETS:
+        raise InputError(f"--preset {preset} is unknown; known: {', '.join(PRESETS)}, paper")
+    usual = PRESETS[preset]
+    name = f"{usual.sid_space}-{seed}"
+    if sids is None or sids == usual.num_sids:
+        return replace(usual, sid_space=name, seed=seed)
+    return replace(usual, sid_space=f"{name}-{sids}", num_sids=sids, seed=seed)

@@ -107,11 +107,12 @@ def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
     """Else a full collection, which takes as long as all of the program is large, stops calls."""
     frozen: list[int] = []
 
-    def note(_: float) -> None:
+    def answer(_: bytes, __: Any) -> bytes:
         frozen.append(gc.get_freeze_count())
+        return REPLY
 
-    with known_server(lambda *_: REPLY) as address:
-        run_load(address, SHOTS, OpenLoop(rate=50, seconds=0.1), progress=note)
+    with known_server(answer) as address:
+        run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.1))
     assert frozen
     assert min(frozen) > len(gc.get_objects()) / 2
     assert gc.get_freeze_count() == 0

@@ -22,14 +22,14 @@ def flat(held: Callable[[float], Holdings]) -> list[bool]:
 
 def test_what_grows_with_the_first_load_or_for_a_moment_is_flat_and_other_growth_is_not() -> None:
     def settles(time: float) -> Holdings:
-        return Holdings(280 + min(time, 600) / 60, 17, 23 + 40 * (1800 < time < 1900), time)
+        return Holdings(280 + min(time, 600) / 60, 17, 23 + 40 * (1800 < time < 1900))
 
     def grows(time: float) -> Holdings:
-        return Holdings(280 + time / 60, 17 + int(time / 700), 23 + int(time / 200), time)
+        return Holdings(280 + time / 60, 17 + int(time / 700), 23 + int(time / 200))
 
     assert flat(settles) == [True, True, True]
     assert flat(grows) == [False, False, False]
-    assert not flat(lambda time: Holdings(280 + 0.12 * time / 60, 17, 23, time))[0]
+    assert not flat(lambda time: Holdings(280 + 0.12 * time / 60, 17, 23))[0]
     table = growth_table(growth_rows(sampled(grows))).splitlines()
     assert table[2] == "| server | memory, MiB | 280 | 340 | +60.00 | NO |"
     assert table[3] == "| server | threads | 17 | 22 |  | NO |"

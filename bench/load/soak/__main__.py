@@ -129,23 +129,19 @@ def run_soak(
 
 
 def soak_report(soak: Soak) -> str:
-    first, last = soak.samples[0], soak.samples[-1]
-    cpu = sum(
-        held.cpu_seconds - first.processes[name].cpu_seconds
-        for name, held in last.processes.items()
-    )
+    seconds = soak.samples[-1].seconds
     calls, others = Counter[str](), Counter[str]()
     for kind, counts in soak.ends.items():
         (calls if kind in RETRIEVES else others).update(counts)
     lines = [
         growth_table(soak.rows),
-        f"{last.seconds:.0f} s; the server used {cpu / last.seconds:.2f} cores",
+        f"{seconds:.0f} s",
         "Retrieve, clients saw:    " + _listed(calls),
         "Retrieve, server counted: " + _listed(soak.counted),
         "other work, clients saw:  " + _listed(others),
         *(f"fault: {fault}" for fault in soak.faults),
     ]
-    if last.seconds < SHORT_SECONDS:
+    if seconds < SHORT_SECONDS:
         lines.append(f"the slope of the memory needs a run of {SHORT_SECONDS:g} s or more")
     return "\n".join(lines)
 
