@@ -14,16 +14,9 @@ import pytest
 import torch
 
 from grace.bench.gpu import attention, budget, gtm, ladder, serve
+from grace.bench.gpu.instruments.floors import Counts, Least
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
-from grace.bench.gpu.subjects.named_products import (
-    ADD,
-    HIDDEN,
-    INTO,
-    ROUNDED,
-    ROUNDED_ADD,
-    named_products,
-    named_rounded,
-)
+from grace.bench.gpu.subjects.named_products import NamedProducts, named_rounded
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
@@ -158,48 +151,42 @@ def test_kernels_belong_to_operations_by_their_names() -> None:
         assert budget.kind_of_kernel(name) == kind
 
 
-class Outside:
-    """Products like `LtProducts`, unknown to torch."""
-
+class Plain:
     def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        out.numpy()[:] = x.numpy() @ weight.numpy().T
+        out.copy_(x @ weight.t())
 
     def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-        residual.numpy()[:] += x.numpy() @ weight.numpy().T
+        residual.add_(x @ weight.t())
 
 
 @torch.inference_mode()
-def test_products_are_reported_with_their_shapes_and_compute_what_they_did() -> None:
+def test_named_products_compute_what_they_did_and_count_their_least_work() -> None:
     x, weight, out = torch.randn((5, 3)), torch.randn((4, 3)), torch.full((5, 4), torch.nan)
     rows = torch.randn((5, 128)).bfloat16()
     by = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
-    plain = REFERENCE_ROUNDED
+    plain, counts = REFERENCE_ROUNDED, Counts()
     stream = plain.round_rows(rows, 1e-6)
     added = Addition(rows.clone(), stream.row_factors, stream.rounded, by, None, 1e-6)
     expected = plain.add_product(added)
-    with (
-        named_products(Outside()) as products,
-        named_rounded(plain) as named,
-        torch.profiler.profile(record_shapes=True) as profiled,
-    ):
-        products.into(x, weight, out)
-        products.add(out, x, weight)
-        assert named is not None
-        got, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
-        named.product(stream.rounded, by, got)
-        hidden = named.hidden(stream, by)
-        new = named.add_product(replace(added, rows=rows))
+    products, named = NamedProducts(Plain(), counts), named_rounded(plain, counts)
+    products.into(x, weight, out)
+    products.add(out, x, weight)
     torch.testing.assert_close(out, 2 * x @ weight.t())
+    got, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
+    named.product(stream.rounded, by, got)
     plain.product(stream.rounded, by, wanted)
     assert torch.equal(got, wanted)
-    assert torch.equal(hidden.float(), plain.hidden(stream, by).float())
-    for name in ("rows", "row_factors", "rounded", "rounded_factors"):
-        assert torch.equal(getattr(new, name).float(), getattr(expected, name).float())
-    entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
-    for key in (INTO, ADD):
-        assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
-    for key in (ROUNDED, ROUNDED_ADD, HIDDEN):
-        assert entries[key].input_shapes[:2] == [[5, 128], [128, 128]]
+    assert torch.equal(named.hidden(stream, by).float(), plain.hidden(stream, by).float())
+    new = named.add_product(replace(added, rows=rows))
+    assert torch.equal(new.rounded.float(), expected.rounded.float())
+    read, result, flop = 5 * 128 + 128 * 128, 5 * 128, 2 * 5 * 128 * 128
+    assert counts.by_name == {
+        "5 x 3 x 4": Least(1, 4 * (15 + 12 + 20), 120),
+        "5 x 3 x 4 added": Least(1, 4 * (15 + 12 + 2 * 20), 120),
+        "5 x 128 x 128 fp8": Least(1, read + 2 * result, flop),
+        "5 x 128 x 128 fp8 rounded": Least(1, read + result, flop),
+        "5 x 128 x 128 fp8 added": Least(1, read + 5 * result, flop),
+    }
 
 
 def test_the_papers_workload_has_its_numbers() -> None:

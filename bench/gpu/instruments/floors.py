@@ -37,6 +37,12 @@ class Counts:
     def add(self, name: str, moved: int, flop: int = 0) -> None:
         self.by_name[name] = self.by_name[name].plus(Least(1, moved, flop))
 
+    def means(self, runs: int) -> dict[str, Least]:
+        """Return the counts of one run of several."""
+        return {
+            name: Least(*(total // runs for total in each)) for name, each in self.by_name.items()
+        }
+
 
 def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:
     """Count one step's admission of the children of these nodes."""
