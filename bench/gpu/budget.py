@@ -19,7 +19,6 @@ from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from grace.bench.gpu.instruments.floors import Counts, Least, count_admission, counting_ops
@@ -221,8 +220,9 @@ def _products(
     profiled: profile, runs: int, counts: Counts, dtype: torch.dtype
 ) -> dict[str, tuple[Least, float]]:
     """Return each shape's least work and milliseconds: of our ranges, and of torch's products."""
-    events, ours, spent = profiled.events(), set(counts.by_name), defaultdict[str, float](float)
-    on_gpu = [event for event in events if event.device_type == DeviceType.CUDA]
+    events = list(profiled.events())  # type: ignore[no-untyped-call]
+    ours, spent = set(counts.by_name), defaultdict[str, float](float)
+    on_gpu = [event for event in events if event.device_type.name == "CUDA"]
     ranges = sorted(
         (event.time_range.start, event.time_range.end, event.name)
         for event in on_gpu

@@ -17,8 +17,7 @@ from grace.catalogues.synth.rules import (
     listed_column,
     ranged_column,
 )
-from grace.catalogues.synth.schema import AGES, COUNTRY_CODES, DEVICES, GENDERS
-from grace.catalogues.synth.spec import Share
+from grace.catalogues.synth.spec import AGES, COUNTRY_CODES, DEVICES, GENDERS, Share
 from grace.catalogues.synth.topics import AUDIENCES_PER_TOPIC, TOPICS, Lean
 
 _LEANS = get_args(Lean)

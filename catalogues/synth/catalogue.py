@@ -22,12 +22,6 @@ class Campaigns:
     city: Int64Array  # the campaign's home, whether or not it targets it
     brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
 
-    def __len__(self) -> int:
-        return len(self.city)
-
-    def column(self, name: str) -> RuleColumn:
-        return next(column for column in self.columns if column.name == name)
-
     def rule(self, campaign: int) -> dict[str, list[str]]:
         """The lists of one campaign by column; columns without a rule are absent."""
         return {
