@@ -150,7 +150,7 @@ image:  ## build the container image grace:cpu; IMAGE=cuda: for a GPU; builder: 
 test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root
 	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet tests/server/monitoring $(addprefix tests/server/test_,explain.py fault_bytes.py fault_stages.py wire_readers.py) \
+SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet $(addprefix tests/server/test_,fault_bytes.py fault_stages.py wire_readers.py) \
   tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 
@@ -185,7 +185,7 @@ load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS wi
 demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force
 
-demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
+demo-model: native  ## train the demonstration model again, minutes; writes model/demo
 	rm -rf build/demo build/demo-model
 	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
 	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1

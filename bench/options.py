@@ -10,7 +10,7 @@ from grace.bench.result_file import commit
 from grace.configs.errors import InputError
 from grace.configs.options import Argument, Option
 
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+Precision: TypeAlias = Literal["fp32", "bf16", "fp8"]
 MANY = 1 << 30
 """How often an option may be given: 0 times, once or MANY times."""
 
@@ -93,7 +93,7 @@ class BenchOptions:
     precisions: Annotated[
         tuple[Precision, ...],
         Option(
-            "bf16, fp8, fp16 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
+            "bf16, fp8 or fp32; repeatable. Default: bf16; a server on a CPU: fp32.",
             name="--precision",
         ),
     ] = ()

@@ -1,4 +1,4 @@
-"""`grace bench overlap`: how much of what is generated stays the same in bf16, fp16 and fp8.
+"""`grace bench overlap`: how much of what is generated stays the same in bf16 and fp8.
 
 paper    the paper's decoder with random weights, whose logits have a standard deviation near 2,
          over its catalogue; the user context is random, cast to the precision
@@ -168,7 +168,7 @@ class _HeldOut:
 
     @staticmethod
     def of(data: TrainingData, index: DecodeIndex, batches: list[_Batch]) -> "_HeldOut":
-        free = [replace(batch, users=UserTensors(batch.users.bitmask, ())) for batch in batches]
+        free = [replace(batch, users=UserTensors.asking(batch.users.bitmask)) for batch in batches]
         people = sum(len(batch.users.bitmask) for batch in batches)
         truth = data.log.leaves[data.log.last_events()[:people]]
         return _HeldOut(truth, index.without_matchers(), free)

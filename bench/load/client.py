@@ -279,8 +279,6 @@ class _Caller:
         sent = self.now()
         call = method(shot.body, timeout=shot.timeout_seconds)
         self._under_way.add(call)
-        if shot.cancel_after_seconds is not None:
-            asyncio.get_running_loop().call_later(shot.cancel_after_seconds, call.cancel)
         try:
             reply = await call
         except grpc.aio.AioRpcError as error:

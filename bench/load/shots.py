@@ -15,7 +15,6 @@ class Shot:
 
     body: bytes
     timeout_seconds: float | None = None
-    cancel_after_seconds: float | None = None
 
 
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:

@@ -202,7 +202,7 @@ def _sortable(sids: Sids) -> npt.NDArray[np.bytes_]:
 def _training(data: Path) -> subprocess.Popen[str]:
     out = data.with_name(f"{data.name}-model")
     command = [GRACE, "train", "--data", data, "--out", out]
-    command += ["--steps", STEPS, "--no-plot", "--json"]
+    command += ["--steps", STEPS, "--json"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 
 

@@ -24,7 +24,7 @@ from grace.catalogues.folder import (
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.population import location_names, make_users
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
-from grace.index.builder.columns import ListColumn
+from grace.index.forms.component import ListColumn
 
 ROWS_PER_GROUP = 1 << 18
 REQUESTS = 64

@@ -149,8 +149,7 @@ def _serve(server: "RunningServer", config: Path, snapshot: "Snapshot", folder: 
         Comparison("this user", without[0], targeted[0]),
         Comparison(f"mean of {len(requests) - 1} users", _mean(without[1:]), _mean(targeted[1:])),
     ]
-    searched = f"{max(profile.beams)} beams, {profile.num_sids} SIDs"
-    _show_bars(comparisons, searched)
+    _show_bars(comparisons, f"{max(profile.beams)} beams, {profile.num_sids} SIDs")
 
 
 def _show_steps(steps: "Sequence[Step]") -> None:

@@ -26,17 +26,16 @@ _CONTEXT_BYTES = 131072  # of keys and values in shared memory; queries need the
 _PROGRAMS = 256  # that an H200 runs at once, two per SM
 
 
-class CrossAttentionTiles(NamedTuple):
+class _Tiles(NamedTuple):
     """A program does `turns` blocks of `beams` rows, with `keys` keys at a time."""
 
     beams: int
     keys: int
     turns: int
-    warps: int
-    stages: int  # with 1 the next queries wait in registers, with more in shared memory
+    stages: int
 
 
-def cross_attention_triton(given: BeamQueries, tiles: CrossAttentionTiles | None = None) -> Tensor:
+def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Tensor:
     """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
     given.check()
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
@@ -48,11 +47,11 @@ def cross_attention_triton(given: BeamQueries, tiles: CrossAttentionTiles | None
             name, tensor, queries.dtype, requests=requests, heads=heads, tokens=tokens, d=d_head
         )
     rows, beams = given.rows, given.rows // requests
-    tiles = tiles or _tiles_of(beams, keys)
+    whole = queries.dtype != torch.float32 and _context_bytes(keys) <= _CONTEXT_BYTES
+    tiles = _tiles_of(beams, keys, whole, programs)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
     if out.numel():
-        whole = tokens <= tiles.keys and queries.dtype != torch.float32
         kernel = _whole_context if whole else _long_context
         grid = (triton.cdiv(beams, tiles.beams * tiles.turns), heads, requests)
         kernel[grid](
@@ -74,30 +73,34 @@ def cross_attention_triton(given: BeamQueries, tiles: CrossAttentionTiles | None
             tokens=tokens,
             block_keys=tiles.keys,
             block_beams=tiles.beams,
-            turns=tiles.turns,
-            stages=tiles.stages,
+            **({"turns": tiles.turns} if whole else {"stages": tiles.stages}),
             scaled=given.row_scale is not None,
             gathered=given.query_rows is not None,
             fitted=given.request_scale is not None,
-            num_warps=tiles.warps,
+            num_warps=4,
             num_stages=tiles.stages,
             **early_launch(queries.device, rows),
         )
     return out
 
 
-def _tiles_of(beams: int, keys: Tensor) -> CrossAttentionTiles:
-    requests, heads, tokens, d_head = keys.shape
+def _context_bytes(keys: Tensor) -> int:
+    _, _, tokens, d_head = keys.shape
+    return 2 * padded(tokens) * padded(d_head) * keys.element_size()
+
+
+def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:
+    """`programs` is the number that the GPU runs at once."""
+    requests, heads, tokens, _ = keys.shape
     if keys.dtype == torch.float32:
-        return CrossAttentionTiles(16, 32, 1, 4, 1)
-    context = 2 * padded(tokens) * padded(d_head) * keys.element_size()
+        return _Tiles(beams=16, keys=32, turns=1, stages=1)
     block_beams = min(64, padded(beams))
-    if context > _CONTEXT_BYTES:
-        return CrossAttentionTiles(block_beams, 64, 1, 4, 2)
+    if not whole:
+        return _Tiles(block_beams, keys=64, turns=1, stages=2)
     # Every program runs at once, with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
-    turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
-    return CrossAttentionTiles(block_beams, padded(tokens), turns, 4, 1)
+    turns = min(blocks, max(1, requests * heads * blocks // programs))
+    return _Tiles(block_beams, padded(tokens), turns, stages=1)
 
 
 @triton.jit
@@ -164,7 +167,6 @@ def _whole_context(
     block_keys: tl.constexpr,
     block_beams: tl.constexpr,
     turns: tl.constexpr,
-    stages: tl.constexpr,
     scaled: tl.constexpr,
     gathered: tl.constexpr,
     fitted: tl.constexpr,
@@ -188,26 +190,19 @@ def _whole_context(
 
     o_first = tl.program_id(0).to(tl.int64) * (turns * block_beams) + tl.arange(0, block_beams)
     end = tl.minimum(beams, (tl.program_id(0) + 1) * (turns * block_beams))
-    ahead: tl.constexpr = stages == 1
-    if ahead:
-        following = _load_queries(
-            *(p_queries, p_query_rows, i_request * beams + o_first, o_first < end, i_head),
-            *(heads, d_head, d_pad, gathered),
-        )
-    for turn in tl.range(turns, num_stages=stages):
+    following = _load_queries(
+        *(p_queries, p_query_rows, i_request * beams + o_first, o_first < end, i_head),
+        *(heads, d_head, d_pad, gathered),
+    )
+    for turn in tl.range(turns, num_stages=1):
         o_beam = o_first + turn * block_beams
         live = o_beam < end
         o_row = i_request * beams + o_beam
-        if ahead:
-            queries = following
-            following = _load_queries(
-                *(p_queries, p_query_rows, o_row + block_beams, o_beam + block_beams < end),
-                *(i_head, heads, d_head, d_pad, gathered),
-            )
-        else:
-            queries = _load_queries(
-                *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
-            )
+        queries = following
+        following = _load_queries(
+            *(p_queries, p_query_rows, o_row + block_beams, o_beam + block_beams < end),
+            *(i_head, heads, d_head, d_pad, gathered),
+        )
         scores = tl.dot(queries, tl.trans(keys))  # [beams, keys]
         if scaled:
             scores *= (scale * tl.load(p_scale + o_row, mask=live, other=0.0))[:, None]
@@ -249,7 +244,6 @@ def _long_context(
     tokens: tl.constexpr,
     block_keys: tl.constexpr,
     block_beams: tl.constexpr,
-    turns: tl.constexpr,
     stages: tl.constexpr,
     scaled: tl.constexpr,
     gathered: tl.constexpr,
@@ -263,33 +257,31 @@ def _long_context(
     in_head = (o_d < d_head)[None, :]
     p_key = p_keys + i_request * key_request + i_head * key_head + o_d[None, :]
     p_value = p_values + i_request * value_request + i_head * value_head + o_d[None, :]
-    for turn in range(turns):
-        i_block = tl.program_id(0).to(tl.int64) * turns + turn
-        o_beam = i_block * block_beams + tl.arange(0, block_beams)
-        live = o_beam < beams
-        o_row = i_request * beams + o_beam
-        queries = _load_queries(
-            *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
-        )
-        factor = tl.full((block_beams,), scale, tl.float32)
-        if scaled:
-            factor *= tl.load(p_scale + o_row, mask=live, other=0.0)
+    o_beam = tl.program_id(0).to(tl.int64) * block_beams + tl.arange(0, block_beams)
+    live = o_beam < beams
+    o_row = i_request * beams + o_beam
+    queries = _load_queries(
+        *(p_queries, p_query_rows, o_row, live, i_head, heads, d_head, d_pad, gathered)
+    )
+    factor = tl.full((block_beams,), scale, tl.float32)
+    if scaled:
+        factor *= tl.load(p_scale + o_row, mask=live, other=0.0)
 
-        highest = tl.full((block_beams,), float("-inf"), tl.float32)
-        total = tl.zeros((block_beams,), tl.float32)
-        mixed = tl.zeros((block_beams, d_pad), tl.float32)
-        any_key = tl.max(tl.zeros((16,), tl.int32), axis=0)
-        for start in tl.range(0, tokens, block_keys, num_stages=stages):
-            o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
-            present = (o_key < tokens)[:, None] & in_head  # [keys, d_pad]
-            keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
-            values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
-            counts = tl.load(p_mask + i_request * tokens + o_key, mask=o_key < tokens, other=0)
-            any_key = tl.maximum(any_key, tl.max(counts.to(tl.int32), axis=0))
-            scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
-            scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
-            highest, total, mixed = add_keys(scores, values, highest, total, mixed)
-        mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
-        if fitted:
-            mixed *= tl.load(p_request_scale + i_request)
-        _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)
+    highest = tl.full((block_beams,), float("-inf"), tl.float32)
+    total = tl.zeros((block_beams,), tl.float32)
+    mixed = tl.zeros((block_beams, d_pad), tl.float32)
+    any_key = tl.max(tl.zeros((16,), tl.int32), axis=0)
+    for start in tl.range(0, tokens, block_keys, num_stages=stages):
+        o_key = (start + tl.arange(0, block_keys)).to(tl.int64)
+        present = (o_key < tokens)[:, None] & in_head  # [keys, d_pad]
+        keys = tl.load(p_key + o_key[:, None] * key_token, mask=present, other=0.0)
+        values = tl.load(p_value + o_key[:, None] * value_token, mask=present, other=0.0)
+        counts = tl.load(p_mask + i_request * tokens + o_key, mask=o_key < tokens, other=0)
+        any_key = tl.maximum(any_key, tl.max(counts.to(tl.int32), axis=0))
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * factor[:, None]
+        scores = tl.where(counts[None, :] != 0, scores, float("-inf"))
+        highest, total, mixed = add_keys(scores, values, highest, total, mixed)
+    mixed = tl.where(any_key != 0, mixed / total[:, None], 0.0)
+    if fitted:
+        mixed *= tl.load(p_request_scale + i_request)
+    _store_rows(p_out, mixed, o_row, live, i_head, heads, d_head, d_pad)

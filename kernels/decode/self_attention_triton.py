@@ -24,7 +24,7 @@ from grace.kernels.early_launch import await_kernel_before, early_launch
 _REARRANGED_ROWS = 128  # of a program
 
 
-class SelfAttentionTiles(NamedTuple):
+class _Tiles(NamedTuple):
     """A program computes `rows` x `heads`, both powers of two, with `warps` warps."""
 
     rows: int
@@ -32,7 +32,7 @@ class SelfAttentionTiles(NamedTuple):
     warps: int
 
 
-def self_attention_triton(given: PagedPrefixes, tiles: SelfAttentionTiles | None = None) -> Tensor:
+def self_attention_triton(given: PagedPrefixes) -> Tensor:
     """Compute what `self_attention_reference` does, for d_head up to 256 and any pool type."""
     given.check()
     pool, table, step, bias = given.pool, given.table, given.step, given.bias
@@ -40,7 +40,7 @@ def self_attention_triton(given: PagedPrefixes, tiles: SelfAttentionTiles | None
     rows, length = table.shape
     _, _, heads, d_head = pool.shape
     d_pad = triton.next_power_of_2(d_head)
-    tiles = tiles or _tiles_of(step, len(pool) < rows, heads, d_pad)
+    tiles = _tiles_of(step, len(pool) < rows, heads, d_pad)
     dtype = given.dtype or pool.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=pool.device)
     if out.numel():
@@ -92,7 +92,7 @@ def rearrange_triton(table: Tensor, parents: Tensor, step: int) -> Tensor:
     return new
 
 
-def _tiles_of(step: int, shared: bool, heads: int, d_pad: int) -> SelfAttentionTiles:
+def _tiles_of(step: int, shared: bool, heads: int, d_pad: int) -> _Tiles:
     """Give a thread 8 elements; the rest was found on an H200, at 16 heads of 128 in bfloat16.
 
     Small programs read long prefixes fastest. Short prefixes, and a pool with fewer blocks than
@@ -102,7 +102,7 @@ def _tiles_of(step: int, shared: bool, heads: int, d_pad: int) -> SelfAttentionT
     block_heads = min(4, triton.next_power_of_2(heads)) if wide else 1
     block_rows = max(1, (2048 if wide else 512) // (block_heads * d_pad))
     warps = block_rows * block_heads * d_pad // 256
-    return SelfAttentionTiles(block_rows, block_heads, min(8, max(1, warps)))
+    return _Tiles(block_rows, block_heads, min(8, max(1, warps)))
 
 
 @triton.jit(do_not_specialize=["rows"])

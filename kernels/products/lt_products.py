@@ -36,8 +36,7 @@ _WORKSPACE = 32 << 20
 _SMS = 132
 
 # Names as in cublasLt.h.
-_COMPUTE_32F, _R_32F = 68, 0
-_TYPES: Mapping[torch.dtype, int] = {torch.float16: 2, torch.bfloat16: 14}
+_COMPUTE_32F, _R_32F, _R_16BF = 68, 0, 14
 _DESC_TRANSA = 3
 _PREFERENCE_WORKSPACE = 1
 _ALGO_TILE_ID, _ALGO_SPLITK, _ALGO_CLUSTER_ID = 1, 2, 8
@@ -52,7 +51,6 @@ class _Product:
     rows: int
     outs: int
     inner: int
-    dtype: torch.dtype
     adds: bool
 
 
@@ -94,7 +92,7 @@ class _Plan:
 
 
 class LtProducts:
-    """Products of 16-bit rows on one device, which share a workspace.
+    """Products of bfloat16 rows on one device, which share a workspace.
 
     So only one runs on the GPU at a time: every owner of weights has its own `LtProducts`.
     """
@@ -113,7 +111,7 @@ class LtProducts:
     @staticmethod
     def fit(device: torch.device, dtype: torch.dtype) -> bool:
         """Return whether `_CHOSEN` is for such rows on such a GPU."""
-        if device.type != "cuda" or dtype not in _TYPES:
+        if device.type != "cuda" or dtype != torch.bfloat16:
             return False
         require_device(device)
         properties = torch.cuda.get_device_properties(device)
@@ -129,18 +127,18 @@ class LtProducts:
         if not self._run(x, weight, residual, adds=True):
             residual.addmm_(x, weight.t())
 
-    def chosen(self, rows: int, outs: int, inner: int, dtype: torch.dtype, adds: bool) -> bool:
+    def chosen(self, rows: int, outs: int, inner: int, adds: bool) -> bool:
         """Return whether an algorithm of this file computes such a product."""
-        return self._plan(_Product(rows, outs, inner, dtype, adds)) is not None
+        return self._plan(_Product(rows, outs, inner, adds)) is not None
 
     def _run(self, x: Tensor, weight: Tensor, out: Tensor, adds: bool) -> bool:
         (rows, inner), outs = x.shape, len(weight)
         tensors = (weight, x, out)
         if any(not t.is_contiguous() or t.data_ptr() % _ALIGNMENT for t in tensors):
             return False
-        if any(t.dtype != x.dtype for t in tensors) or out.shape != (rows, outs):
+        if any(t.dtype != torch.bfloat16 for t in tensors) or out.shape != (rows, outs):
             return False
-        plan = self._plan(_Product(rows, outs, inner, x.dtype, adds))
+        plan = self._plan(_Product(rows, outs, inner, adds))
         if plan is None:
             return False
         one, workspace = c_float(1.0), c_void_p(self._workspace.data_ptr())
@@ -167,7 +165,7 @@ class LtProducts:
     def _plan(self, product: _Product) -> _Plan | None:
         if product not in self._plans:
             wanted = _CHOSEN.get((product.outs, product.inner, product.adds))
-            large = product.rows >= _LEAST_ROWS and product.dtype in _TYPES
+            large = product.rows >= _LEAST_ROWS
             self._plans[product] = self._made_plan(product, wanted) if wanted and large else None
         return self._plans[product]
 
@@ -175,9 +173,9 @@ class LtProducts:
         """Plan out^T [outs, rows] = (W^T)^T x^T: the matrices of cuBLAS are columns."""
         desc = self._create("cublasLtMatmulDesc", c_int32(_COMPUTE_32F), c_int32(_R_32F))
         self._set("cublasLtMatmulDesc", desc, _DESC_TRANSA, c_int32(1))
-        weight = self._layout(product.dtype, product.inner, product.outs)
-        x = self._layout(product.dtype, product.inner, product.rows)
-        out = self._layout(product.dtype, product.outs, product.rows)
+        weight = self._layout(product.inner, product.outs)
+        x = self._layout(product.inner, product.rows)
+        out = self._layout(product.outs, product.rows)
         kind, workspace = "cublasLtMatmulPreference", c_size_t(_WORKSPACE)
         preference = self._create(kind)
         self._set(kind, preference, _PREFERENCE_WORKSPACE, workspace)
@@ -195,9 +193,9 @@ class LtProducts:
                 return _Plan(desc, weight, x, out, beta, offer.algorithm)
         return None
 
-    def _layout(self, dtype: torch.dtype, rows: int, columns: int) -> c_void_p:
+    def _layout(self, rows: int, columns: int) -> c_void_p:
         sizes = (c_uint64(rows), c_uint64(columns), c_int64(rows))
-        return self._create("cublasLtMatrixLayout", c_int32(_TYPES[dtype]), *sizes)
+        return self._create("cublasLtMatrixLayout", c_int32(_R_16BF), *sizes)
 
     def _config(
         self, algorithm: _Algorithm, name: int, value: c_uint32 | c_uint16 | c_int32

@@ -29,7 +29,7 @@ from grace.model.checkpoints.folder import (
     require_new,
     require_sids,
 )
-from grace.model.checkpoints.weights_file import TensorEntry, Weights, open_weights, write_weights
+from grace.model.checkpoints.weights_file import Weights, open_weights, write_weights
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec, load_spec
 
@@ -41,17 +41,13 @@ _ID_DIGITS = 16
 def save_checkpoint(model: Model, folder: Path) -> str:
     """Write the model to a new or empty folder, whole or not at all. Return its id."""
     state = model.state_dict()
-    entries = {name: TensorEntry(t.dtype, tuple(t.shape)) for name, t in state.items()}
-    return write_checkpoint(model.spec, entries, state.__getitem__, folder)
+    return write_checkpoint(model.spec, state, state.__getitem__, folder)
 
 
 def write_checkpoint(
-    spec: ModelSpec,
-    entries: Mapping[str, TensorEntry],
-    tensor_of: Callable[[str], Tensor],
-    folder: Path,
+    spec: ModelSpec, like: Mapping[str, Tensor], tensor_of: Callable[[str], Tensor], folder: Path
 ) -> str:
-    """Do what `save_checkpoint` does, with one tensor in memory at a time."""
+    """Do what `save_checkpoint` does, with one tensor in memory at a time: see `write_weights`."""
     folder = folder.absolute()
     require_new(folder)
     partial = folder.with_name(f".writing-{folder.name}")
@@ -60,7 +56,7 @@ def write_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
         partial.mkdir()
         write_yaml(partial / MODEL_YAML, spec.to_json())
-        write_weights(partial / WEIGHTS, entries, tensor_of)
+        write_weights(partial / WEIGHTS, like, tensor_of)
         sync(partial)
         partial.rename(folder)
         sync(folder.parent)
@@ -128,7 +124,7 @@ def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:
     """Refuse a huge number of layers before creating them: each takes time even without memory."""
     encoder = spec.encoder.t5.layers if spec.encoder.t5 else 0
     blocks = spec.encoder.interformer.blocks if spec.encoder.interformer else 0
-    asked, there = spec.decoder.layers + encoder + blocks + len(spec.inputs), len(weights.entries)
+    asked, there = spec.decoder.layers + encoder + blocks + len(spec.inputs), len(weights.shapes)
     if asked > there:
         raise CheckpointError(
             str(folder / MODEL_YAML),
@@ -138,7 +134,7 @@ def _require_layers(folder: Path, spec: ModelSpec, weights: Weights) -> None:
 
 
 def _require_same(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    there = weights.entries
+    there = weights.shapes
     for name, shape in shapes.items():
         if name not in there:
             fault = f"missing tensor {name!r} {list(shape)}, which {MODEL_YAML} asks for"

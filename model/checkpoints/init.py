@@ -21,7 +21,6 @@ from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
 from grace.model.checkpoints.checkpoint import empty_model, write_checkpoint
-from grace.model.checkpoints.weights_file import TensorEntry
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 
@@ -63,15 +62,14 @@ def write_random(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> str:
     """Write `random_model`'s checkpoint with one tensor in memory at a time. Return its id."""
-    state = empty_model(spec).state_dict()
-    entries = {name: TensorEntry(dtype, tuple(weight.shape)) for name, weight in state.items()}
+    like = empty_model(spec).to(dtype).state_dict()
     numbers = count(1)
 
     def weight_of(name: str) -> Tensor:
-        progress(next(numbers), len(entries))
-        return _random_weight(spec, seed, name, entries[name].shape).to(dtype)
+        progress(next(numbers), len(like))
+        return _random_weight(spec, seed, name, tuple(like[name].shape)).to(dtype)
 
-    return write_checkpoint(spec, entries, weight_of, folder)
+    return write_checkpoint(spec, like, weight_of, folder)
 
 
 def _random_weight(spec: ModelSpec, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:

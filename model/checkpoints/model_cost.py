@@ -5,18 +5,17 @@ norms, softmax, activations, look-ups and selection do not.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from grace.configs.generation import GenerationConfig
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
+from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import DecoderSpec, ModelSpec
+from grace.model.engine.feature_reader import read_inputs
 
-_PAPER_DECODER = DecoderSpec(layers=3, d_model=2048, heads=16, d_head=128, d_ff=512)
+_PAPER_DECODER = DecoderSpec(3, 2048, heads=16, d_head=128, d_ff=512, scale_scores=True)
 _PAPER_VOCAB_SIZES = (512,) * 4
 _PAPER_CONTEXT_TOKENS = 128
 _PAPER_GFLOPS: dict[tuple[int, ...], float] = {
@@ -55,22 +54,27 @@ class ModelSummary:
 
 
 def summarize_model(spec: ModelSpec, generation: GenerationConfig) -> ModelSummary:
-    """Return a model's costs; for the paper's model, those of equally wide beams come first."""
+    """Return a model's costs with every profile's beams; the paper's model has the paper's, too."""
     generation.require_steps(spec.sid_length)
     model = empty_model(spec)
     features, encoder, decoder = (
         sum(weight.numel() for weight in stage.parameters())
         for stage in (model.features, model.encoder, model.decoder)
     )
-    widest = max(generation.profiles[generation.default_profile].beams)
-    fixed = _beam_cost(spec, None, (1, *[widest] * (spec.sid_length - 1)))
-    costs = [_beam_cost(spec, name, each.beams) for name, each in generation.profiles.items()]
+    shape = (spec.decoder, spec.vocab_sizes, spec.context_tokens)
+    is_the_papers = shape == (_PAPER_DECODER, _PAPER_VOCAB_SIZES, _PAPER_CONTEXT_TOKENS)
+    paper = _PAPER_GFLOPS if is_the_papers else {}
+    beams_of = {name: profile.beams for name, profile in generation.profiles.items()}
+    others = [(None, beams) for beams in paper if beams not in beams_of.values()]
     return ModelSummary(
         feature_weights=features,
         encoder_weights=encoder,
         decoder_weights=decoder,
         encoder_gflop=encoder_flops(spec) / 1e9,
-        decoder=tuple(costs if fixed.paper_gflop is None else [fixed, *costs]),
+        decoder=tuple(
+            BeamCost(name, beams, decoder_flops(spec, beams) / 1e9, paper.get(beams))
+            for name, beams in (*others, *beams_of.items())
+        ),
     )
 
 
@@ -101,50 +105,12 @@ def decoder_flops(spec: ModelSpec, beams: Sequence[int]) -> int:
 
 
 def encoder_flops(spec: ModelSpec) -> int:
-    """Return the operations of features and encoder for one request with full sequences.
+    """Return the operations of features and encoder for one request, whatever it has.
 
     torch counts them while the model runs on tensors without memory.
     """
     model = empty_model(spec).requires_grad_(False)  # the counter cannot follow unused gradients
+    inputs = map_tensors(read_inputs(spec, [], 1), lambda tensor: tensor.to("meta"))
     with FlopCounterMode(display=False) as counter:
-        model.user_context(_full_request(spec))
+        model.user_context(inputs)
     return int(counter.get_total_flops())
-
-
-def paper_gflops(spec: ModelSpec, beams: Sequence[int]) -> float | None:
-    """Return the paper's own number if this is the paper's decoder, else None."""
-    is_the_papers = (
-        replace(spec.decoder, norm_eps=_PAPER_DECODER.norm_eps, scale_scores=False)
-        == _PAPER_DECODER
-        and spec.vocab_sizes == _PAPER_VOCAB_SIZES
-        and spec.context_tokens == _PAPER_CONTEXT_TOKENS
-    )
-    return _PAPER_GFLOPS.get(tuple(beams)) if is_the_papers else None
-
-
-def _beam_cost(spec: ModelSpec, profile: str | None, beams: tuple[int, ...]) -> BeamCost:
-    gflop = decoder_flops(spec, beams) / 1e9
-    return BeamCost(profile, beams, gflop, paper_gflops(spec, beams))
-
-
-def _full_request(spec: ModelSpec) -> ModelInputs:
-    """Return the shapes of a request with full sequences and one id per bag."""
-    return ModelInputs(
-        batch=1,
-        dense=tuple(torch.empty(1, x.size, device="meta") for x in spec.dense.values()),
-        categorical=tuple(_ids(1) for _ in spec.categorical),
-        bags=tuple(JaggedIds(_ids(2), _ids(1)) for _ in spec.bags),
-        sequences=tuple(
-            SequenceEvents(
-                offsets=_ids(2),
-                sids=_ids(x.max_length, spec.sid_length),
-                age_buckets=_ids(x.max_length),
-                side=tuple(_ids(x.max_length) for _ in x.side),
-            )
-            for x in spec.sequences.values()
-        ),
-    )
-
-
-def _ids(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.int64, device="meta")

@@ -126,7 +126,7 @@ class T5Tensors:
 
     def __init__(self, folder: Path, files: Iterable[Weights]) -> None:
         self._folder = folder
-        self._owners = {name: file for file in files for name in file.entries}
+        self._owners = {name: file for file in files for name in file.shapes}
         self._unused = set(self._owners) - _OPTIONAL
 
     def take(self, name: str, *shape: int) -> Tensor:

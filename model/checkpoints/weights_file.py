@@ -5,7 +5,6 @@ The writer holds one tensor in memory at a time, so it can write models larger t
 """
 
 import json
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,17 +29,11 @@ _ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TensorEntry:
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Weights:
     """An open file, from which tensors are read one by one."""
 
     path: Path
-    entries: Mapping[str, TensorEntry]
+    shapes: Mapping[str, tuple[int, ...]]
     _file: Any
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
@@ -62,7 +55,7 @@ class Weights:
 
     def require_shape(self, name: str, shape: tuple[int, ...], source: str) -> None:
         """Refuse a tensor of another shape than the file `source` asks for."""
-        found = self.entries[name].shape
+        found = self.shapes[name]
         if found != shape:
             fault = f"tensor {name!r} must be {list(shape)} by {source}, got {list(found)}"
             raise self.fault(fault)
@@ -82,8 +75,8 @@ def open_weights(path: Path) -> Iterator[Weights]:
             _refuse_pickle(path, opened.read(_HEADER_AT + 1))
             # The library opens a name again. This one is the same file, whatever `path` is by now.
             with safe_open(f"/dev/fd/{descriptor}", "pt") as file:
-                entries = {name: _entry(path, file, name) for name in file.keys()}  # noqa: SIM118
-                yield Weights(path, entries, file)
+                shapes = {name: _shape(path, file, name) for name in file.keys()}  # noqa: SIM118
+                yield Weights(path, shapes, file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             str(path), f"not a whole safetensors file ({error}); copy or write it again"
@@ -101,20 +94,22 @@ def require_finite(path: Path, name: str, tensor: Tensor) -> None:
 
 
 def write_weights(
-    path: Path, entries: Mapping[str, TensorEntry], tensor_of: Callable[[str], Tensor]
+    path: Path, like: Mapping[str, Tensor], tensor_of: Callable[[str], Tensor]
 ) -> None:
-    """Write a new file and sync it. `tensor_of` makes one tensor after another."""
+    """Write a new file and sync it.
+
+    `tensor_of` makes one tensor after another, of the type and shape that `like` has by that name.
+    """
     codes = {dtype: code for code, dtype in _CODES.items()}
     # Wide numbers come first, so that every tensor is aligned to the size of its numbers.
-    names = sorted(entries, key=lambda name: (-entries[name].dtype.itemsize, name))
+    names = sorted(like, key=lambda name: (-like[name].dtype.itemsize, name))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in names:
-        entry = entries[name]
-        begin, end = end, end + entry.dtype.itemsize * math.prod(entry.shape)
+        begin, end = end, end + like[name].nbytes
         header[name] = {
-            "dtype": codes[entry.dtype],
-            "shape": list(entry.shape),
+            "dtype": codes[like[name].dtype],
+            "shape": list(like[name].shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -123,8 +118,7 @@ def write_weights(
         file.write(len(text).to_bytes(_HEADER_AT, "little") + text)
         for name in names:
             tensor = tensor_of(name)
-            found = TensorEntry(tensor.dtype, tuple(tensor.shape))
-            assert found == entries[name], f"{name}: announced {entries[name]}, got {found}"
+            assert (tensor.dtype, tensor.shape) == (like[name].dtype, like[name].shape), name
             require_finite(path, name, tensor)
             file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         file.flush()
@@ -148,7 +142,7 @@ def _refuse_pickle(path: Path, start: bytes) -> None:
         raise CheckpointError(str(path), f"holds a pickle, not safetensors: {PICKLE_REMEDY}")
 
 
-def _entry(path: Path, file: Any, name: str) -> TensorEntry:
+def _shape(path: Path, file: Any, name: str) -> tuple[int, ...]:
     tensor = file.get_slice(name)
     code = tensor.get_dtype()
     if code not in _CODES:
@@ -156,4 +150,4 @@ def _entry(path: Path, file: Any, name: str) -> TensorEntry:
             str(path),
             f"tensor {name!r} has dtype {code}, expected one of {', '.join(_CODES)}; convert it",
         )
-    return TensorEntry(_CODES[code], tuple(tensor.get_shape()))
+    return tuple(tensor.get_shape())

@@ -5,7 +5,7 @@ features stage pads sequences to their declared maximum. Every later shape then 
 batch size alone, so a request's numbers never depend on its neighbours.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
@@ -132,19 +132,6 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
         names = [each.name for each in fields(value)]
         changed = replace(value, **{n: map_tensors(getattr(value, n), change) for n in names})
     return changed  # type: ignore[return-value]
-
-
-def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield every tensor of a value with its name, also inside dataclasses and tuples."""
-    if isinstance(value, Tensor):
-        yield name, value
-    elif isinstance(value, tuple):
-        for i, item in enumerate(value):
-            yield from named_tensors(item, f"{name}[{i}]")
-    elif is_dataclass(value):
-        for each in fields(value):
-            inner = f"{name}.{each.name}" if name else each.name
-            yield from named_tensors(getattr(value, each.name), inner)
 
 
 def age_buckets(ages_ms: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

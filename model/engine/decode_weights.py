@@ -8,7 +8,7 @@ Layer 0 sees only the embedding of the last token, so its q, k and v are a table
 token: block 0 is the start, block 1 + t * V + token the token appended at step t.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, TypeAlias
 
@@ -20,15 +20,14 @@ from grace.kernels.products.fp8_products import RoundedOps, RoundedWeight
 from grace.kernels.products.lt_products import LtProducts
 from grace.kernels.row_stable import linear
 from grace.model.definition.decoder import Decoder
-from grace.model.definition.inputs import map_tensors, named_tensors
+from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import DecoderSpec
 
-Precision: TypeAlias = Literal["fp32", "bf16", "fp16", "fp8"]
+Precision: TypeAlias = Literal["fp32", "bf16", "fp8"]
 
 PRECISIONS: Mapping[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
-    "fp16": torch.float16,
     "fp8": torch.bfloat16,
 }
 """The type of all tensors that are not rounded; `rounded_weights` lists what fp8 rounds."""
@@ -151,12 +150,6 @@ class FastWeights:
             bias=self.bias.to(device, copy=True),
             products=LtProducts(device) if LtProducts.fit(device, dtype) else PLAIN_PRODUCTS,
         )
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors that are in this object's precision, by name, and rounded scales."""
-        for name, tensor in named_tensors(self):
-            if name not in ("bias", "value_norms") and not name.endswith(".rounded"):
-                yield name.removesuffix(".scales"), tensor
 
     @property
     def sid_length(self) -> int:

@@ -10,10 +10,10 @@ after the other. They run at the same time, on a side stream.
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ from grace.kernels.encoder.token_product import (
     TokenProduct,
     empty_squares,
 )
-from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors, named_tensors
+from grace.model.definition.inputs import FeatureTensors, UserContext, map_tensors
 from grace.model.definition.interformer import InterFormerEncoder
 from grace.model.definition.model import Model
 from grace.model.definition.spec import InterFormerSpec
@@ -42,13 +42,8 @@ from grace.model.engine.encoder_weights import (
 )
 from grace.model.engine.side_stream import SideStream
 
-
-class FastEncoder(Protocol):
-    def __call__(self, features: FeatureTensors) -> UserContext:
-        """Encode features of this encoder's precision, which it does not change."""
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield the weights in this encoder's precision, by name."""
+FastEncoder: TypeAlias = Callable[[FeatureTensors], UserContext]
+"""It encodes features of its own precision, which it does not change."""
 
 
 def fast_encoder(model: Model, dtype: torch.dtype, ops: EncoderOps) -> FastEncoder:
@@ -70,9 +65,6 @@ class _FastT5:
     def __call__(self, features: FeatureTensors) -> UserContext:
         context: UserContext = self._encoder(features, self._ops)
         return context
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        return self._encoder.named_parameters()
 
 
 class _Tokens(NamedTuple):
@@ -190,9 +182,6 @@ class FastInterFormer:
         self._feed_forward(weights.feed_forward, context, _all_of(context))
         normed = self._ops.rms_norm(context.states, weights.final_norm, self._spec.norm_eps)
         return UserContext(normed, mask.new_ones(normed.shape[:2]))
-
-    def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        return named_tensors(self._weights)
 
     def _exchange(
         self,

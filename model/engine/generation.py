@@ -149,8 +149,6 @@ class FastGeneration:
         self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
         encoder_ops = encoder_ops or load_encoder_ops(self.device)
         self._encoder = fast_encoder(model, dtype, encoder_ops)
-        if dtype != torch.float32:
-            self._require_range(precision)
 
     @torch.inference_mode()
     def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:
@@ -182,22 +180,6 @@ class FastGeneration:
         context = self._encoder(features)
         found = fast_search(self._weights, self.memo, context, slot, profile, ops)
         return Generated(slot.leaves_of(found.nodes), found.scores, found.corrupt)
-
-    def _require_range(self, precision: Precision) -> None:
-        """Refuse weights that the precision cannot hold: infinities would corrupt requests."""
-        named = [
-            *((f"decoder's {name}", weight) for name, weight in self._weights.named_tensors()),
-            *((f"encoder's {name}", weight) for name, weight in self._encoder.named_tensors()),
-            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.states)),
-            *((f"memo of step {step}", x) for step, x in enumerate(self.memo.queries)),
-        ]
-        for name, tensor in named:
-            if tensor.numel() and not all(x.isfinite() for x in torch.aminmax(tensor)):
-                raise ConfigError(
-                    f"precision: {precision} holds no number beyond "
-                    f"{torch.finfo(tensor.dtype).max:.5g}, which the {name} has; use "
-                    f"{'bf16 or fp32' if precision == 'fp16' else 'fp32'}"
-                )
 
 
 class GraphGeneration:
@@ -233,7 +215,7 @@ class GraphGeneration:
             features = empty_features(model, bucket, fast.dtype)
             self._inputs[bucket] = features
             bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
-            self._slot.point_at(UserTensors(bitmask, ()), index)
+            self._slot.point_at(UserTensors.asking(bitmask), index)
             for profile in widest_first:
                 search = partial(fast.search, features, self._slot, profile)
                 self._calls[bucket, profile] = GraphedCall(search, self._memory)

@@ -17,7 +17,6 @@ from grace.configs.errors import ConfigError, InputError
 from grace.configs.generation import GenerationConfig
 from grace.configs.regular_files import read_regular
 from grace.configs.serving import LimitsConfig
-from grace.model.engine.decode_weights import Precision
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
@@ -107,7 +106,7 @@ def warm_up(
 
 def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
     """Run the stages one after another. Unlike the pipeline, wait for each."""
-    device, precision = batch.pair.device, batch.pair.model.engine.precision
+    device = batch.pair.device
     spans: list[Span] = []
 
     def timed(stage: StageName, work: Callable[[], Made]) -> Made:
@@ -119,25 +118,20 @@ def _run(stages: Stages, batch: RequestBatch) -> tuple[Span, ...]:
         return made
 
     prepared = timed("input", lambda: stages.input(batch))
-    _require_none(prepared.failures, precision)
+    _require_none(prepared.failures)
     features = timed("features", lambda: stages.features(prepared))
     generated = timed("generate", lambda: stages.generate(features))
     answered = timed("post", lambda: stages.post(generated, tuple(spans)))
-    _require_none(answered.failures, precision)
+    _require_none(answered.failures)
     return tuple(spans)
 
 
-def _require_none(failures: Sequence[Failure], precision: Precision) -> None:
+def _require_none(failures: Sequence[Failure]) -> None:
     if not failures:
         return
     request, error = failures[0].request.retrieval, failures[0].error
     if error.reason != "not_finite":
         fault = error.text
-    elif precision == "fp16":
-        raise ConfigError(
-            "precision: fp16: the model's numbers go beyond its range for warm_up's request "
-            f"{request.request_id!r}; use bf16, which has the range of fp32"
-        )
     else:
         fault = "the model's numbers for it are not finite"
     raise ConfigError(

@@ -85,7 +85,7 @@ def test_only_the_run_is_timed_after_a_warm_up_and_by_turns(clock: Clock) -> Non
         ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
         ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
         ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
-        ({"precisions": ("bf16", "fp16")}, "--precision fp16: gtm takes one only"),
+        ({"precisions": ("bf16", "fp32")}, "--precision fp32: gtm takes one only"),
         ({"users": (5,)}, "--users 5: means nothing to gtm; leave it out"),
         (
             {"table": "eligibility", "precisions": ("bf16",)},

@@ -145,7 +145,6 @@ def test_deadlines_end_calls_as_failures_and_the_client_s_own_cancels_as_withdra
 
     shots = (
         Shot(SHOTS[0].body, timeout_seconds=0.05),
-        Shot(SHOTS[1].body, cancel_after_seconds=0.05),
         SHOTS[2],  # under way at the end
     )
     load = OpenLoop(rate=60, seconds=0.5, seed=5, finish_seconds=0.2)

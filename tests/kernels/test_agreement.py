@@ -26,11 +26,11 @@ from grace.model.definition.spec import ModelSpec
 from support.agreement import (
     DTYPES,
     Call,
+    calls_in_turns,
     decoder_calls,
     difference,
     encoder_calls,
     feature_calls,
-    tiled_calls,
 )
 from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
 from support.encoder_op_cases import encoder_difference
@@ -44,7 +44,7 @@ ON_THE_HOST = [
 ]
 ON_THE_GPU = [
     *decoder_calls(CUDA_DECODER, op_cases.CASES, DTYPES),
-    *tiled_calls(DTYPES),
+    *calls_in_turns(DTYPES),
     *encoder_calls(DTYPES),
     *feature_calls(DTYPES),
 ]

@@ -6,12 +6,10 @@ test_agreement.py compares them in every case, here and on a GPU.
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.trie import NO_NODE
@@ -60,10 +58,6 @@ def of_seed(seed: int, ads: int = 63, users: int = 3, **mode: MatcherMode) -> De
     return decode_case(branching_case(np.random.default_rng(seed), ads, users), **mode)
 
 
-def first_arguments(name: str) -> tuple[Any, ...]:
-    return CASES[name][0].arguments(np.random.default_rng(7), torch.float32)
-
-
 @pytest.mark.parametrize("case", CASES["admit_children"], ids=lambda case: case.name)
 def test_any_lanes_admit_what_the_reference_admits(case: OpCase) -> None:
     nodes, users, index = case.arguments(np.random.default_rng(7), torch.float32)
@@ -103,17 +97,6 @@ def test_the_best_are_kept_of_more_beams_than_a_cluster_reads_at_once(
     given = Choice(torch.from_numpy(logits), scores, candidates, k, ordered)
     with emulated_cuda(target):
         assert_same_beams(select_beams_cuda(given), REFERENCE.select_beams(given))
-
-
-@pytest.mark.parametrize("value", [-torch.inf, torch.nan, torch.inf])
-def test_logits_that_are_not_finite_have_the_same_effect(value: float) -> None:
-    """In all of a row, in one candidate of another, and in a column that is no candidate."""
-    given = selection_inputs(np.random.default_rng(4), 5, 11, 63, 60, 37, True)
-    given.logits[3], given.logits[14, 5], given.logits[25, 62] = value, value, value
-    given = replace(given, candidates=full_rows(5, 11, 63, 60))
-    got, expected = select_beams_cuda(given), REFERENCE.select_beams(given)
-    assert torch.equal(got.corrupt, expected.corrupt)
-    assert torch.equal(got.nodes, expected.nodes)
 
 
 def test_a_slot_serves_one_snapshot_and_batch_after_another() -> None:
@@ -171,21 +154,6 @@ def test_a_slot_keeps_no_snapshot_alive() -> None:
     kept = [weakref.ref(index.node_offsets), weakref.ref(users.bitmask)]
     del users, index
     assert [tensor() for tensor in kept] == [None, None]
-
-
-def strided(tensor: Tensor) -> Tensor:
-    return tensor.repeat_interleave(2, dim=-1)[..., ::2]
-
-
-def test_a_tensor_that_a_kernel_cannot_read_as_an_array_is_refused() -> None:
-    nodes, users, index = first_arguments("admit_children")
-    with pytest.raises(ValueError, match=r"nodes must be contiguous torch\.int32"):
-        admit_children_cuda(strided(nodes), users, index)
-    (given,) = first_arguments("select_beams")
-    with pytest.raises(ValueError, match="logits must be contiguous, got strides"):
-        select_beams_cuda(replace(given, logits=strided(given.logits)))
-    with pytest.raises(ValueError, match="logits must be one of float32, bfloat16, float16"):
-        select_beams_cuda(replace(given, logits=given.logits.double()))
 
 
 @pytest.mark.parametrize("of_warp", [1, 7, 32, 128])

@@ -1,9 +1,7 @@
 """The CUDA operations on a GPU: sizes that fill it, capture, replay, swaps and several streams."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,11 +19,10 @@ from grace.kernels import (
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.eligibility.attributes import attribute_rows_reference
-from grace.kernels.eligibility.sets import set_rows_reference
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import (
-    assert_same_beams,
     assert_same_candidates,
     branching_case,
     decode_case,
@@ -42,8 +39,8 @@ from support.exact_indexes import (
     random_user_bits,
     set_rows_by_nodes,
 )
-from support.hard_inputs import full_rows, many_locations_case
-from support.op_cases import normal, selection_inputs
+from support.hard_inputs import many_locations_case
+from support.op_cases import normal
 from support.strategies import Case
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*determinis")]
@@ -126,24 +123,6 @@ def test_a_slot_that_the_host_points_ahead_of_the_device_keeps_batches_apart(ops
         assert_same_candidates(answer, expected)
 
 
-@pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
-def test_a_captured_selection_reads_its_inputs_at_each_replay(ops: Ops, ordered: bool) -> None:
-    def drawn(seed: int) -> Choice:
-        rng = np.random.default_rng(seed)
-        return there(selection_inputs(rng, 5, 63, 111, 100, 257, ordered))
-
-    given = drawn(3)
-    ops.select_beams(given)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        beams = ops.select_beams(given)
-    for seed in range(5):
-        given.logits.copy_(drawn(seed).logits)
-        given.scores.copy_(drawn(seed).scores)
-        graph.replay()
-        assert_same_beams(beams, REFERENCE.select_beams(given))
-
-
 def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops: Ops) -> None:
     rng = np.random.default_rng(4)
     made = decode_case(every_sid_case(rng, (512, 3), 3))
@@ -161,28 +140,6 @@ def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops
             assert torch.equal(getattr(got, name)[1], getattr(expected, name)[1]), name
 
 
-@pytest.mark.filterwarnings("ignore")  # of the profiler
-def test_a_request_of_many_beams_has_a_cluster_on_hopper_and_a_block_elsewhere(
-    ops: Ops, tmp_path: Path
-) -> None:
-    """The library has Hopper code for compute capability 9.0 only."""
-    logits, scores = torch.zeros((3 * 111, 63)), torch.zeros((3, 111))
-    given = there(Choice(logits, scores, full_rows(3, 111, 63, 60), 37, True))
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile:
-        ops.select_beams(given)
-        torch.cuda.synchronize()
-    profile.export_chrome_trace(str(tmp_path / "trace.json"))
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    grids = [
-        event["args"]["grid"]
-        for event in events
-        if event.get("cat") == "kernel" and "select_beams" in event["name"]
-    ]
-    blocks = 4 if torch.cuda.get_device_capability(GPU) == (9, 0) else 1
-    assert grids == [[3 * blocks, 1, 1]]
-
-
 def large_index(seed: int, rules: int = 111_111) -> DecodeIndex:
     """About a million leaves."""
     rng = np.random.default_rng(seed)
@@ -197,13 +154,13 @@ def users_on_gpu(seed: int, requests: int) -> UserTensors:
 def test_rows_by_the_hundred_thousand_equal_the_reference(ops: Ops) -> None:
     rng = np.random.default_rng(1)
     table, users = there((random_table(rng, 333_333, 7), random_user_bits(rng, 33, 7)))
-    expected = attribute_rows_reference(table, users)
+    expected = bits_rows_reference(table, users)
     for layout in (table, table.t().contiguous().t()):
         assert torch.equal(attribute_rows_by_nodes(ops, layout, users), expected)
     postings = there(random_postings(rng, 111_111, 101, False))
     queries = there(random_queries(rng, 33, 101))
     made = set_rows_by_nodes(ops, postings, queries)
-    assert torch.equal(made, set_rows_reference(postings, queries))
+    assert torch.equal(made, lists_rows_reference(postings, queries))
 
 
 @pytest.mark.parametrize("requests", [1, 16, 33])

@@ -15,6 +15,8 @@ from support.decode_cases import DecodeCase, branching_case, decode_case
 from support.pretended_gpus import pretend_gpus
 from support.strategies import random_schema
 
+DEVICES = [("cpu", 9), pytest.param("cuda:0", MOST_SETS_ON_GPU, marks=pytest.mark.gpu)]
+
 
 def case_of_sets(num_sets: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
     rng = np.random.default_rng(num_sets)
@@ -34,16 +36,13 @@ def test_more_sets_than_a_gpu_tests_are_refused_when_the_snapshot_is_loaded(
     )
 
 
-def test_a_cpu_takes_any_number_of_sets_and_mode_cd_tests_none() -> None:
-    assert len(case_of_sets(9).index.blooms) == 9
-    assert case_of_sets(9, MatcherMode.CD).index.blooms == ()
-
-
-@pytest.mark.gpu
-def test_a_gpu_takes_as_many_sets_as_it_tests() -> None:
-    device = torch.device("cuda:0")
-    assert len(DecodeIndex.of(case_of_sets(8).snapshot, device).blooms) == 8
-    assert DecodeIndex.of(case_of_sets(9, MatcherMode.CD).snapshot, device).blooms == ()
+@pytest.mark.parametrize(("device", "most"), DEVICES)
+def test_a_device_takes_as_many_sets_as_it_tests_and_mode_cd_tests_none(
+    device: str, most: int
+) -> None:
+    place = torch.device(device)
+    assert len(DecodeIndex.of(case_of_sets(most).snapshot, place).blooms) == most
+    assert DecodeIndex.of(case_of_sets(9, MatcherMode.CD).snapshot, place).blooms == ()
 
 
 def test_the_limit_is_the_same_in_the_kernels() -> None:

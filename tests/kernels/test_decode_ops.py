@@ -1,8 +1,8 @@
-"""The decoder's references against their formulas, over lists of Python numbers."""
+"""The decoder's references in every case, against their formulas over lists of Python numbers."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,14 @@ import torch
 from torch import Tensor
 
 from grace.index.trie import NO_NODE
-from grace.kernels import NO_BLOCK, Beams, Candidates
+from grace.kernels import NO_BLOCK, REFERENCE, Beams
 from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
-from grace.kernels.decode.select_beams import Choice, select_beams_reference
-from grace.kernels.decode.self_attention import (
-    PagedPrefixes,
-    rearrange_reference,
-    self_attention_reference,
-)
+from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes, self_attention_reference
 from support.decode_cases import split_rows
-from support.op_cases import (
-    attention_pool,
-    cross_in,
-    cross_inputs,
-    normal,
-    row_scales,
-    selection_inputs,
-    tied_selection_inputs,
-)
+from support.op_cases import CASES, OpCase, cross_inputs
 
-Kept = list[tuple[int, int, int, float]]
-ordering = pytest.mark.parametrize("ordered", [False, True], ids=["in-order", "ordered"])
-widths = pytest.mark.parametrize("k", [1, 7, 63, 500], ids=lambda k: f"k={k}")
+Kept = tuple[int, int, int, float]  # parent, token, node, score
 
 
 def dot(a: Sequence[float], b: Sequence[float]) -> float:
@@ -41,7 +27,7 @@ def dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 def mixed(scores: Sequence[float], values: Sequence[Sequence[float]]) -> list[float]:
     """Return the mean of the values, weighted by the exponentials of their scores."""
-    weights = [math.exp(score) for score in scores]
+    weights = [math.exp(score - max(scores)) for score in scores]
     return [dot(weights, column) / sum(weights) for column in zip(*values, strict=True)]
 
 
@@ -63,9 +49,13 @@ def plain_self(given: PagedPrefixes) -> Tensor:
 def plain_cross(given: BeamQueries) -> Tensor:
     requests, heads, _, d = given.keys.shape
     k, v, mask = given.keys.tolist(), given.values.tolist(), given.key_mask.tolist()
-    factors = [1.0] * given.rows if given.row_scale is None else given.row_scale.tolist()
+    queries, factors = given.queries.tolist(), [1.0] * given.rows
+    if given.query_rows is not None:
+        queries = [queries[row] for row in given.query_rows.tolist()]
+    if given.row_scale is not None:
+        factors = given.row_scale.tolist()
     rows = []
-    for number, query in enumerate(given.queries.tolist()):
+    for number, query in enumerate(queries):
         request = number // (given.rows // requests)
         present = [t for t, there in enumerate(mask[request]) if there]
         row: list[float] = []
@@ -77,109 +67,70 @@ def plain_cross(given: BeamQueries) -> Tensor:
     return torch.tensor(rows)
 
 
-def plain_choice(given: Choice) -> list[Kept]:
-    """Return the kept (parent, token, node, score) of each request, dead ones at the end."""
+def plain_factors(x: Tensor, eps: float) -> Tensor:
+    return torch.tensor([1 / math.sqrt(dot(row, row) / len(row) + eps) for row in x.tolist()])
+
+
+def plain_rearranged(table: Tensor, parents: Tensor, step: int) -> Tensor:
+    old, own, length = table.tolist(), parents.flatten().tolist(), table.shape[1]
+    rows = [[old[p][j] if j <= step else NO_BLOCK for j in range(length)] for p in own]
+    return torch.tensor(rows, dtype=torch.int32)
+
+
+def plain_choice(given: Choice) -> Beams:
+    """Keep what is best; a request with a score that is NaN or +inf has dead beams only."""
     requests, beams = given.scores.shape
-    rows, logits, kept = split_rows(given.candidates), given.logits.tolist(), []
+    rows, kept, corrupt = split_rows(given.candidates.packed()), [], []
     for request in range(requests):
-        found: Kept = []
+        found: list[Kept] = []
         for row in range(request * beams, (request + 1) * beams):
-            log_sum = math.log(sum(map(math.exp, logits[row])))
-            own = float(given.scores[request, row - request * beams]) - log_sum
-            found += [(row, token, node, own + logits[row][token]) for token, node in rows[row]]
+            totals = plain_totals(given, row)
+            found += [(row, token, node, totals[token]) for token, node in rows[row]]
+        corrupt.append(any(math.isnan(each[3]) or each[3] == math.inf for each in found))
+        found = [each for each in found if each[3] > -math.inf and not corrupt[-1]]
         best = sorted(range(len(found)), key=lambda at: (-found[at][3], at))[: given.k]
         chosen = [found[at] for at in (best if given.ordered else sorted(best))]
-        kept.append(chosen + [dead(request * beams)] * (given.k - len(chosen)))
-    return kept
+        dead = (request * beams, 0, NO_NODE, -math.inf)
+        kept.append(chosen + [dead] * (given.k - len(chosen)))
+    columns = [[[each[part] for each in own] for own in kept] for part in range(4)]
+    *integers, scores = (torch.tensor(column) for column in columns)
+    parents, tokens, nodes = (each.int() for each in integers)
+    return Beams(parents, tokens, nodes, scores.float(), torch.tensor(corrupt))
 
 
-def dead(parent: int) -> tuple[int, int, int, float]:
-    return (parent, 0, NO_NODE, -math.inf)
+def plain_totals(given: Choice, row: int) -> list[float]:
+    """Return the score of each token after a beam row."""
+    factor = 1.0 if given.row_scale is None else float(given.row_scale[row])
+    logits = [factor * logit for logit in given.logits[row].tolist()]
+    if any(math.isnan(logit) or logit == math.inf for logit in logits):
+        return [math.nan] * len(logits)
+    own = float(given.scores.flatten()[row]) - math.log(sum(map(math.exp, logits)))
+    return [own + logit for logit in logits]
 
 
-def listed(beams: Beams) -> list[Kept]:
-    columns = [x.tolist() for x in (beams.parents, beams.tokens, beams.nodes, beams.scores)]
-    return [list(zip(*request, strict=True)) for request in zip(*columns, strict=True)]
+PLAIN: Mapping[str, Callable[..., Any]] = {
+    "self_attention": plain_self,
+    "cross_attention": plain_cross,
+    "row_factors": plain_factors,
+    "select_beams": plain_choice,
+    "rearrange": plain_rearranged,
+}
 
 
-@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("step", range(4), ids=lambda step: f"step={step}")
-def test_a_row_attends_to_its_own_prefix(step: int, scaled: bool) -> None:
-    rng = np.random.default_rng(step)
-    pool, table = attention_pool(rng, rows=11, length=4, step=step, heads=3, d_head=5)
-    factors = row_scales(rng, len(pool)) if scaled else None
-    given = PagedPrefixes(pool, table, step, normal(rng, 3, 4), 0.7, factors)
-    torch.testing.assert_close(self_attention_reference(given), plain_self(given))
-
-
-@pytest.mark.parametrize("scaled", [False, True], ids=["plain", "scaled"])
-@pytest.mark.parametrize("beams", [1, 5], ids=lambda beams: f"beams={beams}")
-@pytest.mark.parametrize("tokens", [1, 13], ids=lambda tokens: f"tokens={tokens}")
-def test_beams_attend_to_the_present_keys_of_their_request(
-    beams: int, tokens: int, scaled: bool
-) -> None:
-    rng = np.random.default_rng(tokens)
-    given = cross_inputs(rng, 3, beams, heads=2, tokens=tokens, d_head=5, scale=0.7)
-    given = replace(given, row_scale=row_scales(rng, 3 * beams) if scaled else None)
-    torch.testing.assert_close(cross_attention_reference(given), plain_cross(given))
-
-
-def selection(rng: np.random.Generator, k: int, ordered: bool, tied: bool) -> Choice:
-    if tied:
-        return tied_selection_inputs(rng, 5, 11, 37, k, ordered)
-    return selection_inputs(rng, 5, 11, 63, 60, k, ordered)
-
-
-@ordering
-@widths
-@pytest.mark.parametrize("tied", [False, True], ids=["distinct", "tied"])
-def test_the_best_are_kept_and_ties_go_to_the_lower_row_then_token(
-    k: int, ordered: bool, tied: bool
-) -> None:
-    given = selection(np.random.default_rng(k), k, ordered, tied)
-    beams = select_beams_reference(given)
-    for got, wanted in zip(listed(beams), plain_choice(given), strict=True):
-        assert [item[:3] for item in got] == [item[:3] for item in wanted]
-        assert [item[3] for item in got] == pytest.approx([item[3] for item in wanted], abs=1e-5)
-    assert beams.scores.dtype == torch.float32
-    assert {beams.parents.dtype, beams.tokens.dtype, beams.nodes.dtype} == {torch.int32}
-
-
-@pytest.mark.parametrize("step", range(4), ids=lambda step: f"step={step}")
-def test_a_new_row_has_its_parents_blocks_up_to_the_step(step: int) -> None:
-    rng = np.random.default_rng(step)
-    table = torch.from_numpy(rng.integers(1000, size=(33, 4), dtype=np.int32))
-    parents = torch.from_numpy(rng.integers(33, size=(3, 7), dtype=np.int32))
-    old, own = table.tolist(), parents.flatten().tolist()
-    expected = [[old[p][j] if j <= step else NO_BLOCK for j in range(4)] for p in own]
-    got = rearrange_reference(table, parents, step)
-    assert got.tolist() == expected
-    assert got.dtype == torch.int32
-
-
-def low_self(dtype: torch.dtype) -> Tensor:
-    rng = np.random.default_rng(4)
-    pool, table = attention_pool(rng, rows=7, length=3, step=2, heads=2, d_head=8)
-    pool = pool.bfloat16().half()  # numbers of both types
-    return self_attention_reference(PagedPrefixes(pool.to(dtype), table, 2, normal(rng, 2, 3), 1.0))
-
-
-def low_cross(dtype: torch.dtype) -> Tensor:
-    given = cross_inputs(np.random.default_rng(5), 3, 5, 2, 11, 8)
-    return cross_attention_reference(cross_in(cross_in(given, torch.bfloat16), dtype))
-
-
-def low_choice(dtype: torch.dtype) -> Tensor:
-    given = selection_inputs(np.random.default_rng(3), 3, 7, 63, 60, 37, True)
-    return select_beams_reference(replace(given, logits=given.logits.to(dtype))).scores
-
-
-@pytest.mark.parametrize("compute", [low_self, low_cross, low_choice])
-def test_low_precision_is_computed_in_float32_and_rounded_once(
-    compute: Callable[[torch.dtype], Tensor],
-) -> None:
-    low = compute(torch.bfloat16)
-    assert torch.equal(low, compute(torch.float32).to(low.dtype))
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [(name, case) for name in PLAIN for case in CASES[name]],
+    ids=lambda value: value.name if isinstance(value, OpCase) else value,
+)
+def test_a_reference_computes_its_formula(name: str, case: OpCase) -> None:
+    arguments = case.arguments(np.random.default_rng(7), torch.float32)
+    got, expected = getattr(REFERENCE, name)(*arguments), PLAIN[name](*arguments)
+    pairs = [(got, expected)]
+    if isinstance(got, Beams):
+        pairs = [(getattr(got, x.name), getattr(expected, x.name)) for x in fields(Beams)]
+    for one, other in pairs:
+        exact = 0.0 if one.dtype in (torch.int32, torch.bool) else 1e-5
+        torch.testing.assert_close(one, other, rtol=exact, atol=exact)
 
 
 @pytest.mark.parametrize(
@@ -222,56 +173,3 @@ def test_a_prefix_gives_the_same_bits_at_every_row(heads: int, threads: int) -> 
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(request, found[0]) for request in found)
-
-
-def test_gradients_are_finite_even_without_any_key() -> None:
-    given = cross_inputs(np.random.default_rng(4), 2, 3, 2, 7, 3)
-    queries = given.queries.requires_grad_()
-    (gradient,) = torch.autograd.grad(cross_attention_reference(given).sum(), queries)
-    assert gradient.isfinite().all()
-
-
-def candidates_of(children: list[list[int]]) -> Candidates:
-    """A token's node is 100 * row + token."""
-    offsets = np.cumsum([0, *map(len, children)]).astype(np.int32)
-    pairs = [(token, 100 * row + token) for row, own in enumerate(children) for token in own]
-    tokens, nodes = torch.tensor(pairs, dtype=torch.int32).reshape(-1, 2).T.contiguous()
-    return Candidates(torch.from_numpy(offsets), tokens, nodes)
-
-
-@ordering
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("where", ["candidate", "column without candidate", "score"])
-def test_a_corrupt_number_kills_its_request_and_no_other(
-    where: str, value: float, ordered: bool
-) -> None:
-    given = selection_inputs(np.random.default_rng(5), 3, 11, 63, 60, 37, ordered)
-    given = replace(given, candidates=candidates_of([[1, 2]] * 33))
-    expected = listed(select_beams_reference(given))
-    if where == "score":
-        given.scores[1, 10] = value
-    else:
-        given.logits[11 + 7, 1 if where == "candidate" else 62] = value
-    beams = select_beams_reference(given)
-    expected[1] = [dead(11)] * given.k
-    assert listed(beams) == expected
-    assert beams.corrupt.tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("logits", "scores", "children", "kept"),
-    [
-        ([[math.nan] * 2, [0.0, 1.0]], [-math.inf, 0.0], [[], [0, 1]], [101, 100]),
-        ([[-math.inf, 0.0, 0.0]], [0.0], [[0, 1]], [1, NO_NODE]),
-    ],
-    ids=["a row without candidates may have any logits", "probability zero is not kept"],
-)
-def test_numbers_that_no_candidate_has_do_not_matter(
-    logits: list[list[float]], scores: list[float], children: list[list[int]], kept: list[int]
-) -> None:
-    given = Choice(
-        torch.tensor(logits), torch.tensor([scores]), candidates_of(children), 2, ordered=True
-    )
-    beams = select_beams_reference(given)
-    assert beams.nodes.tolist() == [kept]
-    assert not beams.corrupt.any()

@@ -1,6 +1,7 @@
-"""A device that is not there: one line, the same from every function and command."""
+"""A device that is not there or cannot compute: one line, the same from functions and commands."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 import torch
 
 from grace.configs.errors import DeviceError
-from grace.kernels import device_named, require_device
+from grace.configs.extras import install_command
+from grace.kernels import device_named, load_ops, require_device, require_fp8
+from grace.kernels.staged_copy import PIECE_BYTES, staged_copy
 from support.command import run_python
 from support.in_process import invoke_grace
 from support.pretended_gpus import pretend_gpus
@@ -99,16 +102,15 @@ def test_a_device_that_grace_does_not_compute_on_is_refused(
     pretend_gpus(monkeypatch)
     with pytest.raises(DeviceError) as refused:
         device_named(name)
-    assert str(refused.value) == (
-        f"device {name!r}: no device that GRACE computes on; use cuda:0, or cpu"
-    )
+    fault = f"device {name!r}: no device that GRACE computes on; use cuda:0, or cpu"
+    assert str(refused.value) == fault
     assert device_named("cpu") == torch.device("cpu")
 
 
 @pytest.mark.parametrize(
     ("command", "instead"),
     [
-        ("train --data . --out out --no-plot", "cpu"),
+        ("train --data . --out out", "cpu"),
         ("evaluate --data . --checkpoint .", "cpu"),
         ("sids --embeddings items.npy --out out", "cpu"),
         ("bench eligibility", "cpu"),
@@ -125,3 +127,70 @@ def test_a_command_refuses_a_gpu_that_is_not_there_in_one_line(
     assert done.stderr.endswith(f" {instead}\n")
     assert done.stderr.count("\n") == 1
     assert done.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "capability", "fault"),
+    [
+        (load_ops, "Tesla T4", (7, 5), "capability 7.5, the kernels need 8.0 or more; use another"),
+        (require_fp8, "NVIDIA L4", (8, 9), r"\(H100, H200\), NVIDIA L4 has 8.9; use bf16"),
+    ],
+    ids=["kernels", "fp8"],
+)
+def test_a_gpu_that_lacks_instructions_is_refused_by_its_name(
+    use: Callable[[torch.device], object],
+    name: str,
+    capability: tuple[int, int],
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("triton")
+    pretend_gpus(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    with pytest.raises(DeviceError, match=fault) as refused:
+        use(torch.device("cuda:0"))
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("major", [8, 9, 10])
+def test_gpus_from_hopper_on_launch_the_kernels_of_few_rows_early(
+    major: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("triton")
+    from grace.kernels.early_launch import early_launch
+
+    pretend_gpus(monkeypatch, count=major + 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))
+    device = torch.device("cuda", major)  # another for each case: the answers are kept
+    assert early_launch(device, rows=2048)["early"] is (major >= 9)
+    assert early_launch(device, rows=2049) == early_launch(torch.device("cpu")) == {"early": False}
+
+
+@pytest.mark.subprocess
+def test_a_cpu_start_loads_no_triton_and_a_gpu_without_it_names_what_to_install() -> None:
+    done = run_python(
+        "import sys, torch, grace.model.definition.t5_encoder\n"
+        "from grace.kernels import load_encoder_ops, load_ops\n"
+        "load_ops(torch.device('cpu')), load_encoder_ops(torch.device('cpu'))\n"
+        "print([name for name in sys.modules if name.startswith('triton')])\n"
+        "sys.modules['triton'] = None\n"
+        "torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 1\n"
+        "for load in (load_ops, load_encoder_ops):\n"
+        "    try:\n"
+        "        load(torch.device('cuda'))\n"
+        "    except Exception as error:\n"
+        "        print(f'{type(error).__name__}: {error}')\n"
+    )
+    refused = f"DeviceError: device cuda: its operations need Triton: {install_command('gpu')}\n"
+    assert done.stdout == "[]\n" + 2 * refused, done.stderr
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, PIECE_BYTES + 8, 5 * PIECE_BYTES + 24])
+def test_arrays_of_any_size_arrive_on_a_device_as_they_are(size: int, device: str) -> None:
+    drawn = np.random.default_rng(7).integers(0, 256, size, np.uint8)
+    for array in (drawn, drawn[: size // 56 * 56].view(np.int64).reshape(-1, 7)):
+        copied = staged_copy(array, torch.device(device))
+        assert copied.device == torch.device(device)
+        np.testing.assert_array_equal(copied.cpu().numpy(), array)

@@ -1,7 +1,11 @@
-"""Eligible nodes: the reference and C++ against raw sets, and C++ against the reference."""
+"""Eligible nodes: the reference and C++ against raw sets, C++ and CUDA against the reference.
+
+The lists here are larger and odder than a catalogue's. test_agreement.py has those of catalogues.
+"""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +16,14 @@ from torch import Tensor
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.live_rules import changed_pairs
-from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops, with_eligible
-from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.eligibility.sets import set_rows_reference
+from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
+from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import (
     attribute_rows_by_nodes,
     random_lists,
@@ -114,76 +121,145 @@ def test_pairs_that_the_snapshot_does_not_have_are_refused() -> None:
         made.index.without_matchers().write_pairs(np.zeros(1, np.int64), np.zeros(1, np.int32))
 
 
-@pytest.mark.parametrize(
-    ("fan_outs", "words", "sets", "requests"),
-    [((37.0, 41.0, 29.0), 7, 1, 16), ((3.0, 7.0), 1, 0, 1), ((1.5, 40011.0), 65, 5, 33)],
-)
-def test_large_lists_agree_on_any_number_of_threads(
-    fan_outs: tuple[float, ...], words: int, sets: int, requests: int
-) -> None:
-    rng = np.random.default_rng(requests)
-    index, users = random_lists(rng, fan_outs, requests, sets, words)
-    expected = REFERENCE.eligible_nodes(users, index)
-    before = torch.get_num_threads()
-    for threads in (1, 2, 7):
-        torch.set_num_threads(threads)
-        assert torch.equal(NATIVE.eligible_nodes(users, index), expected)
-    torch.set_num_threads(before)
-
-
-def test_rows_of_many_tasks_equal_the_reference() -> None:
-    rng = np.random.default_rng(1)
-    table, users = random_table(rng, 200_003, 7), random_user_bits(rng, 33, 7)
-    expected = attribute_rows_reference(table, users)
-    assert torch.equal(attribute_rows_by_nodes(NATIVE, table, users), expected)
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_large_lists_agree_on_any_number_of_threads(threads: int) -> None:
+    rng, before = np.random.default_rng(33), torch.get_num_threads()
+    index, users = random_lists(rng, (1.5, 40011.0), 33, 5, 65)
+    table, bits = random_table(rng, 200_003, 7), random_user_bits(rng, 33, 7)
     postings, queries = random_postings(rng, 200_003, 29, True), random_queries(rng, 33, 29)
-    made = set_rows_by_nodes(NATIVE, postings, queries)
-    assert torch.equal(made, set_rows_reference(postings, queries))
-
-
-@dataclass(frozen=True)
-class EveryThirdRule:
-    """A kind of predicate of its own."""
-
-    ids: Tensor
-
-    def passes(self, users: UserTensors) -> Tensor:
-        groups = -(-len(users.bitmask) // REQUESTS_PER_MASK)
-        return torch.tensor([[-1, 0, 0]], dtype=torch.int16).repeat(groups, 1)
-
-
-def test_a_predicate_narrows_what_the_others_pass() -> None:
-    made = decode_case(branching_case(np.random.default_rng(3), 63, 5), MatcherMode.EXACT)
-    exact = made.index.exact
-    assert exact is not None
-    third = EveryThirdRule(torch.arange(exact.num_rules, dtype=torch.int32) % 3)
-    narrowed = replace(made.index, exact=replace(exact, predicates=(*exact.predicates, third)))
-    wide, narrow = (REFERENCE.eligible_nodes(made.users, each) for each in (made.index, narrowed))
-    kept = {
-        ad.ad_id
-        for ad in made.case.ads
-        if made.snapshot.ads.ad_rule[made.snapshot.ads.ordinals([ad.ad_id])[0]] % 3 == 0
-    }
-    stopped = [ad for ad in made.case.ads if ad.ad_id not in kept]
-    assert nodes_of(narrow, 5) == expected_nodes(made, stopped)
-    assert nodes_of(wide, 5) == expected_nodes(made)
-
-
-def test_users_get_their_eligible_nodes_in_mode_exact_only() -> None:
-    for mode in MatcherMode:
-        made = decode_case(branching_case(np.random.default_rng(4), 33, 3), mode)
-        users = replace(made.users, eligible=None)
-        got = with_eligible(users, made.index, NATIVE)
-        if mode is MatcherMode.EXACT:
-            assert got.eligible is not None
-            assert torch.equal(got.eligible, NATIVE.eligible_nodes(users, made.index))
-        else:
-            assert got is users
+    torch.set_num_threads(threads)
+    nodes = NATIVE.eligible_nodes(users, index)
+    rows = attribute_rows_by_nodes(NATIVE, table, bits)
+    rules = set_rows_by_nodes(NATIVE, postings, queries)
+    torch.set_num_threads(before)
+    assert torch.equal(nodes, REFERENCE.eligible_nodes(users, index))
+    assert torch.equal(rows, bits_rows_reference(table, bits))
+    assert torch.equal(rules, lists_rows_reference(postings, queries))
 
 
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
     rng = np.random.default_rng(7)
     postings, queries = random_postings(rng, 63, 29, False), random_queries(rng, 3, 29)
-    queries.values[-1] = 29
+    queries.value_ids[-1] = 29
     with pytest.raises(NativeError, match="a user's value is not one of the set's"):
         set_rows_by_nodes(NATIVE, postings, queries)
+
+
+@pytest.fixture(params=["native", pytest.param("cuda", marks=pytest.mark.subprocess)])
+def fast(request: pytest.FixtureRequest) -> Iterator[Ops]:
+    """C++, and CUDA on the host, whose first test runs the compiler."""
+    if request.param == "native":
+        yield NATIVE
+    else:
+        with emulated_cuda():
+            yield replace(REFERENCE, eligible_nodes=eligible_nodes_on_gpu)
+
+
+def exact_of(index: DecodeIndex) -> ExactTensors:
+    assert index.exact is not None
+    return index.exact
+
+
+def with_lists(index: DecodeIndex, **changes: Any) -> DecodeIndex:
+    return replace(index, exact=replace(exact_of(index), **changes))
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, 1), (2049, 7), (63, 65)])
+@pytest.mark.parametrize("requests", [1, 15, 16, 49])
+def test_rows_in_any_layout_equal_the_reference(
+    fast: Ops, rows: int, words: int, requests: int
+) -> None:
+    rng = np.random.default_rng(rows + requests)
+    table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
+    expected = bits_rows_reference(table, users)
+    for layout in (table, table.t().contiguous().t()):
+        assert torch.equal(attribute_rows_by_nodes(fast, layout, users), expected)
+    queries = random_queries(rng, requests, 41)
+    nobody = queries._replace(
+        value_ids=queries.value_ids[:0], value_offsets=torch.zeros_like(queries.value_offsets)
+    )
+    offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
+    kinds = torch.zeros(rows, dtype=torch.uint8)
+    for postings in (
+        *(random_postings(rng, rows, 41, missing) for missing in (False, True)),
+        SetPostings(offsets, empty, offsets, empty, kinds, False),
+    ):
+        for asked in (queries, nobody):
+            got = set_rows_by_nodes(fast, postings, asked)
+            assert torch.equal(got, lists_rows_reference(postings, asked))
+
+
+@pytest.mark.parametrize(
+    ("fan_outs", "requests", "sets"),
+    [
+        ((3.0,), 1, 0),
+        ((7.0, 11.0, 2.7), 16, 1),
+        ((511.0, 1.2), 7, 2),
+        ((5.0, 90.0), 17, 3),
+        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 33, 9),
+    ],
+)
+def test_nodes_equal_the_reference(
+    fast: Ops, fan_outs: tuple[float, ...], requests: int, sets: int
+) -> None:
+    index, users = random_lists(np.random.default_rng(requests), fan_outs, requests, sets)
+    expected = REFERENCE.eligible_nodes(users, index)
+    assert torch.equal(fast.eligible_nodes(users, index), expected)
+
+
+@dataclass(frozen=True)
+class TorchOnly:
+    """A predicate of another kind, which passes every other user whom an own one passes."""
+
+    other: Predicate
+
+    @property
+    def ids(self) -> Tensor:
+        return self.other.ids.clone()
+
+    def passes(self, users: UserTensors) -> Tensor:
+        return self.other.passes(users) & 0x5555
+
+
+@pytest.mark.parametrize("kinds", [0, 1, 3])
+def test_predicates_without_native_code_narrow_what_the_others_pass(fast: Ops, kinds: int) -> None:
+    index, users = random_lists(np.random.default_rng(3), (5.0, 3.0), 19, 1)
+    own = exact_of(index).predicates
+    torch_only = tuple(TorchOnly(each) for each in own * kinds)
+    for predicates in (torch_only, (*own, *torch_only)):
+        other = with_lists(index, predicates=predicates)
+        expected = REFERENCE.eligible_nodes(users, other)
+        assert torch.equal(fast.eligible_nodes(users, other), expected)
+
+
+def test_lists_and_users_of_a_wrong_type_or_shape_are_refused(fast: Ops) -> None:
+    index, users = random_lists(np.random.default_rng(3), (5.0, 3.0), 3, 1)
+    _, others = random_lists(np.random.default_rng(4), (5.0, 3.0), 4, 1)
+    lists = exact_of(index)
+    for wrong, own, message in (
+        (with_lists(index, leaf_rules=lists.leaf_rules.long()), users, "leaf_rules must be contig"),
+        (
+            with_lists(index, num_rules=lists.num_rules - 1),
+            users,
+            r"ids of a predicate must be int",
+        ),
+        (
+            index,
+            UserTensors.asking(users.bitmask, *others.sets),
+            r"offsets of queries must be \[ends\] = \[4\], g",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fast.eligible_nodes(own, wrong)
+
+
+def test_leaves_without_any_rule_or_with_stopped_ads_only_are_ineligible(fast: Ops) -> None:
+    index, users = random_lists(np.random.default_rng(3), (5.0, 3.0), 3, 0)
+    lists = exact_of(index)
+    none = with_lists(
+        index, leaf_offsets=torch.zeros_like(lists.leaf_offsets), leaf_rules=lists.leaf_rules[:0]
+    )
+    assert not fast.eligible_nodes(users, none).any()
+    assert fast.eligible_nodes(users, index)[0, 0] != 0
+    lists.leaf_rules.fill_(lists.num_rules)
+    assert not fast.eligible_nodes(users, index).any()

@@ -12,7 +12,6 @@ from grace.configs.errors import NativeError
 from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.trie import SidTrie
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
-from support.decode_cases import branching_case, decode_case
 from support.strategies import examples
 
 
@@ -77,16 +76,6 @@ def test_a_row_is_needed_if_no_other_of_its_entry_contains_it(
     for flags, given_star in ((None, [0] * len(table)), (np.array(star, np.uint8), star)):
         expected = [plain(each, table, given_star) for each in rows]
         assert ids_of(needed_rows(matchers, trie, flags)) == expected
-
-
-def test_one_row_for_each_entry_has_no_offsets() -> None:
-    made = decode_case(branching_case(np.random.default_rng(2), 63, 1))
-    assert made.snapshot.matchers is not None
-    rows = made.snapshot.matchers.bitmask
-    union = needed_rows(rows, made.snapshot.trie)
-    assert (union.index is rows.index, union.offsets) == (True, None)
-    few = needed_rows(*jagged([[0, 1], [1], [2, 2, 0]], [1, 3, 5]))
-    assert (few.index.tolist(), few.offsets) == ([1, 1, 2], None)
 
 
 def test_any_number_of_threads_finds_the_same() -> None:

@@ -11,10 +11,7 @@ from torch import Tensor
 from grace.configs.eligibility import MatcherMode
 from grace.index.trie import ROOT
 from grace.kernels import NO_BLOCK, REFERENCE, Candidates, UserTensors, load_ops
-from grace.kernels.decode.admit_children import AdmitChildren, admit_children_reference
-from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.ops import Ops
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
@@ -45,6 +42,14 @@ INPUTS = SingleInputs(torch.zeros(2, 4), ints(2, 1), ints(5), ints(0))
 NARROW = ones(4, 3, 2, 9)[..., :8]
 TURNED = ones(3, 8, 5).transpose(1, 2)
 
+
+def two_users(mode: MatcherMode) -> DecodeCase:
+    rng = np.random.default_rng(6)
+    return decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)), mode)
+
+
+UNION, EXACT = two_users(MatcherMode.UNION), two_users(MatcherMode.EXACT)
+
 FITS: dict[str, Any] = {
     "self_attention": PagedPrefixes(ones(9, 3, 2, 3), BLOCKS, 1, ones(2, 4), 1.0),
     "cross_attention": BeamQueries(
@@ -67,11 +72,49 @@ FITS: dict[str, Any] = {
     },
     "sum_events": {"table": ones(5, 3), "events": ints(2, 7, 4), "lengths": (3, 4)},
     "join_inputs": {"tables": TABLES, "inputs": INPUTS},
+    "admit_children": {"nodes": ints(2, 3), "users": UNION.users, "index": UNION.index},
+    "eligible_nodes": {"users": EXACT.users, "index": EXACT.index},
 }
 """Arguments that every body accepts."""
 
 DECODER, ENCODER = (REFERENCE,), (PLAIN_ENCODER, CUDA_ENCODER)
 FEATURES = (PLAIN_FEATURES, CUDA_FEATURES)
+ADMISSION = (REFERENCE, load_ops(CPU))
+OTHER_USERS = UserTensors.asking(ones(2, 5).long(), *EXACT.users.sets)
+UNADMITTED: list[tuple[dict[str, Any], str]] = [
+    ({"nodes": ints(6)}, r"nodes must be .* of 2 users, .* got \[6\]"),
+    ({"nodes": ints(3, 2)}, r"nodes must be .*, got \[3, 2\]"),
+    ({"nodes": ones(2, 3)}, "nodes must be int32, got float32"),
+    *(
+        (
+            {"nodes": torch.tensor([[ROOT, ROOT], [ROOT, wrong]]).int()},
+            f"is {wrong}: neither",
+        )
+        for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
+    ),
+    ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
+    ({"users": UserTensors.asking(UNION.users.bitmask)}, "as many as the snapshot's, 2, got 0"),
+    (
+        {"users": UNION.users, "index": EXACT.index},
+        r"users\.eligible: missing, .* pass the users through with_eligible first",
+    ),
+    (
+        {"users": replace(EXACT.users, eligible=ints(1, 9).short()), "index": EXACT.index},
+        r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]",
+    ),
+]
+UNTESTED: list[tuple[dict[str, Any], str]] = [
+    ({"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
+    (
+        {"users": replace(EXACT.users, asked=EXACT.users.asked[:2])},
+        r"users\.asked: there are 2 .* least 3: e",
+    ),
+    (
+        {"users": UserTensors.asking(ints(0, 1).long(), *EXACT.users.sets)},
+        "users: the batch has none",
+    ),
+    ({"index": UNION.index}, "index: it has no lists of mode exact"),
+]
 WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
     (DECODER, "self_attention", {"pool": ones(9, 2, 2, 3)}, r"pool must be .*d_head\], got \[9"),
     (DECODER, "self_attention", {"table": ints(3)}, r"table must be \[rows, sid_length\], got"),
@@ -136,7 +179,21 @@ WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
             ({"bag_offsets": ints(6)}, "6 bag_offsets and 0 biases are not those of 2 requests"),
         )
     ),
+    *((ADMISSION, "admit_children", *row) for row in UNADMITTED),
+    *((ADMISSION, "eligible_nodes", *row) for row in UNTESTED),
     ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
+    (
+        (CUDA_DECODER,),
+        "select_beams",
+        {"logits": ones(6, 14)[:, ::2]},
+        "logits must be contiguous",
+    ),
+    (
+        (CUDA_DECODER,),
+        "select_beams",
+        {"logits": ones(6, 7).double()},
+        "logits must be one of",
+    ),
     ((CUDA_DECODER,), "row_factors", {"x": ones(4, 6).T}, "x must be contiguous, got strides"),
     ((CUDA_ENCODER,), "rms_norm", {"x": TURNED, "gain": ones(8)}, "contiguous"),
     ((CUDA_ENCODER,), "add_product", {"x": TURNED}, "contiguous"),
@@ -158,71 +215,3 @@ def test_what_does_not_fit_is_refused(
     for table in tables:
         with pytest.raises(ValueError, match=message):
             getattr(table, name)(*arguments)
-
-
-bodies = pytest.mark.parametrize(
-    "admit", [admit_children_reference, admit_children_cpu], ids=["reference", "native"]
-)
-
-
-def two_users(mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
-    rng = np.random.default_rng(6)
-    return decode_case(branching_case(rng, 33, 2, random_schema(rng, (3,), 2)), mode)
-
-
-@bodies
-def test_nodes_of_another_trie_are_refused(admit: AdmitChildren) -> None:
-    made = two_users()
-    for wrong in (made.snapshot.trie.first_leaf, -2, 2**31 - 1):
-        nodes = torch.tensor([[ROOT, ROOT, ROOT], [ROOT, wrong, ROOT]], dtype=torch.int32)
-        with pytest.raises(ValueError, match=rf"nodes\[1, 1\] is {wrong}: neither an internal no"):
-            admit(nodes, made.users, made.index)
-
-
-@bodies
-@pytest.mark.parametrize(
-    ("nodes", "change", "message"),
-    [
-        (ints(6), {}, r"nodes must be .* of 2 users, .* got \[6\]"),
-        (ints(3, 2), {}, r"nodes must be .*, got \[3, 2\]"),
-        (ones(2, 3), {}, "nodes must be int32, got float32"),
-        (ints(2, 3), {"bitmask": ones(2, 5).long()}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-        (ints(2, 3), {"sets": ()}, r"users\.sets must be as many as the snapshot's, 2, got 0"),
-    ],
-)
-def test_users_and_beams_that_admission_cannot_serve_are_refused(
-    admit: AdmitChildren, nodes: Tensor, change: dict[str, Any], message: str
-) -> None:
-    made = two_users()
-    with pytest.raises(ValueError, match=message):
-        admit(nodes, replace(made.users, **change), made.index)
-
-
-@bodies
-@pytest.mark.parametrize(
-    ("eligible", "message"),
-    [
-        (None, r"users\.eligible: missing, .* pass the users through with_eligible first"),
-        (torch.zeros(1, 9).short(), r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]"),
-    ],
-)
-def test_mode_exact_needs_the_eligible_nodes_of_its_users(
-    admit: AdmitChildren, eligible: Tensor | None, message: str
-) -> None:
-    made = two_users(MatcherMode.EXACT)
-    with pytest.raises(ValueError, match=message):
-        admit(ints(2, 3), replace(made.users, eligible=eligible), made.index)
-
-
-@pytest.mark.parametrize("ops", [REFERENCE, load_ops(CPU)], ids=["reference", "native"])
-def test_eligible_nodes_of_users_of_another_schema_are_refused(ops: Ops) -> None:
-    made = two_users(MatcherMode.EXACT)
-    users, index = made.users, made.index
-    for wrong, own, message in (
-        (replace(users, bitmask=ones(2, 5).long()), index, r"words\] = \[2, 1\], got \[2, 5\]"),
-        (replace(users, sets=users.sets[:1]), index, r"users\.sets: there are 1, .* at least 2: e"),
-        (UserTensors(users.bitmask[:0], users.sets), index, "users: the batch has none"),
-        (users, index.without_matchers(), "index: it has no lists of mode exact"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ops.eligible_nodes(wrong, own)

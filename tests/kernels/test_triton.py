@@ -12,7 +12,8 @@ from torch import Tensor
 from grace.kernels import REFERENCE
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.model.definition.inputs import Value, map_tensors, named_tensors
+from grace.model.definition.inputs import Value, map_tensors
+from support.named_tensors import named_tensors
 from support.op_cases import CASES, normal, row_scales
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
@@ -94,7 +95,7 @@ def test_a_request_gets_the_same_bits_at_every_place_of_a_batch() -> None:
 
 
 CAPTURED = {
-    **{name: (getattr(CUDA_DECODER, name), CASES[name][0]) for name in TRITON},
+    **{name: (getattr(CUDA_DECODER, name), CASES[name][0]) for name in (*TRITON, "select_beams")},
     **{name: (on_copies(CUDA_ENCODER, name), cases[0]) for name, cases in ENCODER_CASES.items()},
 }
 

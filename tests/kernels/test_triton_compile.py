@@ -4,7 +4,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -33,6 +33,7 @@ from grace.kernels.encoder.token_product_triton import share_user_triton, token_
 from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
 
 SHARED_MEMORY = 232_448  # bytes that one block of sm_90 may have
+REGISTERS = 65_536  # of an SM
 
 _TYPES = {
     torch.bfloat16: "*bf16",
@@ -97,7 +98,7 @@ class _Recorder:
         return lambda *args, **named: self.launches.append((grid, args, named))
 
 
-def compiled_launch(body: Callable[..., Tensor], *arguments: Any) -> Compiled:
+def compiled_launch(body: Callable[..., Any], *arguments: Any) -> Compiled:
     """Compile the one kernel that `body` launches for these arguments, of the device `meta`."""
     module = sys.modules[body.__module__]
     kernels = {name: x for name, x in vars(module).items() if isinstance(x, JITFunction)}
@@ -149,48 +150,20 @@ WIDE_LOAD = r"ld\.global[.\w:]*\.v4\.b32"
 WIDE_STORE = r"st\.global[.\w:]*\.v4\.b32"
 NARROW_HALF = r"(ld|st)\.global[.\w:]*\.b16\b"
 TENSOR_CORES = r"wgmma\.mma_async|mma\.sync"
+WGMMA = r"wgmma\.mma_async"
+BULK_COPY = r"cp\.async\.bulk\.tensor"
+
+FEW_SPILLED = 24  # bytes; with this few, a fifth program of the encoder's attention on an SM pays
 
 
 def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-def compiled(body: Callable[..., Tensor], *arguments: Any, stack: int = 0) -> Compiled:
-    """A kernel that spills at most `stack` bytes and fits an SM."""
-    made = compiled_launch(body, *arguments)
-    assert made.resources["STACK"] <= stack
-    assert made.resources["LOCAL"] == 0
-    assert made.shared_memory <= SHARED_MEMORY
-    assert made.threads * made.resources["REG"] <= 65_536
-    assert made.lost_products == 0
-    assert made.count("griddepcontrol.wait") == int(made.early)
-    return made
-
-
-def assert_wide(made: Compiled) -> None:
-    assert made.count(NARROW_HALF) == 0
-    assert made.count(WIDE_LOAD) + made.count(r"cp\.async\.cg") > 0
-    assert made.count(WIDE_STORE) > 0
-
-
-def assert_two_fit_an_sm(made: Compiled) -> None:
-    assert 2 * (made.shared_memory + 1024) <= SHARED_MEMORY + 1024
-    assert 2 * made.threads * made.resources["REG"] <= 65_536
-
-
 def prefixes(step: int, *, scaled: bool) -> PagedPrefixes:
     table, factors = meta(16384, 4, dtype=torch.int32), meta(40960, dtype=torch.float32)
     pool, bias = meta(40960, 3, 16, 128), meta(16, 4)
     return PagedPrefixes(pool, table, step, bias, 0.1, factors if scaled else None)
-
-
-@pytest.mark.parametrize(("step", "scaled"), [(0, True), (1, False), (3, True)], ids=str)
-def test_self_attention_reads_16_bytes_at_a_time(step: int, scaled: bool) -> None:
-    made = compiled(self_attention_triton, prefixes(step, scaled=scaled))
-    assert made.count(NARROW_HALF) <= step + 1  # the biases
-    elements = 16384 * 2048 // (made.grid[0] * made.grid[1] * made.threads)
-    assert made.count(WIDE_LOAD) == (1 + 2 * (step + 1)) * elements // 8
-    assert made.count(WIDE_STORE) == elements // 8
 
 
 def queries(beams: int, tokens: int, *, gathered: bool = False) -> BeamQueries:
@@ -207,100 +180,16 @@ def queries(beams: int, tokens: int, *, gathered: bool = False) -> BeamQueries:
     )
 
 
-@pytest.mark.parametrize(("beams", "gathered"), [(1, False), (1024, False), (1024, True)], ids=str)
-def test_cross_attention_fits_two_programs_on_an_sm(beams: int, gathered: bool) -> None:
-    made = compiled(cross_attention_triton, queries(beams, 128, gathered=gathered))
-    assert_two_fit_an_sm(made)
-    assert made.count(NARROW_HALF) == 0
-    assert made.count(WIDE_STORE) >= 1
-    if beams > 1:
-        assert made.count("wgmma.mma_async") >= 16
-
-
-def test_a_context_too_long_for_one_tile_compiles() -> None:
-    made = compiled(cross_attention_triton, queries(100, 500))
-    assert made.count("wgmma.mma_async") >= 8
-
-
-@pytest.mark.parametrize("ffn", ["relu", "gated_gelu"])
-def test_activation_reads_and_writes_16_bytes_at_a_time(ffn: str) -> None:
-    wide = 512 if ffn == "relu" else 1024
-    scale = meta(16384, dtype=torch.float32)
-    made = compiled(activate_triton, meta(16384, wide), scale, ffn)
-    assert made.count(NARROW_HALF) == 0
-    per_thread = 16384 * 512 // 8 // (made.grid[0] * made.grid[1] * made.threads)
-    assert made.count(WIDE_LOAD) == per_thread * wide // 512
-    assert made.count(WIDE_STORE) == per_thread
-
-
-FEW_SPILLED = 24  # bytes; with this few, a fifth program on an SM pays
-WHOLE = ((0, 260), (260, 132), (392, 68))  # a sequence's first token and its number of tokens
-X = meta(16, 63, 512)
-
-
 def asked(count: int, tokens: int, heads: int) -> TokenQueries:
     keys, values = meta(16, tokens, 1024).chunk(2, dim=-1)
     mask = meta(16, tokens, dtype=torch.bool)
     return TokenQueries(meta(16, count, 512), keys, values, heads, 0.125, mask)
 
 
-def in_parts(parts: list[Part]) -> TokenQueries:
+def in_parts(*parts: Part) -> TokenQueries:
     q, k, v = meta(16, 460, 1536).chunk(3, dim=-1)
     mask, out = meta(16, 492, dtype=torch.bool)[:, 32:], meta(16, 460, 512)
     return TokenQueries(q, k, v, 8, 0.125, mask, None, parts, out)
-
-
-@pytest.mark.parametrize(
-    ("given", "products"),
-    [
-        *(
-            (asked(*sizes), 0)
-            for sizes in ((4, 260, 8), (68, 68, 8), (260, 260, 8), (260, 260, 4), (260, 260, 2))
-        ),
-        (asked(260, 33, 16), 0),
-        (in_parts([Part(begin + 4, n - 4, begin, n) for begin, n in WHOLE]), (64 + 16) // 16),
-        (in_parts([Part(begin, 4, begin, n) for begin, n in WHOLE]), 0),
-        (in_parts([Part(3, 65, 0, 128)]), 128 // 16),
-        (TokenQueries(X, X, X, 8, 0.125, None, meta(8, 63 + 63 - 1)), None),
-    ],
-)
-def test_encoder_attention_compiles_to_tensor_cores_and_wide_loads(
-    given: TokenQueries, products: int | None
-) -> None:
-    """In parts, it multiplies whole blocks and the rest; a bias is read by single numbers."""
-    made = compiled(encoder_attention_triton, given, stack=FEW_SPILLED)
-    assert made.count(TENSOR_CORES) > 0
-    if products is not None:
-        assert_wide(made)
-        assert made.count("wgmma.mma_async") >= products
-
-
-TOKENS, HEADS = meta(16, 504, 512), meta(16, 260, 512)[:, :4]
-SQUARES = meta(16, 504, 16, dtype=torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("body", "arguments", "instruction", "least"),
-    [
-        (rms_norm_triton, (TOKENS, meta(512), 1e-6), WIDE_LOAD, 1),
-        (rms_norm_triton, (HEADS, meta(512), 1e-6), WIDE_LOAD, 1),
-        (share_user_triton, (TOKENS, SQUARES, meta(16, 4, 512), (44, 304)), "ld.global", 1),
-        (row_factors_triton, (meta(16384, 2048), 1e-6), WIDE_LOAD, 4),
-        (
-            rearrange_triton,
-            (meta(16384, 4, dtype=torch.int32), meta(16, 1024, dtype=torch.int32), 2),
-            "ld.global",
-            1,
-        ),
-    ],
-    ids=["norm", "norm-of-a-slice", "share_user", "row_factors", "rearrange"],
-)
-def test_the_other_operations_compile_without_spills_and_narrow_loads(
-    body: Callable[..., Tensor], arguments: tuple[Any, ...], instruction: str, least: int
-) -> None:
-    made = compiled(body, *arguments)
-    assert made.count(NARROW_HALF) == 0
-    assert made.count(instruction) >= least
 
 
 def product(
@@ -314,36 +203,96 @@ def product(
     return TokenProduct(x, meta(3, wide, inner), out, runs, after, other, *more)
 
 
-EVENTS = (Run(44, 0, 260), Run(304, 260, 132), Run(436, 392, 68))
-WITHOUT_SUMMARIES = (Run(48, 4, 256), Run(308, 264, 128), Run(440, 396, 64))
+@dataclass(frozen=True)
+class Case:
+    """A launch, and the instructions that it has at least so often.
+
+    narrow  half-precision loads and stores that it may have one by one: biases, say; None: any
+    stack   bytes that it may spill
+    """
+
+    body: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    least: dict[str, int]
+    narrow: int | None = 0
+    stack: int = 0
+    two_fit_an_sm: bool = False
 
 
-@pytest.mark.parametrize("requests", [1, 2, 16])
-@pytest.mark.parametrize(
-    ("wide", "after"),
-    [(512, "gate"), *((n, each) for n in (512, 1024) for each in ("nothing", "open", "add"))],
-)
-def test_the_products_of_sequences_compile_to_tensor_cores_and_wide_loads(
-    requests: int, wide: int, after: After
+X, SQUARES = meta(16, 63, 512), meta(16, 504, 16, dtype=torch.float32)
+TOKENS, HEADS = meta(16, 504, 512), meta(16, 260, 512)[:, :4]
+WHOLE = ((0, 260), (260, 132), (392, 68))  # a sequence's first token and its number of tokens
+EVENTS = tuple(Run(44 + begin, begin, count) for begin, count in WHOLE)
+WITHOUT_SUMMARIES = tuple(Run(48 + begin, 4 + begin, count - 4) for begin, count in WHOLE)
+TABLE, PARENTS = (meta(*shape, dtype=torch.int32) for shape in ((16384, 4), (16, 1024)))
+
+
+def decoder_cases() -> Iterator[Case]:
+    for step, scaled in ((0, True), (1, False), (3, True)):
+        # 8 elements for each thread, from q and every key and value.
+        least = {WIDE_LOAD: 1 + 2 * (step + 1), WIDE_STORE: 1}
+        yield Case(self_attention_triton, (prefixes(step, scaled=scaled),), least, narrow=step + 1)
+    for beams, gathered in ((1, False), (1024, False), (1024, True)):
+        least = {WIDE_STORE: 1, WGMMA: 16 if beams > 1 else 0}
+        given = (queries(beams, 128, gathered=gathered),)
+        yield Case(cross_attention_triton, given, least, two_fit_an_sm=True)
+    yield Case(cross_attention_triton, (queries(100, 500),), {WGMMA: 8}, narrow=None)
+    yield Case(row_factors_triton, (meta(16384, 2048), 1e-6), {WIDE_LOAD: 4})
+    yield Case(rearrange_triton, (TABLE, PARENTS, 2), {"ld.global": 1})
+    scale = meta(16384, dtype=torch.float32)
+    for ffn, times in (("relu", 1), ("gated_gelu", 2)):
+        least = {WIDE_LOAD: 2 * times, WIDE_STORE: 2}
+        yield Case(activate_triton, (meta(16384, 512 * times), scale, ffn), least)
+
+
+def encoder_cases() -> Iterator[Case]:
+    for x in (TOKENS, HEADS):
+        yield Case(rms_norm_triton, (x, meta(512), 1e-6), {WIDE_LOAD: 1})
+    shared = (TOKENS, SQUARES, meta(16, 4, 512), (44, 304))
+    yield Case(share_user_triton, shared, {"ld.global": 1})
+    wide = {WIDE_LOAD + r"|cp\.async\.cg": 1, WIDE_STORE: 1}
+    for attention, products in (
+        *((asked(*x), 0) for x in ((4, 260, 8), (68, 68, 8), (260, 260, 8), (260, 260, 4))),
+        *((asked(*x), 0) for x in ((260, 260, 2), (260, 33, 16))),
+        (in_parts(*(Part(begin + 4, n - 4, begin, n) for begin, n in WHOLE)), (64 + 16) // 16),
+        (in_parts(*(Part(begin, 4, begin, n) for begin, n in WHOLE)), 0),
+        (in_parts(Part(3, 65, 0, 128)), 128 // 16),
+    ):
+        least = {TENSOR_CORES: 1, WGMMA: products, **wide}
+        yield Case(encoder_attention_triton, (attention,), least, stack=FEW_SPILLED)
+    # A bias is read by single numbers.
+    biased = TokenQueries(X, X, X, 8, 0.125, None, meta(8, 63 + 63 - 1))
+    yield Case(encoder_attention_triton, (biased,), {TENSOR_CORES: 1}, None, FEW_SPILLED)
+    after: After
+    for after in ("gate", "nothing", "open", "add"):
+        for out in (512,) if after == "gate" else (512, 1024):
+            for requests in (1, 2, 16):
+                asked_for = product(requests, 512, out, after, EVENTS)
+                yield Case(token_product_triton, (asked_for,), {TENSOR_CORES: 1, **wide})
+    for inner, out, after in ((512, 1536, "nothing"), (512, 512, "add"), (512, 1024, "open")):
+        least = {WGMMA: 1, BULK_COPY: 0 if after == "nothing" else 1}
+        asked_for = product(16, inner, out, after, WITHOUT_SUMMARIES)
+        yield Case(token_product_triton, (asked_for,), least, two_fit_an_sm=True)
+
+
+CASES = [*decoder_cases(), *encoder_cases()]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.body.__name__)
+def test_a_launch_fits_an_sm_without_spills_and_with_the_instructions_it_relies_on(
+    case: Case,
 ) -> None:
-    made = compiled(token_product_triton, product(requests, 512, wide, after, EVENTS))
-    assert_wide(made)
-    assert made.count(TENSOR_CORES) > 0
-
-
-@pytest.mark.parametrize(
-    ("inner", "wide", "after", "copies"),
-    [
-        (512, 1536, "nothing", 0),
-        (512, 512, "add", 1),
-        (512, 1024, "open", 1),
-        (1024, 512, "add", 1),
-    ],
-)
-def test_two_programs_of_a_product_of_events_fit_an_sm(
-    inner: int, wide: int, after: After, copies: int
-) -> None:
-    made = compiled(token_product_triton, product(16, inner, wide, after, WITHOUT_SUMMARIES))
-    assert_two_fit_an_sm(made)
-    assert (made.count(r"cp\.async\.bulk\.tensor") > 0) == bool(copies)
-    assert made.count("wgmma.mma_async") > 0
+    made = compiled_launch(case.body, *case.arguments)
+    registers = made.threads * made.resources["REG"]
+    assert made.resources["STACK"] <= case.stack
+    assert made.resources["LOCAL"] == 0
+    assert made.shared_memory <= SHARED_MEMORY
+    assert registers <= REGISTERS
+    assert made.lost_products == 0
+    assert made.count("griddepcontrol.wait") == int(made.early)
+    assert case.narrow is None or made.count(NARROW_HALF) <= case.narrow
+    for instruction, least in case.least.items():
+        assert made.count(instruction) >= least, instruction
+    if case.two_fit_an_sm:
+        assert 2 * (made.shared_memory + 1024) <= SHARED_MEMORY + 1024
+        assert 2 * registers <= REGISTERS

@@ -11,7 +11,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.schema import Attribute, TargetingSchema
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.kernels import (
@@ -37,9 +37,9 @@ from support.fast_cases import (
     search_plainly,
 )
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
-from support.oracle import RawAd, eligible
+from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, random_ads, random_case
+from support.strategies import random_ads, random_case
 
 CPU = torch.device("cpu")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -115,40 +115,6 @@ def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(name: str
         assert live.int().diff().le(0).all(), "dead ones come last"
 
 
-def exact_case(seed: int) -> Case:
-    """One attribute, one value per user: then a node is admitted exactly if it is eligible."""
-    rng = np.random.default_rng(seed)
-    values = tuple(f"v{i}" for i in range(11))
-    schema = TargetingSchema((Attribute("a", values),), (), hash_seed=1)
-    case = random_case(rng, num_ads=77, num_users=1, schema=schema)
-    ads = tuple(
-        replace(ad, rules={"a": (frozenset({values[int(rng.integers(9))]}), None)})
-        for ad in case.ads
-    )
-    users = tuple({"a": [value]} for value in values)
-    return Case(schema, case.vocab_sizes, ads, users)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_fewer_eligible_sids_than_beams_gives_exactly_the_eligible_ones(seed: int) -> None:
-    case = exact_case(seed)
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-    decoder = random_decoder(SMALL_DECODER, case.vocab_sizes, D_CONTEXT, seed)
-    context = random_context(len(case.users), 5, D_CONTEXT, seed)
-    profile = BeamProfile((1, *[63] * (len(case.vocab_sizes) - 1)), 63)
-    got = search(decoder, context, snapshot, case.users, profile)
-    sids = [tuple(sid) for sid in snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).tolist()]
-    counts = []
-    for request, user in enumerate(case.users):
-        wanted = {ad.sid for ad in case.ads if eligible(case.schema, ad, user)}
-        found = [leaf for leaf in got.leaves[request].tolist() if leaf != NO_NODE]
-        assert len(found) == len(set(found))
-        assert {sids[leaf] for leaf in found} == wanted
-        counts.append(len(found))
-    assert counts[-1] == 0, "no ad targets the last value: no SIDs, and no error"
-    assert max(counts) > 0
-
-
 @dataclass(frozen=True)
 class Engine:
     """An engine and a case that it can search, on a device."""
@@ -167,7 +133,7 @@ class Engine:
         """Search for contexts of these states, with the masks at `places`."""
         mask, users = self.case.context.mask, self.case.users
         context = UserContext(states, mask if places is None else mask[[*places]])
-        users = UserTensors(users.bitmask[: len(states)], users.sets)  # mode cd asks no user
+        users = UserTensors.asking(users.bitmask[: len(states)])  # mode cd asks no user
         return self.run(replace(self.case, context=context, users=users), self.ops)
 
 
@@ -221,19 +187,6 @@ def test_a_request_that_was_corrupt_at_any_step_stays_corrupt(step: int, engine:
     corrupt = iter([torch.tensor([False, step == each]) for each in range(2)])
     ops = observed(lambda beams: replace(beams, corrupt=next(corrupt)))
     assert ENGINES[engine](case, ops).corrupt.tolist() == [False, True]
-
-
-def test_equal_scores_go_to_the_lower_row_then_token_and_the_last_step_orders_them() -> None:
-    """With a head of zeros, every token of a step has the same score."""
-    sids = [(0, 1), (0, 4), (1, 0), (2, 2), (2, 3), (4, 0)]
-    snapshot = snapshot_of(sids, (5, 5))
-    decoder = random_decoder(SMALL_DECODER, (5, 5), D_CONTEXT, 0)
-    with torch.no_grad():
-        decoder.head.zero_()
-    context = random_context(1, 3, D_CONTEXT, 0)
-    got = search(decoder, context, snapshot, [{}], BeamProfile((1, 3), 4))
-    assert got.leaves[0].tolist() == [0, 1, 2, 3]
-    assert torch.allclose(got.scores[0], torch.full((4,), 2 * float(np.log(1 / 5))))
 
 
 def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:

@@ -3,9 +3,7 @@
 import json
 import pickle
 import re
-import shutil
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -18,20 +16,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError, ConfigError, InputError
-from grace.index.targeting.schema import TargetingSchema
 from grace.model.checkpoints.checkpoint import (
     checkpoint_id,
     load_checkpoint,
-    require_match,
     save_checkpoint,
 )
-from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS
+from grace.model.checkpoints.folder import MODEL_YAML, WEIGHTS, require_sids
 from grace.model.checkpoints.init import random_model, write_random
 from grace.model.checkpoints.weights_file import DTYPES
 from grace.model.definition.spec import CategoricalInput, ModelSpec, SequenceInput, load_spec
 from support.generation_cases import MODELS
-from support.oracle import RawAd
-from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
 
 T5, INTERFORMER = MODELS["t5"], MODELS["interformer"]
 Tensors = dict[str, Tensor]
@@ -144,39 +138,59 @@ def test_a_failed_write_leaves_nothing_and_the_next_one_removes_the_rest_of_a_ki
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
+def rewritten(old: str, new: str) -> Callable[[Path], object]:
+    def change(folder: Path) -> None:
+        text = (folder / MODEL_YAML).read_text()
+        assert old in text
+        (folder / MODEL_YAML).write_text(text.replace(old, new))
+
+    return change
+
+
+def spoiled(change: Callable[[Tensors], object]) -> Callable[[Path], object]:
+    return lambda folder: spoil(folder, change)
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
+        (spoiled(lambda x: x.pop("decoder.layers.1.cross_k")), "layers.1.cross_k' [24, 21]"),
+        (spoiled(lambda x: x.update(extra=torch.zeros(3))), "unexpected tensor 'extra'"),
         (
-            lambda tensors: tensors.pop("decoder.layers.1.cross_k"),
-            "missing tensor 'decoder.layers.1.cross_k' [24, 21]",
-        ),
-        (lambda tensors: tensors.update(extra=torch.zeros(3)), "unexpected tensor 'extra'"),
-        (
-            lambda tensors: tensors.update({"decoder.head": torch.zeros(3, 7, 21)}),
+            spoiled(lambda x: x.update({"decoder.head": torch.zeros(3, 7, 21)})),
             "tensor 'decoder.head' must be [3, 18, 24] by model.yaml, got [3, 7, 21]",
         ),
         *(
             (
-                lambda tensors, value=value: tensors["features.embed"][0, :11].fill_(value),
+                spoiled(lambda x, value=value: x["features.embed"][0, :11].fill_(value)),  # type: ignore[misc]
                 "tensor 'features.embed' has 11 of 630 numbers NaN or infinite",
             )
             for value in (torch.nan, torch.inf, -torch.inf)
         ),
         *(
             (
-                lambda tensors, dtype=dtype: tensors.update(bias=torch.zeros(3, dtype=dtype)),
+                spoiled(lambda x, dtype=dtype: x.update(bias=torch.zeros(3, dtype=dtype))),  # type: ignore[misc]
                 "tensor 'bias' has dtype",
             )
             for dtype in (torch.float64, torch.int8, torch.float8_e4m3fn)
         ),
+        (rewritten("layers: 2", "layers: 1000000000"), "declares 2000000001 layers and inputs"),
+        (rewritten("d_ff: 40", f"d_ff: 1{18 * '0'}"), "describes tensors that cannot be"),
+        (rewritten("d_ff: 40", f"d_ff: 1{21 * '0'}"), "describes tensors that cannot be"),
+        (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS}: missing"),
+        (
+            lambda folder: (folder / MODEL_YAML).rename(folder / "config.json"),
+            "model.yaml: missing; for a Hugging Face T5 folder, run `grace",
+        ),
     ],
 )
-def test_a_faulty_tensor_is_named(
-    change: Callable[[Tensors], object], fault: str, folder: Path
+def test_what_is_wrong_in_a_folder_is_named(
+    change: Callable[[Path], object], fault: str, folder: Path
 ) -> None:
-    spoil(folder, change)
+    change(folder)
     assert fault in refusal(folder)
+    with pytest.raises(InputError, match="no checkpoint here"):
+        load_checkpoint(folder / "nothing")
 
 
 def test_numbers_beyond_the_range_of_the_loaded_type_are_refused(folder: Path) -> None:
@@ -186,25 +200,12 @@ def test_numbers_beyond_the_range_of_the_loaded_type_are_refused(folder: Path) -
     assert "tensor 'decoder.start' has 3 numbers beyond the range of float16" in fault
 
 
-def test_a_pickle_is_refused_with_the_remedy_also_by_another_name(folder: Path) -> None:
-    for zipped in (True, False):
-        weights = {"a": torch.zeros(3)}
-        torch.save(weights, folder / WEIGHTS, _use_new_zipfile_serialization=zipped)
-        assert "holds a pickle, not safetensors" in refusal(folder)
-    for name in ("pytorch_model.bin", "last.ckpt", "model.pt", "weights.pth"):
-        (folder / WEIGHTS).replace(folder / name)
-        fault = refusal(folder)
-        assert name in fault
-        assert "save_file(torch.load(" in fault
-        (folder / name).replace(folder / WEIGHTS)
-
-
 class Bomb:
     def __reduce__(self) -> tuple[object, ...]:
         return (Path("exploded").touch, ())
 
 
-def test_a_pickle_is_never_run(
+def test_a_pickle_is_refused_with_the_remedy_and_never_run(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -212,9 +213,18 @@ def test_a_pickle_is_never_run(
         (folder / WEIGHTS).write_bytes(pickle.dumps(Bomb(), protocol))
         refusal(folder)
     assert not (tmp_path / "exploded").exists()
+    for zipped in (True, False):
+        torch.save(Bomb(), folder / WEIGHTS, _use_new_zipfile_serialization=zipped)
+        assert "holds a pickle, not safetensors" in refusal(folder)
+    for name in ("pytorch_model.bin", "last.ckpt", "model.pt", "weights.pth"):
+        (folder / WEIGHTS).rename(folder / name)
+        fault = refusal(folder)
+        assert name in fault
+        assert "save_file(torch.load(" in fault
+        (folder / name).rename(folder / WEIGHTS)
 
 
-HOSTILE = {
+HEADERS = {
     "longer than the file": (1 << 40, b"{}"),
     "not JSON": (2, b"{{"),
     "an array": (2, b"[]"),
@@ -225,55 +235,20 @@ HOSTILE = {
 }
 
 
-def test_a_truncated_longer_or_hostile_file_is_refused(folder: Path) -> None:
+def test_a_truncated_longer_or_hostile_file_is_refused_and_a_padded_header_read(
+    folder: Path,
+) -> None:
     whole = (folder / WEIGHTS).read_bytes()
     lengths = (0, 1, 7, 8, 9, 100, len(whole) // 2, len(whole) - 1)
-    hostile = [length.to_bytes(8, "little") + header for length, header in HOSTILE.values()]
+    hostile = [length.to_bytes(8, "little") + header for length, header in HEADERS.values()]
     for content in (*(whole[:length] for length in lengths), whole + b"\0", *hostile):
         (folder / WEIGHTS).write_bytes(content)
         assert "not a whole safetensors file" in refusal(folder)
-
-
-def test_a_header_whose_length_looks_like_a_pickle_is_read(folder: Path) -> None:
-    content = (folder / WEIGHTS).read_bytes()
-    length = int.from_bytes(content[:8], "little")
-    padded = 0x10480  # 80 04: pickle protocol 4
-    assert length <= padded
-    header = content[8 : 8 + length] + b" " * (padded - length)
-    (folder / WEIGHTS).write_bytes(padded.to_bytes(8, "little") + header + content[8 + length :])
-    assert (folder / WEIGHTS).read_bytes()[:2] == b"\x80\x04"
+    end = 8 + int.from_bytes(whole[:8], "little")
+    padded = 0x10480  # 80 04: it looks like pickle's protocol 4
+    header = whole[8:end].ljust(padded)
+    (folder / WEIGHTS).write_bytes(padded.to_bytes(8, "little") + header + whole[end:])
     assert load_checkpoint(folder).spec == T5
-
-
-def test_a_missing_file_or_a_folder_of_another_kind_is_refused(
-    folder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(InputError, match="no checkpoint here"):
-        load_checkpoint(tmp_path / "nothing")
-    save_checkpoint(random_model(INTERFORMER, seed=1), tmp_path / "other")
-    (tmp_path / "other" / WEIGHTS).unlink()
-    assert refusal(tmp_path / "other") == f"{tmp_path / 'other' / WEIGHTS}: missing"
-    (folder / MODEL_YAML).rename(folder / "config.json")
-    assert "model.yaml: missing; for a Hugging Face T5 folder, run `grace" in refusal(folder)
-    shutil.copy(tmp_path / "other" / MODEL_YAML, folder)
-    assert "missing tensor" in refusal(folder)
-
-
-@pytest.mark.parametrize(
-    ("written", "hostile", "fault"),
-    [
-        ("layers: 2", "layers: 1000000000", "declares 2000000001 layers and inputs"),
-        ("d_ff: 40", "d_ff: 1000000000000000000", "describes tensors that cannot be"),
-        ("d_ff: 40", "d_ff: 1000000000000000000000", "describes tensors that cannot be"),
-    ],
-)
-def test_sizes_that_no_model_has_are_refused_at_once(
-    written: str, hostile: str, fault: str, folder: Path
-) -> None:
-    text = (folder / MODEL_YAML).read_text()
-    assert written in text
-    (folder / MODEL_YAML).write_text(text.replace(written, hostile))
-    assert fault in refusal(folder)
 
 
 @EVERY_SPEC
@@ -304,26 +279,20 @@ def test_a_name_that_no_module_can_have_is_refused(name: str) -> None:
         replace(INTERFORMER, inputs={"clicks": SequenceInput(max_length=3, side={name: 3})})
 
 
-PLAIN = replace(T5, sid_space=PLAIN_SID_SPACE)
-
-
 @pytest.mark.parametrize(
-    ("spec", "vocab_sizes", "fault"),
+    ("sid_space", "vocab_sizes", "fault"),
     [
-        (T5, (7, 5, 11), "the model's sid_space is 'test', but the catalogue has 'plain-1'"),
-        (PLAIN, (7, 5, 11, 7), "the model's SID length is 3, but the catalogue has 4"),
-        (PLAIN, (7, 5, 8), r"vocab_sizes is \[7, 5, 11\], but the catalogue has \[7, 5, 8\]"),
-        (PLAIN, (7, 5, 11), None),
+        ("other", (7, 5, 11), "the model's sid_space is 'test', but the catalogue has 'other'"),
+        ("test", (7, 5, 11, 7), "the model's SID length is 3, but the catalogue has 4"),
+        ("test", (7, 5, 8), r"vocab_sizes is \[7, 5, 11\], but the catalogue has \[7, 5, 8\]"),
     ],
-    ids=["sid_space", "length", "vocabulary", "match"],
 )
-def test_a_model_and_a_snapshot_of_different_sids_are_refused(
-    spec: ModelSpec, vocab_sizes: tuple[int, ...], fault: str | None
+def test_a_model_and_a_catalogue_of_different_sids_are_refused(
+    sid_space: str, vocab_sizes: tuple[int, ...], fault: str
 ) -> None:
-    ads = [RawAd(ad_id=1, sid=(1,) * len(vocab_sizes), rules={})]
-    snapshot = plain_snapshot(TargetingSchema((), (), hash_seed=1), vocab_sizes, ads)
-    with pytest.raises(CheckpointError, match=fault) if fault else nullcontext():
-        require_match(spec, snapshot)
+    require_sids(T5, MODEL_YAML, "test", (7, 5, 11))
+    with pytest.raises(CheckpointError, match=fault):
+        require_sids(T5, MODEL_YAML, sid_space, vocab_sizes)
 
 
 @EVERY_SPEC

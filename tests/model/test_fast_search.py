@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import ConfigError, DeviceError
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.configs.options import Fp8Product
 from grace.index.trie import NO_NODE
-from grace.kernels import REFERENCE, load_ops, require_fp8
+from grace.kernels import REFERENCE, load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
-from grace.model.engine.decode_weights import FastWeights, Precision
+from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.prefix_memo import PrefixMemo
 from support.fast_cases import (
     ALL_STEPS,
@@ -28,7 +28,6 @@ from support.fast_cases import (
     search_plainly,
 )
 from support.models import random_decoder
-from support.pretended_gpus import pretend_gpus
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 ALL: tuple[Fp8Product, ...] = get_args(Fp8Product)
@@ -95,10 +94,9 @@ def share(got: Generated, expected: Generated) -> float:
 
 
 @DEVICES
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_a_lower_precision_finds_most_of_the_same_sids(precision: Precision, device: str) -> None:
+def test_bf16_finds_most_of_the_same_sids(device: str) -> None:
     case = on(fast_case("L=4-unequal", 4, MatcherMode.CD, ads=400), torch.device(device))
-    found = search_fast(case, load_ops(torch.device(device)), precision=precision)
+    found = search_fast(case, load_ops(torch.device(device)), precision="bf16")
     got, expected = map_tensors(found, torch.Tensor.cpu), search_plainly(case, REFERENCE)
     assert min(shares(got, expected)) > 0.5
     assert share(got, expected) > 0.8
@@ -153,13 +151,6 @@ def test_fp8_finds_most_of_the_plain_loops_sids(name: str, memo_bytes: int, devi
     got = rounded(case, memo_bytes)
     assert not got.corrupt.any()
     assert share(got, search_plainly(case, REFERENCE)) > 0.85
-
-
-@DEVICES
-def test_with_one_rounded_product_it_finds_nearly_all_sids(device: str) -> None:
-    case = wide_case(device)
-    found = rounded(case, kept=tuple(each for each in ALL if each != "cross_q"))
-    assert share(found, search_plainly(case, REFERENCE)) > 0.95
 
 
 @pytest.mark.parametrize("kept", [(each,) for each in ALL], ids=ALL)
@@ -219,17 +210,3 @@ def test_a_decoder_without_products_for_fp8_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=fault):
         rounded(fast_case(name, 1), kept=kept)
-
-
-def test_a_gpu_without_the_instructions_is_refused_by_its_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pretend_gpus(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 9))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA L4")
-    with pytest.raises(DeviceError) as refused:
-        require_fp8(torch.device("cuda", 0))
-    assert str(refused.value) == (
-        "precision: fp8 needs a GPU of compute capability 9.0 (H100, H200), NVIDIA L4 has 8.9; "
-        "use bf16"
-    )

@@ -1,4 +1,4 @@
-"""Plain and fast generation behind one interface, and the inputs of the recorded one."""
+"""Plain and fast generation behind one interface, and what a recorded one reads and returns."""
 
 from dataclasses import replace
 
@@ -10,16 +10,17 @@ from grace.configs.errors import ConfigError
 from grace.configs.generation import GenerationConfig
 from grace.index.trie import NO_NODE
 from grace.kernels import load_ops
+from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
+    copy_features,
     empty_features,
     generation_for,
 )
-from support.fast_cases import ALL_STEPS
 from support.generation_cases import MODELS, PROFILES, index_of, make_batch, make_model
 
 CPU = torch.device("cpu")
@@ -55,29 +56,6 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
         assert torch.equal(one.states, other.states)
 
 
-@pytest.mark.parametrize(
-    ("weight", "value", "where"),
-    [
-        ("decoder.embed", -2e5, "decoder's embed"),
-        ("decoder.head", 2e5, r"decoder's heads\[0\]"),
-        ("decoder.layers.1.qkv", -2e5, r"decoder's qkv\[0\]"),
-        ("decoder.layers.1.ffn_out", 2e5, r"decoder's layers\[1\]\.ffn_out"),
-        ("decoder.layers.0.self_out", 6e4, r"memo of step \d"),
-        ("encoder.layers.1.ffn_in", -2e5, r"encoder's layers\.1\.ffn_in"),
-    ],
-)
-def test_weights_beyond_a_precisions_range_are_refused_with_the_precision_to_use(
-    weight: str, value: float, where: str
-) -> None:
-    model = make_model("t5", CPU)
-    with torch.no_grad():
-        model.get_parameter(weight).fill_(value)
-    text = rf"^precision: fp16 holds no number beyond 65504, which the {where} has; use bf16 or"
-    with pytest.raises(ConfigError, match=text):
-        FastGeneration(model, OPS, EngineSettings("fp16", ALL_STEPS))
-    FastGeneration(model, OPS, EngineSettings("bf16", ALL_STEPS))
-
-
 def test_a_precision_without_a_gpu_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^precision: bf16 needs a GPU; on device"):
         generation_for(make_model("t5", CPU), OPS, EngineSettings("bf16", 0), CONFIG)
@@ -96,3 +74,27 @@ def test_empty_features_are_no_view_of_a_weight() -> None:
         target.non_sequence[1] = 7
     assert (target.non_sequence[0] == 1).all()
     assert torch.equal(model.features.get_parameter("tokens"), torch.ones(5, 21))
+
+
+@torch.inference_mode()
+def test_features_of_another_model_or_batch_are_not_copied() -> None:
+    model, other = make_model("interformer", CPU), make_model("t5", CPU)
+    kept = empty_features(model, 4, torch.float32)
+    for features, fault in (
+        (make_batch(model, 1, 1, 1, CPU).features, r"features must be \[4, 5, 21\], got \[1, "),
+        (make_batch(other, 1, 1, 4, CPU).features, "must be those of the model"),
+    ):
+        with pytest.raises(ValueError, match=fault):
+            copy_features(features, kept)
+    given = make_batch(model, 1, 3, 4, CPU).features
+    copy_features(given, kept)
+    assert all(map(torch.equal, kept.tensors(), given.tensors()))
+
+
+def test_a_result_that_was_packed_for_one_copy_is_the_same() -> None:
+    leaves = torch.arange(15, dtype=torch.int32).view(3, 5)
+    found = Generated(leaves, leaves / 7, torch.tensor([False, True, False]))
+    again = Generated.unpacked(found.packed(), 3)
+    assert torch.equal(again.leaves, found.leaves)
+    assert torch.equal(again.scores, found.scores)
+    assert torch.equal(again.corrupt, found.corrupt)

@@ -1,5 +1,6 @@
 """CUDA graphs of generation on a GPU, compared with the plain definition on the CPU."""
 
+import gc
 import threading
 from dataclasses import dataclass
 
@@ -7,12 +8,14 @@ import pytest
 import torch
 
 from grace.configs.eligibility import MatcherMode
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, DecodeIndex, load_ops, with_eligible
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.model import Model
+from grace.model.engine.cuda_graphs import GraphedCall, GraphMemory
 from grace.model.engine.generation import (
     EngineSettings,
     FastGeneration,
@@ -163,3 +166,42 @@ def test_threads_on_different_streams_get_their_own_answers(both: Both) -> None:
         assert len(answers) == 9
         for answer in answers:
             assert_same_sids(answer, right)
+
+
+def test_a_batch_that_fails_does_not_change_the_next_one(both: Both) -> None:
+    index, batch = index_on_gpu(both, 1), both.batch(2, 4, 4)
+    expected = both.plainly(batch, index, WIDE)
+    other = make_model("t5" if both.model.spec.encoder.interformer else "interformer", GPU)
+    wrong = Batch(make_batch(other, 1, 4, 4, GPU).features, batch.users)
+    with pytest.raises(ValueError, match="must be those of the model"):
+        both.generate(wrong, index, WIDE)
+    with pytest.raises(ConfigError, match=r"a batch of 2 with beams \[1, 5, 17\] was not captured"):
+        both.generate(both.batch(1, 2, 2), index, WIDE)
+    with pytest.raises(ConfigError, match=r"beams \[1, 9, 9\] was not captured: buckets \[1, 4, 5"):
+        both.generate(batch, index, BeamProfile((1, 9, 9), 7))
+    assert_same_sids(both.generate(batch, index, WIDE), expected)
+
+
+def test_a_recording_that_fails_is_ended_and_the_next_one_works() -> None:
+    def fails() -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("not while a graph is recorded")
+
+    with pytest.raises(RuntimeError, match="not while a graph"):
+        GraphedCall(fails, GraphMemory(GPU))
+    call = GraphedCall(lambda: torch.ones(63, device=GPU) + 1, GraphMemory(GPU))
+    call.replay()
+    assert float(call.result.sum()) == 126
+
+
+def test_only_graphs_of_one_memory_share_a_stream() -> None:
+    """A stream owns cuBLAS's workspace. Memories that are gone give their streams back."""
+    memory = GraphMemory(GPU)
+    stream = memory.stream
+    call = GraphedCall(lambda: torch.ones(7, device=GPU), memory)
+    del memory
+    assert GraphMemory(GPU).stream is not stream, "a graph keeps the stream it was recorded on"
+    del call
+    gc.collect()
+    memories = [GraphMemory(GPU) for _ in range(2)]
+    assert stream in [each.stream for each in memories]

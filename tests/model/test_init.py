@@ -1,4 +1,4 @@
-"""Random models: the scale of their logits, strict configurations, and `grace init-model`."""
+"""Random models and their cost: the scale of logits, strict configurations, `grace init-model`."""
 
 import json
 from dataclasses import replace
@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from torch.utils.flop_counter import FlopCounterMode
 
 from grace.configs.errors import ConfigError
+from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import load_model_config, random_model
-from grace.model.definition.spec import DecoderSpec, ModelSpec
+from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops, summarize_model
+from grace.model.definition.spec import DecoderSpec, InterFormerSpec, ModelSpec
 from support.encoder_cases import INTERFORMER
 from support.generation_cases import MODELS
 from support.in_process import invoke_grace
@@ -19,25 +22,67 @@ from support.models import random_context
 
 T5 = MODELS["t5"]
 
+# Shapes here are multiples of 16, so that the CPU computes them without padding.
 DECODERS = {
-    "unscaled": DecoderSpec(layers=3, d_model=63, heads=3, d_head=21, d_ff=111),
-    "scaled": DecoderSpec(layers=1, d_model=96, heads=4, d_head=24, d_ff=63, scale_scores=True),
-    "gated": DecoderSpec(layers=2, d_model=48, heads=2, d_head=33, d_ff=77, ffn="gated_gelu"),
+    "unscaled": DecoderSpec(layers=3, d_model=64, heads=3, d_head=16, d_ff=112),
+    "scaled": DecoderSpec(layers=1, d_model=96, heads=4, d_head=32, d_ff=64, scale_scores=True),
+    "gated": DecoderSpec(layers=2, d_model=48, heads=2, d_head=32, d_ff=80, ffn="gated_gelu"),
     "extra rows": DecoderSpec(
-        layers=1, d_model=63, heads=3, d_head=9, d_ff=9, extra_head_rows=(99, 0, 7)
+        layers=1, d_model=64, heads=3, d_head=16, d_ff=16, extra_head_rows=(99, 0, 7)
     ),
 }
 
 
 @pytest.mark.parametrize("decoder", DECODERS.values(), ids=DECODERS)
-def test_logits_of_a_random_model_have_a_standard_deviation_near_2(decoder: DecoderSpec) -> None:
-    spec = replace(INTERFORMER, vocab_sizes=(111, 63, 97), decoder=decoder)
+def test_a_decoders_logits_have_a_deviation_near_2_and_cost_what_the_formula_says(
+    decoder: DecoderSpec,
+) -> None:
+    """One SID for each of 32 requests costs as much as one beam in every step."""
+    context_of_16 = InterFormerSpec(blocks=1, d_model=32, heads=2, d_ff=48, context_tokens=16)
+    encoder = replace(INTERFORMER.encoder, interformer=context_of_16)
+    spec = replace(INTERFORMER, vocab_sizes=(111, 63, 97), decoder=decoder, encoder=encoder)
+    context = random_context(32, 16, 32, seed=2)
+    sids = torch.stack([torch.arange(32)] * 3, dim=1)
     model = random_model(spec, seed=1)
-    context = random_context(31, 9, spec.context_dim, seed=2)
-    sids = torch.stack([torch.arange(31)] * 3, dim=1)
-    with torch.inference_mode():
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
         for logits in model.decoder.sequence_logits(context, sids):
             assert 1.5 <= logits.std().item() <= 2.5
+    # Every query meets all 3 places here, and only those before it in a beam search.
+    later = 2 * 2 * (2 + 1) * decoder.heads * decoder.d_head * decoder.layers
+    assert counter.get_total_flops() == 32 * (decoder_flops(spec, (1, 1, 1)) + later)
+
+
+def test_the_t5_encoders_count_is_its_formula() -> None:
+    t5 = T5.encoder.t5
+    assert t5 is not None
+    tokens, inner = T5.context_tokens, t5.heads * t5.d_head
+    assert tokens == 2 + 9 * 3 + 1
+    weights = 4 * t5.d_model * inner + 3 * t5.d_model * t5.d_ff  # gated
+    products = t5.layers * tokens * (weights + 2 * tokens * inner)
+    assert encoder_flops(T5) == 2 * products
+
+
+def test_a_summary_counts_all_weights_and_lists_the_profiles_of_the_configuration() -> None:
+    profiles = {"full": BeamProfile((1, 5, 9), 63), "small": BeamProfile((1, 2, 3), 3)}
+    summary = summarize_model(INTERFORMER, GenerationConfig(4, profiles))
+    costs = [(cost.profile, cost.beams, cost.paper_gflop) for cost in summary.decoder]
+    assert costs == [("full", (1, 5, 9), None), ("small", (1, 2, 3), None)]
+    weights = sum(weight.numel() for weight in random_model(INTERFORMER, seed=1).parameters())
+    assert summary.weights == weights
+    with pytest.raises(ConfigError, match=r"profiles\.full\.beams: 2 steps, but vocab_sizes has 3"):
+        summarize_model(INTERFORMER, GenerationConfig(4, {"full": BeamProfile((1, 5), 5)}))
+
+
+def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> None:
+    command = ("init-model", "--config", repository / "configs" / "paper.yaml", "--dry-run")
+    done = invoke_grace(*command)
+    assert (done.exit_code, done.stderr) == (0, "")
+    page = (repository / "docs" / "checkpoints.md").read_text()
+    assert f"--dry-run\n{done.stdout}```" in page, "docs/checkpoints.md shows the output"
+    printed = json.loads(invoke_grace(*command, "--json").stdout)
+    assert printed["checkpoint"] is None
+    assert printed["bytes"] == 2 * printed["weights"]
+    assert [cost["paper_gflop"] for cost in printed["decoder"]] == [533.0, 446.0, None]
 
 
 @pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
@@ -52,13 +97,8 @@ def test_gains_are_one_and_every_other_weight_is_random(spec: ModelSpec) -> None
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    values = {
-        "model": T5.to_json(),
-        "generation": {
-            "max_batch": 3,
-            "profiles": {"full": {"beams": [1, 5, 9], "num_sids": 9}},
-        },
-    }
+    generation = {"max_batch": 3, "profiles": {"full": {"beams": [1, 5, 9], "num_sids": 9}}}
+    values = {"model": T5.to_json(), "generation": generation}
     (tmp_path / "model.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(values))))
     return tmp_path / "model.yaml"
 
@@ -67,7 +107,6 @@ def config(tmp_path: Path) -> Path:
     ("old", "new", "fault"),
     [
         ("generation:", "generator:", "unknown key 'generator'; known: generation, model"),
-        ("max_batch", "batch", "generation: unknown key 'batch'"),
         ("d_model", "width", r"model\.\w+(\.t5)?: unknown key 'width'"),
         (None, "generation: {}\n", "missing key 'model'"),
     ],
@@ -85,20 +124,11 @@ def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
     options = ["--seed", "7", "--dtype", "float32", "--json"]
     done = invoke_grace("init-model", "--config", config, "--out", tmp_path / "m", *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    printed = json.loads(done.stdout)
-    assert printed["checkpoint"] == checkpoint_id(tmp_path / "m")
+    assert json.loads(done.stdout)["checkpoint"] == checkpoint_id(tmp_path / "m")
     expected = random_model(T5, seed=7).state_dict()
     for name, weight in load_checkpoint(tmp_path / "m").state_dict().items():
         assert torch.equal(weight, expected[name]), name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "fault"),
-    [((), "--out"), (("--dry-run", "--dtype", "int8"), "--dtype")],
-)
-def test_the_command_names_the_option_that_is_wrong(
-    arguments: tuple[str, ...], fault: str, config: Path
-) -> None:
-    done = invoke_grace("init-model", "--config", config, *arguments)
-    assert done.exit_code == 2
-    assert fault in done.stderr
+    for arguments, fault in (((), "--out"), (("--dry-run", "--dtype", "int8"), "--dtype")):
+        done = invoke_grace("init-model", "--config", config, *arguments)
+        assert done.exit_code == 2
+        assert fault in done.stderr

@@ -8,10 +8,6 @@ import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import LimitsConfig
-from grace.kernels import load_ops
-from grace.model.checkpoints.checkpoint import load_checkpoint
-from grace.model.engine.decode_weights import Precision
-from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
@@ -109,33 +105,6 @@ def test_a_request_that_the_server_would_refuse_ends_the_start(
     assert refuse(poisoned, poisoned_request({})).startswith(
         "warm_up: request 'r7': the model's numbers for it are not finite; "
     )
-
-
-def in_precision(
-    pair: ServingPair, serving_files: ServingFiles, precision: Precision
-) -> ServingPair:
-    """A model whose residual stream fits into 16 bits, and whose products of it do not."""
-    model = load_checkpoint(serving_files.checkpoint)
-    with torch.no_grad():
-        for weight in (model.decoder.start, model.decoder.embed):
-            weight.mul_(2e4 / weight.abs().max())
-        for layer in model.decoder.layers:
-            layer.get_parameter("ffn_norm").mul_(8)
-    generation = FastGeneration(model, load_ops(pair.device), EngineSettings(precision, 0))
-    engine = replace(pair.model.engine, precision=precision)
-    return replace(pair, model=replace(pair.model, generation=generation, engine=engine))
-
-
-def test_a_model_that_overflows_in_fp16_is_refused_with_the_precision_to_use(
-    pair: ServingPair, serving_files: ServingFiles
-) -> None:
-    assert refuse(in_precision(pair, serving_files, "fp16"), {}) == (
-        "precision: fp16: the model's numbers go beyond its range for warm_up's request 'r7'; "
-        "use bf16, which has the range of fp32"
-    )
-    requests = [retrieval_of({"request_id": "r7"})]
-    pair = in_precision(pair, serving_files, "bf16")
-    warm_up(STAGES, pair, GENERATION, requests, lambda *observed: None)
 
 
 def test_a_profile_that_does_not_fit_into_memory_ends_the_start_by_name(pair: ServingPair) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,17 +13,14 @@ from torch import Tensor
 
 from grace.kernels import REFERENCE, Candidates, Ops
 from grace.kernels.decode.cross_attention import BeamQueries
-from grace.kernels.decode.cross_attention_triton import (
-    CrossAttentionTiles,
-    cross_attention_triton,
-)
+from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.kernels.decode.self_attention_triton import SelfAttentionTiles, self_attention_triton
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.ops_cuda import CUDA_ENCODER, CUDA_FEATURES
-from grace.model.definition.inputs import map_tensors, named_tensors
+from grace.model.definition.inputs import map_tensors
 from support import encoder_op_cases, feature_op_cases, op_cases
+from support.named_tensors import named_tensors
 from support.op_cases import (
     Arguments,
     OpCase,
@@ -73,20 +71,12 @@ def feature_calls(dtypes: Collection[torch.dtype]) -> list[Call]:
     return list(_calls(CUDA_FEATURES, PLAIN_FEATURES, feature_op_cases.CASES, dtypes))
 
 
-def tiled_calls(dtypes: Collection[torch.dtype]) -> Iterator[Call]:
-    """Yield attention in tiles other than the launcher chooses."""
-    for tiles in (SelfAttentionTiles(4, 1, 2), SelfAttentionTiles(1, 8, 4)):
-        case = op_cases.CASES["self_attention"][8]
-        body = partial(self_attention_triton, tiles=tiles)
-        name = f"{case.name}-{tiles}"
-        yield Call(name, body, REFERENCE.self_attention, case.arguments, torch.float32)
-    for turns, stages in ((3, 1), (3, 2), (2, 3)):
-        for keys in (16, 32):
-            for dtype in dtypes:
-                blocks = CrossAttentionTiles(16, keys, turns, 4, stages)
-                body = partial(cross_attention_triton, tiles=blocks)
-                name = f"cross_attention-{blocks}-{dtype}"
-                yield Call(name, body, REFERENCE.cross_attention, _many_turns, dtype, low=True)
+def calls_in_turns(dtypes: Collection[torch.dtype]) -> Iterator[Call]:
+    """Yield cross-attention whose programs have several blocks of beams, the last not full."""
+    for programs, dtype in product((2, 3), dtypes):
+        body = partial(cross_attention_triton, programs=programs)
+        name = f"cross_attention-{programs}-programs-{dtype}"
+        yield Call(name, body, REFERENCE.cross_attention, _many_beams, dtype, low=True)
 
 
 def _calls(
@@ -159,11 +149,10 @@ def _moved(value: Any, device: str) -> Any:
     return map_tensors(value, moved)
 
 
-def _many_turns(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
-    """More beams than one program has, and a last block that is not full."""
-    given = cross_in(cross_inputs(rng, 2, 37, 1, 31, 16), dtype)
-    rows = torch.from_numpy(rng.permutation(74).astype(np.int32))
-    return (replace(given, row_scale=row_scales(rng, 74), query_rows=rows),)
+def _many_beams(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+    given = cross_in(cross_inputs(rng, 2, 131, 1, 31, 16), dtype)
+    rows = torch.from_numpy(rng.permutation(262).astype(np.int32))
+    return (replace(given, row_scale=row_scales(rng, 262), query_rows=rows),)
 
 
 def _corrupt_pool(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:

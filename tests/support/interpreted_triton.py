@@ -15,10 +15,10 @@ from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
 from grace.kernels.ops_cuda import CUDA_DECODER
 from support.agreement import (
     TRITON,
+    calls_in_turns,
     decoder_calls,
     difference,
     encoder_calls,
-    tiled_calls,
 )
 from support.encoder_cases import INTERFORMER, T5
 from support.encoder_op_cases import encoder_difference
@@ -62,8 +62,8 @@ def main() -> None:
     }
     # The interpreter multiplies bfloat16 matrices wrongly, so float16 replaces it.
     float32, float16 = (torch.float32,), (torch.float16,)
-    low = [*decoder_calls(CUDA_DECODER, TRITON, float16), *tiled_calls(float16)]
-    full = [*decoder_calls(CUDA_DECODER, TRITON, float32), *tiled_calls(float32)]
+    low = [*decoder_calls(CUDA_DECODER, TRITON, float16), *calls_in_turns(float16)]
+    full = [*decoder_calls(CUDA_DECODER, TRITON, float32), *calls_in_turns(float32)]
     of_decoder = [
         call for calls, own in ((low, True), (full, False)) for call in calls if call.low is own
     ]

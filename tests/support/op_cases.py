@@ -207,6 +207,13 @@ def _dead_everywhere(rng: Rng) -> Choice:
     return replace(given, candidates=_jagged(rng, counts, 60))
 
 
+def _impossible(rng: Rng) -> Choice:
+    """A third of the candidates has probability zero."""
+    given = selection_inputs(rng, 3, 7, 63, 5, 111, True)
+    given.logits[:, ::3] = -torch.inf
+    return given
+
+
 def _corrupt(rng: Rng, *, ordered: bool) -> Choice:
     """Every other request has a number that is not finite, each of another kind."""
     given = selection_inputs(rng, 7, 11, 63, 60, 37, ordered)
@@ -279,6 +286,7 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _choice("scaled-with-room", lambda rng: _scaled_selection(rng, ordered=False)),
         _choice("scaled-with-room-ordered", lambda rng: _scaled_selection(rng, ordered=True)),
         _choice("dead-everywhere", _dead_everywhere),
+        _choice("impossible", _impossible),
         _choice("corrupt", lambda rng: _corrupt(rng, ordered=False)),
         _choice("corrupt-ordered", lambda rng: _corrupt(rng, ordered=True)),
         _crowded("equal", 257, False),

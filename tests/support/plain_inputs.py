@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -16,7 +15,6 @@ from grace.model.definition.inputs import (
     ModelInputs,
     SequenceEvents,
     age_buckets,
-    named_tensors,
 )
 from grace.model.definition.spec import (
     CategoricalInput,
@@ -26,6 +24,7 @@ from grace.model.definition.spec import (
 )
 from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import RetrieveRequest
+from support.named_tensors import named_tensors
 
 Int64 = npt.NDArray[np.int64]
 Integers: TypeAlias = Sequence[int] | Int64
@@ -130,7 +129,8 @@ class InputEncoder:
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
         """Empty requests, all defaults, fill the batch up to `size`."""
-        rows = self.filled_up(requests, size)
+        empty = self.encode(RequestFeatures())
+        rows = [*requests, *[empty] * (size - len(requests))]
         bags = zip(self.spec.bags.values(), zip(*(r.bags for r in rows), strict=True), strict=True)
         return ModelInputs(
             batch=size,
@@ -152,16 +152,6 @@ class InputEncoder:
                 _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
             ),
         )
-
-    def filled_up(self, requests: Sequence[EncodedRequest], size: int) -> list[EncodedRequest]:
-        """With as many empty requests behind them as the batch has places left."""
-        if not 0 < size >= len(requests):
-            raise ValueError(f"a batch of {size} cannot hold {len(requests)} requests")
-        return [*requests, *[self._empty] * (size - len(requests))]
-
-    @cached_property
-    def _empty(self) -> EncodedRequest:
-        return self.encode(RequestFeatures())
 
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
         field, length = f"features.sequences.{name}", self.spec.sid_length
@@ -219,13 +209,6 @@ def integers(values: Integers) -> Int64:
     return np.array(values, np.int64)
 
 
-def finite_floats(values: Sequence[float], field: str) -> Float32:
-    numbers = np.array(values, np.float32)
-    for number in numbers[~np.isfinite(numbers)]:
-        raise RequestError(field, f"{number} is not finite")
-    return numbers
-
-
 def integers_below(bounds: Sequence[int], values: Int64, field: str) -> None:
     """Column c of `values` holds 0 to bounds[c] - 1.   [n, len(bounds)]"""
     for place, bound in enumerate(bounds):
@@ -237,7 +220,9 @@ def integers_below(bounds: Sequence[int], values: Int64, field: str) -> None:
 def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
     if not len(values):
         values = spec.default or (0.0,) * spec.size
-    numbers = finite_floats(values, field)
+    numbers = np.array(values, np.float32)
+    for number in numbers[~np.isfinite(numbers)]:
+        raise RequestError(field, f"{number} is not finite")
     if len(numbers) != spec.size:
         raise RequestError(field, f"{len(numbers)} values, the model takes {spec.size}")
     return numbers

@@ -34,7 +34,7 @@ from grace.model.definition.inputs import UserContext, map_tensors
 from grace.model.engine.decode_loop import fast_search
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 
-LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "fp16": 0.8, "bf16": 0.7, "fp8": 0.6}
+LEAST_OVERLAP: dict[Precision, float] = {"fp32": 0.97, "bf16": 0.7, "fp8": 0.6}
 """The least share of float32's SIDs: rounding exchanges near-ties at the end of the list."""
 
 
@@ -160,7 +160,7 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
 
 def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
     """Return the users without sets if the index has no Bloom rows to test them."""
-    return replace(users, sets=users.sets[: len(index.blooms)])
+    return replace(users, asked=users.asked[: 1 + len(index.blooms)])
 
 
 @torch.inference_mode()
