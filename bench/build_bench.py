@@ -38,18 +38,17 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m grace.bench.build_bench", description=__doc__)
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, nargs="+", default=_SIDS)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--eligibility", nargs="+", default=_MODES)
     options = parser.parse_args(arguments)
-    rows = _rows(options.sids, options.seed, options.eligibility)
+    rows = _rows(options.sids, options.eligibility)
     record(rows, options.out, facts_of("python -m grace.bench.build_bench", arguments))
 
 
-def _rows(sizes: Sequence[int], seed: int, modes: Sequence[str]) -> Iterator[Row]:
+def _rows(sizes: Sequence[int], modes: Sequence[str]) -> Iterator[Row]:
     for sids in sizes:
         with tempfile.TemporaryDirectory() as name:
             # In a separate process: Linux counts a parent's memory towards its children's peak.
-            catalogue = ("--preset", "paper", "--sids", str(sids), "--seed", str(seed))
+            catalogue = ("--preset", "paper", "--sids", str(sids))
             subprocess.run(
                 [GRACE, "synth", *catalogue, "--out", name], check=True, stdout=sys.stderr
             )

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.result_file import Row, facts_of, record
-from grace.catalogues.synth import Preset, preset_spec, write_folder
+from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
@@ -38,6 +38,7 @@ from grace.index.users.values import InternedValues
 REQUESTS = 16
 GENERATED = 10_000
 LOCATIONS = 64
+SEED = 1
 MAX_ADS = (500, GENERATED)  # the API's usual reply, and all that matched
 SAMPLED_LEAVES = 300_000  # the sample in which a user's eligible leaves are searched
 
@@ -57,16 +58,15 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--out", type=Path, help="result file; without it, only print")
     parser.add_argument("--sids", type=int, default=3_000_000)
     parser.add_argument("--repetitions", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     facts = facts_of("python -m grace.bench.match_bench", arguments)
     record(_rows(options), options.out, facts)
 
 
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
-    rng = np.random.default_rng(options.seed)
+    rng = np.random.default_rng(SEED)
     with tempfile.TemporaryDirectory() as folder:
-        catalogue, users = _catalogue(Path(folder), options.sids, options.seed, rng)
+        catalogue, users = _catalogue(Path(folder), options.sids, rng)
     scattered, scattered_users = _scattered(options.sids, rng)
     for name, snapshot, attributes in (
         ("random", catalogue, users),
@@ -155,11 +155,11 @@ def _pools(
 
 
 def _catalogue(
-    folder: Path, sids: int, seed: int, rng: np.random.Generator
+    folder: Path, sids: int, rng: np.random.Generator
 ) -> tuple[Snapshot, list[UserAttributes]]:
     """A built catalogue, and users of it, each with LOCATIONS locations that occur in its rules."""
     ads = folder / "ads"
-    spec = preset_spec(Preset.SMALL, sids=sids, seed=seed)
+    spec = preset_spec("small", sids=sids, seed=SEED)
     write_folder(spec, ads, force=False, progress=lambda done, total: None)
     report = build(
         BuildSpec((ads / "ads.parquet",), ads / "targeting.yaml", folder / "root"),

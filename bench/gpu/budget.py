@@ -9,7 +9,9 @@ product's; both rates are measured in the same run. `share` is of all kernels to
 allow. The products' part of them is their arithmetic at the large product's joules per operation.
 """
 
+import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from grace.bench.gpu.instruments.floors import Counts, Least, count_admission, counting_ops
 from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, sustained
-from grace.bench.gpu.subjects.named_products import (
-    ADD,
-    HIDDEN,
-    INTO,
-    ROUNDED,
-    ROUNDED_ADD,
-    named_products,
-    named_rounded,
-)
+from grace.bench.gpu.subjects.named_products import NamedProducts, named_rounded
 from grace.bench.gpu.subjects.search import (
     DecoderBatch,
     DecoderGraph,
@@ -51,11 +45,8 @@ _ROUNDS = 3  # over the batches
 _LEAST_UNEXPLAINED = 0.02  # share of products without a shape that is worth a row
 _POWER_SECONDS = 1.5  # the driver reports the mean power of a second
 
-_ROUNDED_SUFFIX = {ROUNDED: " fp8", ROUNDED_ADD: " fp8 added", HIDDEN: " fp8 rounded"}
-_ROUNDED_BYTES = {ROUNDED: 2, ROUNDED_ADD: 2 + 2 + 1, HIDDEN: 1}
-"""Bytes that an element of the result costs: bfloat16 written, or read, written and rounded."""
-
-_TORCH_PRODUCTS = ("aten::mm", "aten::addmm", "aten::addmm_")
+_TORCH_PRODUCTS = ("aten::mm", "aten::addmm")
+"""The operations of the products that are not the engine's own, such as those of the context."""
 
 _KINDS = (
     ("self_attention", r"^_attend"),
@@ -189,10 +180,7 @@ def _least(setting: _Setting) -> dict[str, Least]:
     for slot, batch in zip(setting.slots, setting.batches, strict=True):
         for step in traced_steps(counting_engine, batch.context, slot, setting.work.dynamic):
             count_admission(counts, step.nodes, len(step.admitted.tokens), setting.index)
-    size = len(setting.batches)
-    return {
-        name: Least(*(total // size for total in each)) for name, each in counts.by_name.items()
-    }
+    return counts.means(len(setting.batches))
 
 
 def _profiled(
@@ -212,49 +200,48 @@ def _profiled(
     for entry in _recorded(lambda: search(own), device, ProfilerActivity.CUDA).key_averages():
         if entry.self_device_time_total:
             by_kind[kind_of_kernel(entry.key)] += entry.self_device_time_total / 1e3 / runs
-    # The host reports shapes, and that slows it down: so they have a run of their own.
-    with (
-        named_products(own.weights.products) as products,
-        named_rounded(own.weights.rounded) as rounded,
-    ):
-        named = replace(own, weights=replace(own.weights, products=products, rounded=rounded))
-        profiled = _recorded(
-            lambda: search(named), device, ProfilerActivity.CPU, ProfilerActivity.CUDA
-        )
-    return by_kind, _products(profiled, runs, own.weights.dtype)
+    # The host reports ranges and shapes, and that slows it down: so they have a run of their own.
+    counts, weights = Counts(), own.weights
+    named = replace(
+        weights,
+        products=NamedProducts(weights.products, counts),
+        rounded=None if weights.rounded is None else named_rounded(weights.rounded, counts),
+    )
+    profiled = _recorded(
+        lambda: search(replace(own, weights=named)),
+        device,
+        ProfilerActivity.CPU,
+        ProfilerActivity.CUDA,
+    )
+    return by_kind, _products(profiled, runs, counts, weights.dtype)
 
 
-def _products(profiled: profile, runs: int, dtype: torch.dtype) -> dict[str, tuple[Least, float]]:
-    products: dict[str, tuple[Least, float]] = {}
-    for entry in profiled.key_averages(group_by_input_shape=True):
-        # A named product without kernels has one of torch's inside, which counts instead.
-        if entry.key in _TORCH_PRODUCTS or (
-            entry.key in (INTO, ADD, *_ROUNDED_SUFFIX) and entry.self_device_time_total
-        ):
-            shapes = [shape for shape in entry.input_shapes or () if len(shape) == 2]
-            name, least = _product(entry.key, shapes, entry.count // runs, dtype)
-            known, before = products.get(name, (Least(), 0.0))
-            spent = before + entry.self_device_time_total / 1e3 / runs
-            products[name] = known.plus(least), spent
-    return products
-
-
-def _product(
-    key: str, shapes: list[list[int]], count: int, dtype: torch.dtype
-) -> tuple[str, Least]:
-    """[m, k] by [k, n], after an accumulator if there is one; ours have [n, k] weights."""
-    if key in _ROUNDED_SUFFIX:
-        (rows, inner), (columns, _) = shapes[:2]
-        moved = rows * inner + inner * columns + rows * columns * _ROUNDED_BYTES[key]
-        least = Least(count, moved * count, 2 * rows * inner * columns * count)
-        return f"{rows} x {inner} x {columns}{_ROUNDED_SUFFIX[key]}", least
-    adds = "addmm" in key or key == ADD
-    left, right = shapes[1:3] if "addmm" in key else shapes[:2]
-    rows, inner = left
-    columns = right[0] if key in (INTO, ADD) else right[1]
-    moved = rows * inner + inner * columns + rows * columns * (2 if adds else 1)
-    least = Least(count, moved * dtype.itemsize * count, 2 * rows * inner * columns * count)
-    return f"{rows} x {inner} x {columns}{' added' if adds else ''}", least
+def _products(
+    profiled: profile, runs: int, counts: Counts, dtype: torch.dtype
+) -> dict[str, tuple[Least, float]]:
+    """Return each shape's least work and milliseconds: of our ranges, and of torch's products."""
+    events = list(profiled.events())  # type: ignore[no-untyped-call]
+    ours, spent = set(counts.by_name), defaultdict[str, float](float)
+    on_gpu = [event for event in events if event.device_type.name == "CUDA"]
+    ranges = sorted(
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in on_gpu
+        if event.name in ours
+    )
+    for kernel in on_gpu:  # a range has gaps between its kernels, so each is added
+        at = bisect_right(ranges, (kernel.time_range.start, math.inf, "")) - 1
+        if kernel.name not in ours and at >= 0 and kernel.time_range.end <= ranges[at][1]:
+            spent[ranges[at][2]] += kernel.time_range.elapsed_us()
+    for event in events:
+        parent = event.cpu_parent
+        if event.name in _TORCH_PRODUCTS and (parent is None or parent.name not in ours):
+            (rows, inner), (_, columns) = [x for x in event.input_shapes if len(x) == 2][-2:]
+            name = f"{rows} x {inner} x {columns}"
+            moved = (rows * inner + inner * columns + rows * columns) * dtype.itemsize
+            counts.add(name, moved, 2 * rows * inner * columns)
+            spent[name] += event.self_device_time_total
+    means = counts.means(runs)
+    return {name: (least, spent[name] / 1e3 / runs) for name, least in means.items()}
 
 
 def _recorded(

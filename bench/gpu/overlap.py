@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import require_overlap
-from grace.bench.gpu.instruments.observed import observed
-from grace.bench.gpu.subjects.search import shared, traced_search
+from grace.bench.gpu.subjects.search import observed, shared, traced_search
 from grace.bench.gpu.subjects.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.subjects.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
@@ -65,20 +65,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
-    """Make the load, with a progress bar on standard error."""
+    """Make the load; standard error shows the time that has passed."""
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
-    with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
-        bar = bars.add_task(_named(load), total=load.seconds)
+    columns = TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as passed:
+        passed.add_task(f"{_named(load)} for {load.seconds:g} s")
         run = run_together(
             options.address,
             read_shots(options.data, timeout),
             load,
             options.processes,
             options.connections,
-            lambda seconds: bars.update(bar, completed=min(seconds, load.seconds)),
             access=access_from(options),
         )
-        bars.update(bar, completed=load.seconds)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
         _result_file(load, options).write_text(json.dumps(result) + "\n", encoding="utf-8")
@@ -115,8 +114,8 @@ def _named(load: Load) -> str:
 
 
 def _result_file(load: Load, options: argparse.Namespace) -> Path:
-    name = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
-    file: Path = options.out / f"{name}.json"
+    kind = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
+    file: Path = options.out / f"{kind}.json"
     return file
 
 
@@ -127,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
         "--data",
         type=data_file,
         required=True,
-        help="requests as JSON lines, or a .wire file; the client takes them in turn",
+        help="requests as JSON lines; the client takes them in turn",
     )
     how = parser.add_mutually_exclusive_group(required=True)
     how.add_argument("--rate", type=positive, nargs="+", help="calls a second, on average")

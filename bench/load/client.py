@@ -33,9 +33,6 @@ FINISH_SECONDS = 20.0
 CONNECT_SECONDS = 10.0
 WARM_UP_SECONDS = 10.0
 
-Progress: TypeAlias = Callable[[float], None]
-"""Receives the seconds of the load that have passed."""
-
 _SERVICE = DESCRIPTOR.services_by_name["AdsRetrieval"]
 METHOD = f"/{_SERVICE.full_name}/Retrieve"
 CHANNEL_OPTIONS = (
@@ -44,7 +41,6 @@ CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
-_PROGRESS_SECONDS = 0.5
 
 _Method: TypeAlias = "Callable[..., grpc.aio.UnaryUnaryCall[bytes, bytes]]"
 
@@ -158,7 +154,6 @@ def run_load(
     shots: Sequence[Shot],
     load: Load,
     connections: int = 4,
-    progress: Progress = lambda seconds: None,
     part: Part = Part(),
     *,
     connect_seconds: float = CONNECT_SECONDS,
@@ -190,15 +185,11 @@ def run_load(
             began = datetime.now(UTC) + timedelta(seconds=wait)
             await asyncio.sleep(wait)
             caller = _Caller(methods, shots, begin, part.of)
-            reporting = asyncio.create_task(_report(caller, progress))
-            try:
-                await (
-                    _open_loop(caller, load, part)
-                    if isinstance(load, OpenLoop)
-                    else _closed_loop(caller, load, part)
-                )
-            finally:
-                reporting.cancel()
+            await (
+                _open_loop(caller, load, part)
+                if isinstance(load, OpenLoop)
+                else _closed_loop(caller, load, part)
+            )
             return LoadRun(address, began, caller.now(), tuple(caller.ended), len(methods))
 
     def event_loop() -> asyncio.AbstractEventLoop:
@@ -237,12 +228,6 @@ async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot], seconds: f
     patient = [Shot(shot.body, seconds) for shot in shots[: len(methods)]]
     caller = _Caller(methods, patient, time.perf_counter())
     await asyncio.gather(*(caller.call(number, caller.now()) for number in range(len(methods))))
-
-
-async def _report(caller: "_Caller", progress: Progress) -> None:
-    while True:
-        progress(caller.now())
-        await asyncio.sleep(_PROGRESS_SECONDS)
 
 
 async def _open_loop(caller: "_Caller", load: OpenLoop, part: Part) -> None:
@@ -294,8 +279,6 @@ class _Caller:
         sent = self.now()
         call = method(shot.body, timeout=shot.timeout_seconds)
         self._under_way.add(call)
-        if shot.cancel_after_seconds is not None:
-            asyncio.get_running_loop().call_later(shot.cancel_after_seconds, call.cancel)
         try:
             reply = await call
         except grpc.aio.AioRpcError as error:

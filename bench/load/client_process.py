@@ -19,7 +19,6 @@ from grace.bench.load.client import (
     Load,
     LoadRun,
     Part,
-    Progress,
     run_load,
 )
 from grace.bench.load.shots import Shot
@@ -27,7 +26,6 @@ from grace.client import PLAINTEXT, Access
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
-_PROGRESS_SECONDS = 0.5
 
 
 def run_together(
@@ -36,15 +34,17 @@ def run_together(
     load: Load,
     processes: int = 1,
     connections: int = 4,
-    progress: Progress = lambda seconds: None,
     connect_seconds: float = CONNECT_SECONDS,
     access: Access = PLAINTEXT,
     *,
     apart: bool = False,
+    begun: Callable[[], None] = lambda: None,
 ) -> LoadRun:
     """Make the load from N processes with `connections` each.
 
     If N is 1, this process makes it, unless it must be `apart` because other threads work here.
+
+    begun  called when other processes begin the load
     """
     if isinstance(load, ClosedLoop) and load.in_flight < processes:
         raise InputError(
@@ -53,9 +53,8 @@ def run_together(
         )
     if processes == 1 and not apart:
         return run_load(
-            address, shots, load, connections, progress,
-            connect_seconds=connect_seconds, access=access,
-        )  # fmt: skip
+            address, shots, load, connections, connect_seconds=connect_seconds, access=access
+        )
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
@@ -69,11 +68,12 @@ def run_together(
             stack.callback(_end, process, ours)
             theirs.close()
             team.append((process, ours))
-        _receive(address, team, lambda: None)  # returns when every process is ready
+        _receive(address, team)  # returns when every process is ready
         begin = time.perf_counter() + _NOTICE_SECONDS
         for _, pipe in team:
             pipe.send(begin)
-        return merged(_receive(address, team, lambda: progress(time.perf_counter() - begin)))
+        begun()
+        return merged(_receive(address, team))
 
 
 def merged(runs: Sequence[LoadRun]) -> LoadRun:
@@ -89,15 +89,11 @@ def merged(runs: Sequence[LoadRun]) -> LoadRun:
     )
 
 
-def _receive(
-    address: str, team: Sequence[tuple[SpawnProcess, Connection]], tick: Callable[[], None]
-) -> list[Any]:
+def _receive(address: str, team: Sequence[tuple[SpawnProcess, Connection]]) -> list[Any]:
     """Return one message of each process; raise the error that a process sent."""
     received = []
     for number, (process, pipe) in enumerate(team):
         try:
-            while not pipe.poll(_PROGRESS_SECONDS):
-                tick()
             received.append(pipe.recv())
         except EOFError:
             process.join()
@@ -131,9 +127,8 @@ def _make_part(
     part = Part(number, of, begin)
     try:
         run = run_load(
-            address, shots, load, connections,
-            part=part, connect_seconds=connect_seconds, access=access,
-        )  # fmt: skip
+            address, shots, load, connections, part, connect_seconds=connect_seconds, access=access
+        )
         pipe.send(run)
     except GraceError as error:
         pipe.send(error)

@@ -18,9 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from urllib.request import urlopen
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from grace.bench.load.client import Call, LoadRun, OpenLoop
 from grace.bench.load.client_process import run_together
@@ -121,7 +118,7 @@ def measure(case: Overload, folder: Path) -> Row:
                 shots,
                 load,
                 max(2, case.processes),
-                progress=lambda seconds: begins.set(),
+                begun=begins.set,
             )
             overloading.add_done_callback(lambda _: begins.set())
             begins.wait()
@@ -149,14 +146,7 @@ def _be_nice() -> None:
 
 def _executed(server: RunningServer) -> float:
     """Count the requests of all batches that passed every stage."""
-    address = server.events("listening")[0]["metrics"]
-    with urlopen(f"http://{address}/metrics", timeout=10) as page:
-        text = page.read().decode()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name == "grace_queue_duration_seconds_count":
-                return float(sample.value)
-    return 0.0
+    return server.metrics().get(("grace_queue_duration_seconds_count", ""), 0.0)
 
 
 def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> Row:

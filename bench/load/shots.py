@@ -1,21 +1,12 @@
-"""The requests of a load, as wire bytes.
-
-They come from JSON lines in the API's JSON form. Requests of thousands of values, whose JSON takes
-milliseconds each to read, come from a `.wire` file: for each request its length, 4 bytes
-little-endian, and its bytes.
-"""
+"""The requests of a load: JSON lines in the API's JSON form, as wire bytes."""
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from grace.client import request_of_json
 from grace.configs.errors import InputError, RequestError
-
-WIRE = ".wire"
-_LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +15,16 @@ class Shot:
 
     body: bytes
     timeout_seconds: float | None = None
-    cancel_after_seconds: float | None = None
 
 
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
     """Read a file of JSON lines, such as `grace synth` writes."""
     requests = []
-    for number, line in enumerate(_content(path).decode().split("\n"), 1):
+    try:
+        lines = path.read_bytes().decode().split("\n")
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
@@ -46,8 +40,6 @@ def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
-    if path.suffix == WIRE:
-        return tuple(Shot(body, timeout_seconds) for body in _read_wire(path))
     shots = []
     for number, request in enumerate(read_requests(path), 1):
         try:
@@ -56,32 +48,6 @@ def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
             raise InputError(f"{path}:{number}: {error}") from None
         shots.append(Shot(body, timeout_seconds))
     return tuple(shots)
-
-
-def write_wire(bodies: Iterable[bytes], path: Path) -> None:
-    path.write_bytes(
-        b"".join(len(body).to_bytes(_LENGTH_BYTES, "little") + body for body in bodies)
-    )
-
-
-def _read_wire(path: Path) -> list[bytes]:
-    content, bodies, at = _content(path), list[bytes](), 0
-    while at < len(content):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(content[at:begin], "little")
-        if at > len(content) or begin > len(content):
-            raise InputError(f"{path}: ends within request {len(bodies) + 1}; write it again")
-        bodies.append(content[begin:at])
-    if not bodies:
-        raise InputError(f"{path}: holds no request")
-    return bodies
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
 
 
 def write_ghz_data(requests: Path, out: Path) -> None:

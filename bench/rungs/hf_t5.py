@@ -108,7 +108,10 @@ def plain_generate(
             totals = logits.float().log_softmax(dim=-1)
             totals[:, _END] = -torch.inf
             if allowed is not None:
-                totals = totals + _mask(totals, request, sequences, allowed)
+                mask = torch.full_like(totals, -torch.inf)
+                for row, sequence in enumerate(sequences.cpu()):
+                    mask[row, allowed(request, sequence)] = 0.0
+                totals = totals + mask
             totals = (totals + scores[:, None]).flatten()
             scores, places = totals.topk(min(beams, len(totals)))
             vocabulary = logits.shape[1]
@@ -116,13 +119,6 @@ def plain_generate(
             sequences = torch.cat([sequences[places // vocabulary], tokens], dim=1)
         found.append(sequences)
     return torch.cat(found)
-
-
-def _mask(totals: Tensor, request: int, sequences: Tensor, allowed: AllowedTokens) -> Tensor:
-    mask = torch.full_like(totals, -torch.inf)
-    for row, sequence in enumerate(sequences.cpu()):
-        mask[row, allowed(request, sequence)] = 0.0
-    return mask
 
 
 def shared_sequences(found: Tensor, expected: Tensor, beams: int) -> float:

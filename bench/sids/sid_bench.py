@@ -43,6 +43,7 @@ TREE_ITEMS, TREE_DIMS = 20_011, 64
 BRANCHES, LENGTHS, NOISE = (64, 8, 4), (1.0, 0.6, 0.4), 0.2
 TREE_CODES = (64, 64, 64)
 SPEED_ITEMS, SPEED_DIMS = 2_000_000, 128
+CATALOGUES, LOG_USERS, STEPS = 5, 13_000, 1000  # of `recall`
 
 
 def main(arguments: list[str]) -> None:
@@ -50,18 +51,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", choices=sorted(MEASURES), action="append", default=[])
     parser.add_argument("--add", action="store_true", help="keep the other rows of --out")
-    parser.add_argument("--steps", type=int, default=1000, help="training steps of `recall`")
-    parser.add_argument("--users", type=int, default=13_000, help="users in each log of `recall`")
-    parser.add_argument("--catalogues", type=int, default=5, help="catalogues of `recall`")
-    parser.add_argument("--items", type=int, default=SPEED_ITEMS, help="items of `speed`")
     options = parser.parse_args(arguments)
     chosen = options.only or list(MEASURES)
-    rows = (row for name in chosen for row in MEASURES[name](options))
+    rows = (row for name in chosen for row in MEASURES[name]())
     facts = facts_of("python -m grace.bench.sids.sid_bench", arguments)
     record(rows, options.out, facts, add=options.add, only=options.only)
 
 
-def hierarchy(_options: argparse.Namespace) -> Rows:
+def hierarchy() -> Rows:
     vectors, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
         folder = Path(name)
@@ -80,14 +77,14 @@ def hierarchy(_options: argparse.Namespace) -> Rows:
         }
 
 
-def speed(options: argparse.Namespace) -> Rows:
+def speed() -> Rows:
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
         folder = Path(name)
-        _write_speed_items(folder / "items.parquet", options.items)
+        _write_speed_items(folder / "items.parquet", SPEED_ITEMS)
         report = _sids(folder, "--levels", "4", "--codes", "512", table="items.parquet")
     yield {
         "measure": "speed",
-        "values": options.items,
+        "values": SPEED_ITEMS,
         "dims": SPEED_DIMS,
         "sids": report["sids"],
         **{name: report[name] for name in ("seconds", "cpu_seconds", "peak_gb", "items_per_sid")},
@@ -95,8 +92,8 @@ def speed(options: argparse.Namespace) -> Rows:
     }
 
 
-def recall(options: argparse.Namespace) -> Rows:
-    measured = [_recall_of(seed, options) for seed in range(1, options.catalogues + 1)]
+def recall() -> Rows:
+    measured = [_recall_of(seed) for seed in range(1, CATALOGUES + 1)]
     cutoffs = list(measured[0]["true"]["recall"]["model"])
     users = [each["true"]["measured_users"] for each in measured]
 
@@ -109,7 +106,7 @@ def recall(options: argparse.Namespace) -> Rows:
             "measure": "recall",
             "variant": name,
             "sids": [each[name]["sids"] for each in measured],
-            "steps": options.steps,
+            "steps": STEPS,
             "device": measured[0][name]["device"],
             "users": sum(users),
             "recall": {k: round(float(values(name, k).mean()), 4) for k in cutoffs},
@@ -118,9 +115,9 @@ def recall(options: argparse.Namespace) -> Rows:
         }
 
 
-def _recall_of(seed: int, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+def _recall_of(seed: int) -> dict[str, dict[str, Any]]:
     """Train on the original and on the learned SIDs of one catalogue; return both reports."""
-    spec = replace(preset_spec("tiny", seed=seed), log_users=options.users)
+    spec = replace(preset_spec("tiny", seed=seed), log_users=LOG_USERS)
     tree = make_catalogue(spec).tree
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
         folder = Path(name)
@@ -132,11 +129,11 @@ def _recall_of(seed: int, options: argparse.Namespace) -> dict[str, dict[str, An
         # The catalogue's SIDs are unique, so these must be too: items that share one are counted.
         unique = number_duplicates(_tokens(folder).astype(np.int64), 64)
         _rewrite(true, learned, tree.sids, unique, report["sid_space"])
-        runs = {each.name: _training(each, options.steps) for each in (true, learned)}
+        runs = {each.name: _training(each) for each in (true, learned)}
         return {name: json.loads(run.communicate()[0]) for name, run in runs.items()}
 
 
-MEASURES: dict[str, Callable[[argparse.Namespace], Rows]] = {
+MEASURES: dict[str, Callable[[], Rows]] = {
     "hierarchy": hierarchy,
     "speed": speed,
     "recall": recall,
@@ -202,10 +199,10 @@ def _sortable(sids: Sids) -> npt.NDArray[np.bytes_]:
     return np.ascontiguousarray(sids, ">u2").view(f"S{2 * sids.shape[1]}")[:, 0]
 
 
-def _training(data: Path, steps: int) -> subprocess.Popen[str]:
+def _training(data: Path) -> subprocess.Popen[str]:
     out = data.with_name(f"{data.name}-model")
     command = [GRACE, "train", "--data", data, "--out", out]
-    command += ["--steps", steps, "--json"]
+    command += ["--steps", STEPS, "--json"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 
 

@@ -87,27 +87,3 @@ def _mixed(x: int) -> int:
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
-
-
-def normal_cdf(z: npt.NDArray[Any]) -> FloatArray:
-    """Abramowitz and Stegun 7.1.26, to 1.5e-7."""
-    x = np.abs(z.astype(np.float64)) * np.sqrt(0.5)
-    t = 1.0 / (1.0 + 0.3275911 * x)
-    series = 1.061405429
-    for factor in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series = series * t + factor
-    upper = 0.5 * series * t * np.exp(-x * x)
-    below: FloatArray = np.where(z < 0, upper, 1.0 - upper)
-    return below
-
-
-def normal_quantile(share: float) -> float:
-    """z with normal_cdf(z) = share, by bisection."""
-    low, high = -8.0, 8.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if float(normal_cdf(np.array([middle]))[0]) < share:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2

@@ -1,6 +1,7 @@
 """The campaign and variant that each ad follows, and what the rules of both say."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from grace.catalogues.arrays import (
     offsets_of,
     position_in_run,
 )
-from grace.catalogues.paper.draws import Draws, Stream, normal_quantile
+from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.population import NUM_REGIONS, SMALL, region_shares
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.catalogues.paper.tree import PaperTree
@@ -112,7 +113,7 @@ class RuleLists:
         """True for `share` of the campaigns, more or fewer where the prefix is popular."""
         latent = correlation * self.campaigns.tree.popularity[pair]
         latent += np.sqrt(1 - correlation**2) * self.campaigns.draws.normal(stream, campaign)
-        return latent > normal_quantile(1 - share)
+        return latent > NormalDist().inv_cdf(1 - share)
 
     def _regions(self, campaign: Int64Array, pair: Int64Array) -> ListColumn:
         draws, knobs = self.campaigns.draws, self.campaigns.knobs

@@ -92,7 +92,3 @@ class PaperSpec:
         second = max(1, round(third / self.knobs.fan_out_3))
         first = min(VOCAB, max(_MIN_FIRST_TOKENS, round(second / self.knobs.fan_out_2)), second)
         return first, second, third, self.num_sids
-
-
-def paper_spec(sids: int | None = None, seed: int = 1) -> PaperSpec:
-    return PaperSpec(PAPER_SIDS if sids is None else sids, seed)

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from grace.catalogues.arrays import Float32Array, Int32Array, Int64Array, frozen, offsets_of
-from grace.catalogues.synth.attribute_rules import attribute_columns
+from grace.catalogues.synth.campaign_rules import campaign_columns
 from grace.catalogues.synth.learned_tokens import learn_tokens
 from grace.catalogues.synth.places import Places, make_places
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN, RuleColumn, make_background
-from grace.catalogues.synth.set_rules import audience_columns, location_columns
 from grace.catalogues.synth.sid_tree import SidTree, make_sid_tree
-from grace.catalogues.synth.spec import CatalogueSpec, Stream, TargetingKnobs
+from grace.catalogues.synth.spec import CatalogueSpec, Share, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +21,6 @@ class Campaigns:
     topic: Int64Array
     city: Int64Array  # the campaign's home, whether or not it targets it
     brand_campaigns: Int64Array  # [brands + 1] offsets into the campaigns
-
-    def __len__(self) -> int:
-        return len(self.city)
-
-    def column(self, name: str) -> RuleColumn:
-        return next(column for column in self.columns if column.name == name)
 
     def rule(self, campaign: int) -> dict[str, list[str]]:
         """The lists of one campaign by column; columns without a rule are absent."""
@@ -41,13 +34,8 @@ class Campaigns:
 def make_campaigns(
     spec: CatalogueSpec, tree: SidTree, places: Places, rng: np.random.Generator
 ) -> Campaigns:
-    knobs = spec.targeting
-    background = make_background(tree, places, knobs, rng)
-    columns = (
-        *attribute_columns(background, knobs, rng),
-        *location_columns(background, places, knobs, rng),
-        *audience_columns(background, spec.lookalikes, knobs, rng),
-    )
+    background = make_background(tree, places, rng)
+    columns = campaign_columns(background, places, spec.lookalikes, rng)
     return Campaigns(
         columns, frozen(background.topic), frozen(background.city), background.brand_campaigns
     )
@@ -57,7 +45,6 @@ def campaigns_of_ads(
     campaigns: Campaigns,
     tree: SidTree,
     ad_line: Int64Array,
-    knobs: TargetingKnobs,
     rng: np.random.Generator,
 ) -> Int32Array:
     """Most ads of a product line have its main campaign, others a sibling's, a few none."""
@@ -67,8 +54,8 @@ def campaigns_of_ads(
     main = first[line_brand] + rng.integers(count[line_brand])
     sibling = first[ad_brand] + rng.integers(count[ad_brand])
     kind = rng.random(len(ad_line))
-    chosen = np.where(kind < knobs.main_campaign, main[ad_line], sibling)
-    chosen[kind >= 1.0 - knobs.open_ads] = OPEN_CAMPAIGN
+    chosen = np.where(kind < Share.MAIN_CAMPAIGN, main[ad_line], sibling)
+    chosen[kind >= 1.0 - Share.OPEN_ADS] = OPEN_CAMPAIGN
     return frozen(chosen.astype(np.int32))
 
 
@@ -137,7 +124,7 @@ def make_catalogue(spec: CatalogueSpec) -> Catalogue:
         ad_offsets=offsets,
         ad_ids=_ad_ids(per_sid, ad_rng),
         ad_weights=_bids(len(ad_line), ad_rng),
-        ad_campaigns=campaigns_of_ads(campaigns, tree, ad_line, spec.targeting, ad_rng),
+        ad_campaigns=campaigns_of_ads(campaigns, tree, ad_line, ad_rng),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from grace.catalogues.arrays import BoolArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.rules import NO_RULE, RuleColumn
-from grace.catalogues.synth.schema import SCHEMA
+from grace.catalogues.synth.spec import SCHEMA
 from grace.index.targeting.schema import Attribute, TargetSet
 
 UNNAMED = -1  # a value that no rule names; also fills rows up

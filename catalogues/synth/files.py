@@ -28,15 +28,11 @@ from grace.catalogues.folder import (
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.log_file import make_log, write_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN, REACHES, TOPIC_REACH, ValueLists
-from grace.catalogues.synth.schema import RULE_COLUMNS, SCHEMA
-from grace.catalogues.synth.spec import CatalogueSpec
+from grace.catalogues.synth.spec import RULE_COLUMNS, SCHEMA, CatalogueSpec
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
 from grace.catalogues.synth.users import make_requests
 
 ROWS_PER_GROUP = 2**17
-_YAML_COMMENT = (
-    "# Who an ad may say it is for. Values are strings; YAML 1.2 scalars, so NO is Norway."
-)
 
 # Syllables of brand names that no real brand has claimed.
 _FIRST = "Ho Na Ta Ve Lu Mi Sa Ko Bre Fa Gri Ja Ke Li Mo Ne O Pa Ri Sti Ul Va Yo Za"
@@ -56,7 +52,7 @@ def write_folder(
     log = make_log(catalogue) if spec.log_users else None
     size = write_files(
         out,
-        targeting_yaml(SCHEMA, _YAML_COMMENT),
+        targeting_yaml(SCHEMA),
         requests,
         lambda path: write_ads(catalogue, path, progress),
         None if log is None else partial(write_log, catalogue, log),

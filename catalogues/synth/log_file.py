@@ -11,8 +11,7 @@ from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, p
 from grace.catalogues.folder import sid_column, sid_metadata
 from grace.catalogues.synth.browsing import NOTHING, Browsing, no_history
 from grace.catalogues.synth.catalogue import Catalogue
-from grace.catalogues.synth.schema import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS
-from grace.catalogues.synth.spec import Stream
+from grace.catalogues.synth.spec import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS, Stream
 from grace.catalogues.synth.users import Kind, User, draw_users
 
 FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user

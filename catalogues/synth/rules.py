@@ -21,7 +21,7 @@ from grace.catalogues.arrays import (
 )
 from grace.catalogues.synth.places import COUNTRIES, Places
 from grace.catalogues.synth.sid_tree import SidTree
-from grace.catalogues.synth.spec import TargetingKnobs
+from grace.catalogues.synth.spec import Share
 from grace.catalogues.synth.topics import TOPICS, Reach
 
 NO_RULE = -1
@@ -130,9 +130,7 @@ class Background:
     targeted: BoolArray  # may have rules: all but OPEN_CAMPAIGN
 
 
-def make_background(
-    tree: SidTree, places: Places, knobs: TargetingKnobs, rng: np.random.Generator
-) -> Background:
+def make_background(tree: SidTree, places: Places, rng: np.random.Generator) -> Background:
     per_brand = 1 + np.diff(tree.brand_lines) // _LINES_PER_CAMPAIGN
     brand_campaigns = offsets_of(per_brand) + 1
     brand = np.concatenate([[0], np.repeat(np.arange(len(per_brand)), per_brand)])
@@ -141,7 +139,7 @@ def make_background(
     market_shares = np.array([country.weight for country in COUNTRIES])
     brand_home = pick_by_share(rng, market_shares, len(per_brand))
     elsewhere = pick_by_share(rng, market_shares, size)
-    stays = rng.random(size) < knobs.home_market_kept
+    stays = rng.random(size) < Share.HOME_MARKET_KEPT
     country = np.where(stays, brand_home[brand], elsewhere)
     targeted = np.arange(size) != OPEN_CAMPAIGN
     odds = np.array([_LOCATED_ODDS[reach] for reach in REACHES])[TOPIC_REACH[topic]]
@@ -151,7 +149,7 @@ def make_background(
         topic=topic,
         country=country,
         city=pick_cities(places, country, rng),
-        located=draw_share(rng, knobs.location, odds * targeted),
+        located=draw_share(rng, Share.LOCATION, odds * targeted),
         targeted=targeted,
     )
 

@@ -1,13 +1,16 @@
-"""The size of a catalogue and the shares of ads that carry each rule: all knobs in one place."""
+"""The size of a catalogue, its schema, and the shares of ads that carry each rule."""
 
-from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from math import prod
 
 import numpy as np
 
+from grace.catalogues.synth.places import COUNTRIES, LANGUAGES
 from grace.catalogues.synth.topics import TOPICS
 from grace.configs.errors import InputError
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 
 SID_LENGTH = 4
 SIDS_PER_LINE = 2.7  # children of a three-token prefix, as in the paper's index
@@ -30,54 +33,66 @@ class Stream(IntEnum):
     LOG = 8
 
 
-class Preset(StrEnum):
-    TINY = "tiny"
-    SMALL = "small"
-    DEMO = "demo"
+COUNTRY_CODES = tuple(country.code for country in COUNTRIES)
+AGES = ("18-24", "25-34", "35-44", "45-54", "55-64", "65+")
+GENDERS = ("female", "male", "unknown")
+DEVICES = ("phone", "tablet", "desktop", "tv")
+
+MAX_REQUEST_VALUES = 64
+
+SCHEMA = TargetingSchema(
+    attributes=(
+        Attribute("country", COUNTRY_CODES),
+        Attribute("age", AGES),
+        Attribute("gender", GENDERS, missing="unknown"),
+        Attribute("device", DEVICES, missing_passes_exclude=True),
+        Attribute("language", LANGUAGES),
+    ),
+    sets=(
+        TargetSet("location", 256, 4, MAX_REQUEST_VALUES),
+        TargetSet("audience", 256, 4, MAX_REQUEST_VALUES, missing_passes_exclude=True),
+    ),
+    hash_seed=7,
+    entities=("campaign", "advertiser"),
+)
+
+RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    sids: int
-    users: int
-    vocab: int  # tokens per position
-    log_users: int = 0
-    learned_tokens: bool = False
-    clicks_only: bool = False
+# Events: an action, and the time. The cardinality of actions leaves room beyond the ids in use.
+ACTIONS = 8
+ACTION_IDS = (1, 2, 3, 4)  # view, click, save, buy
+ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
+
+NOW_MS = 1_788_264_000_000  # 2026-09-01 12:00 UTC: no file depends on the clock
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
 
 
-_PRESETS = {
-    Preset.TINY: _Size(2_000, 64, 64, log_users=3_000),
-    Preset.SMALL: _Size(100_000, 512, 512),
-    Preset.DEMO: _Size(2_000, 64, 64, log_users=8_000, learned_tokens=True, clicks_only=True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class TargetingKnobs:
+class Share:
     """Shares of campaigns (nearly those of ads) with a rule, and the contents of the rules."""
 
-    country: float = 0.60
-    country_exclude: float = 0.04
-    age: float = 0.15  # in topics that do not lean young, older or adult
-    age_if_leaning: float = 0.50
-    gender: float = 0.02  # in topics that do not lean female or male
-    gender_if_leaning: float = 0.50
-    gender_exclude: float = 0.02
-    device: float = 0.15
-    device_exclude: float = 0.06
-    language: float = 0.30
-    language_exclude: float = 0.02
-    location: float = 0.41
-    location_exclude: float = 0.05
-    audience: float = 0.10
-    audience_exclude: float = 0.03
+    COUNTRY = 0.60
+    COUNTRY_EXCLUDE = 0.04
+    AGE = 0.15  # in topics that do not lean young, older or adult
+    AGE_IF_LEANING = 0.50
+    GENDER = 0.02  # in topics that do not lean female or male
+    GENDER_IF_LEANING = 0.50
+    GENDER_EXCLUDE = 0.02
+    DEVICE = 0.15
+    DEVICE_EXCLUDE = 0.06
+    LANGUAGE = 0.30
+    LANGUAGE_EXCLUDE = 0.02
+    LOCATION = 0.41
+    LOCATION_EXCLUDE = 0.05
+    AUDIENCE = 0.10
+    AUDIENCE_EXCLUDE = 0.03
 
-    market_group: float = 0.25  # country rules that also name the neighbouring markets
-    country_if_located: float = 0.80  # with a location rule, as far as `country` allows
-    home_market_kept: float = 0.90  # campaigns in the home country of their brand
-    main_campaign: float = 0.84  # ads with the campaign of their three-token prefix
-    open_ads: float = 0.03  # ads without any rule; the rest use a sibling's campaign
+    MARKET_GROUP = 0.25  # country rules that also name the neighbouring markets
+    COUNTRY_IF_LOCATED = 0.80  # with a location rule, as far as COUNTRY allows
+    HOME_MARKET_KEPT = 0.90  # campaigns in the home country of their brand
+    MAIN_CAMPAIGN = 0.84  # ads with the campaign of their three-token prefix
+    OPEN_ADS = 0.03  # ads without any rule; the rest use a sibling's campaign
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +104,6 @@ class CatalogueSpec:
     num_users: int
     vocab_sizes: tuple[int, int, int, int]
     seed: int
-    targeting: TargetingKnobs = field(default_factory=TargetingKnobs)
     log_users: int = 0  # users whose interactions are logged; 0 for no log
     learned_tokens: bool = False  # residual k-means, instead of the hierarchy itself
     clicks_only: bool = False  # requests have the one feature that the demonstration's model reads
@@ -145,21 +159,28 @@ class CatalogueSpec:
         return self.num_sids // 500
 
 
+PRESETS: Mapping[str, CatalogueSpec] = {
+    "tiny": CatalogueSpec("synth-tiny", 2_000, 64, (64,) * 4, seed=1, log_users=3_000),
+    "small": CatalogueSpec("synth-small", 100_000, 512, (512,) * 4, seed=1),
+    "demo": CatalogueSpec(
+        "synth-demo",
+        2_000,
+        64,
+        (64,) * 4,
+        seed=1,
+        log_users=8_000,
+        learned_tokens=True,
+        clicks_only=True,
+    ),
+}
+
+
 def preset_spec(preset: str, sids: int | None = None, seed: int = 1) -> CatalogueSpec:
     """Return the spec of a preset. Another number of SIDs makes another SID space with its name."""
-    if preset not in set(Preset):
-        raise InputError(f"--preset {preset} is unknown; known: {', '.join(Preset)}, paper")
-    size = _PRESETS[Preset(preset)]
-    name, num_sids = f"synth-{preset}-{seed}", size.sids
-    if sids is not None and sids != num_sids:
-        name, num_sids = f"{name}-{sids}", sids
-    return CatalogueSpec(
-        sid_space=name,
-        num_sids=num_sids,
-        num_users=size.users,
-        vocab_sizes=(size.vocab, size.vocab, size.vocab, size.vocab),
-        seed=seed,
-        log_users=size.log_users,
-        learned_tokens=size.learned_tokens,
-        clicks_only=size.clicks_only,
-    )
+    if preset not in PRESETS:
+        raise InputError(f"--preset {preset} is unknown; known: {', '.join(PRESETS)}, paper")
+    usual = PRESETS[preset]
+    name = f"{usual.sid_space}-{seed}"
+    if sids is None or sids == usual.num_sids:
+        return replace(usual, sid_space=name, seed=seed)
+    return replace(usual, sid_space=f"{name}-{sids}", num_sids=sids, seed=seed)

@@ -23,7 +23,7 @@ from grace.catalogues.synth.browsing import (
 )
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.places import COUNTRIES, Places, slug
-from grace.catalogues.synth.schema import (
+from grace.catalogues.synth.spec import (
     ACTION_IDS,
     ACTION_ODDS,
     AGES,
@@ -31,8 +31,8 @@ from grace.catalogues.synth.schema import (
     HOUR_MS,
     MAX_REQUEST_VALUES,
     NOW_MS,
+    Stream,
 )
-from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import TOPICS, Topic
 
 

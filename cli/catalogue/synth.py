@@ -34,7 +34,7 @@ def synth(
     Example: `grace synth --preset tiny --out catalogue`
     """
     from grace.catalogues.paper.files import write_paper_folder
-    from grace.catalogues.paper.spec import paper_spec
+    from grace.catalogues.paper.spec import PAPER_SIDS, PaperSpec
     from grace.catalogues.synth import preset_spec, write_folder, write_raw_folder
     from grace.configs.errors import InputError
     from grace.configs.machine import available_cores
@@ -50,7 +50,8 @@ def synth(
         if raw:
             made = write_raw_folder(preset_spec(preset, sids, seed), out, force=force)
         elif preset == "paper":
-            spec, threads = paper_spec(sids, seed), available_cores()
+            spec = PaperSpec(PAPER_SIDS if sids is None else sids, seed)
+            threads = available_cores()
             made = write_paper_folder(spec, out, threads=threads, force=force, progress=progress)
         else:
             made = write_folder(

@@ -16,13 +16,9 @@ from torch import Tensor
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
 from grace.bench.gpu.instruments.reply_check import check_reply, eligible_rules
 from grace.bench.gpu.subjects.attention_kernels import self_kernel
-from grace.bench.gpu.subjects.catalogue import Catalogue
 from grace.bench.gpu.subjects.search import SearchResult, check_result
-from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError
 from grace.index.matching.exact import ExactMatcher
-from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
 from grace.kernels.decode.select_beams import Choice
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
@@ -156,57 +152,31 @@ def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
     assert answers == {True, False}
 
 
-def replied(
-    snapshot: Snapshot, user: Any, leaves: Any, scores: Any, max_ads: int
-) -> RetrieveResponse:
-    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode([user])
-    ads = ExactMatcher(snapshot, 1).match(rows, np.array([0, len(leaves)]), leaves, scores, max_ads)
-    counts = Counts(
-        ads_generated=int(ads.counts.generated[0]),
-        ads_matched=int(ads.counts.matched[0]),
-        ads_returned=len(ads.ad_ids),
-    )
-    return RetrieveResponse(ad_ids=ads.ad_ids, scores=ads.scores, counts=counts)
-
-
 def test_every_fault_of_a_reply_is_named() -> None:
-    catalogue = Catalogue(2_000)
-    snapshot = catalogue.snapshot(MatcherMode.UNION)
-    rng = np.random.default_rng(7)
-    leaves = rng.permutation(2_000).astype(np.int32)
-    leaves[1] = -1
-    scores = -np.sort(rng.random(2_000)).astype(np.float32)
-    scores[1] = -np.inf
-    whole, user = next(
-        (reply, user)
-        for user in catalogue.attributes(0, 30)
-        for reply in [replied(snapshot, user, leaves, scores, 1 << 30)]
-        if reply.counts.ads_matched >= 5
+    case = decode_case(branching_case(np.random.default_rng(0), 111, 7))
+    snapshot, ads = case.snapshot, case.snapshot.ads
+    leaves = np.arange(snapshot.trie.num_leaves, dtype=np.int32)
+    scores = -leaves.astype(np.float32)
+    of_ads, every = np.repeat(scores, np.diff(ads.ad_offsets)), range(ads.num_ads)
+    by_id = {ad.ad_id: ad for ad in case.case.ads}
+    raw = [by_id[ad] for ad in ads.ad_ids.tolist()]
+    user, own = next(
+        (user, own)
+        for user in case.case.users
+        for own in [[ad for ad in every if eligible(case.case.schema, raw[ad], user)]]
+        if 5 <= len(own) < ads.num_ads
     )
-    most = whole.counts.ads_matched - 2
-    good = replied(snapshot, user, leaves, scores, most)
 
-    def fault(change: Callable[[RetrieveResponse], None]) -> str:
-        reply = RetrieveResponse()
-        reply.CopyFrom(good)
-        change(reply)
-        return check_reply(snapshot, user, leaves, scores, most, reply)
+    def fault(shown: list[int], more: float = 0.0) -> str:
+        counts = Counts(ads_generated=ads.num_ads, ads_matched=len(own))
+        given = ads.ad_ids[shown], of_ads[shown] + np.float32(more)
+        reply = RetrieveResponse(ad_ids=given[0], scores=given[1], counts=counts)
+        return check_reply(snapshot, user, leaves, scores, len(own) - 2, reply)
 
-    def change(place: int, ad: int, score: float) -> Callable[[RetrieveResponse], None]:
-        def changed(reply: RetrieveResponse) -> None:
-            reply.ad_ids[place], reply.scores[place] = ad, score
-
-        return changed
-
-    def fewer(reply: RetrieveResponse) -> None:
-        del reply.ad_ids[-1], reply.scores[-1]
-
-    first, score = good.ad_ids[0], good.scores[0]
-    ineligible = min(set(snapshot.ads.ad_ids.tolist()) - set(whole.ad_ids))
-    assert fault(change(0, first, score)) == ""
-    assert fault(change(0, ineligible, score)) == f"1 of {most} ads are not for this user"
-    assert fault(change(1, first, score)) == "an ad comes twice"
-    assert "ads were generated, matched and returned" in fault(fewer)
-    assert fault(change(0, first, score + 1)) == "scores are not those of the ads' SIDs"
-    better = change(0, whole.ad_ids[-1], whole.scores[-1])
-    assert fault(better) == "other ads are better than those returned"
+    best, ineligible = own[:-2], min({*every} - {*own})
+    assert fault(best) == ""
+    assert fault([ineligible, *best[1:]]) == f"1 of {len(best)} ads are not for this user"
+    assert fault([best[0], *best[:-1]]) == "an ad comes twice"
+    assert "ads were generated, matched and returned" in fault(best[:-1])
+    assert fault(best, 1.0) == "scores are not those of the ads' SIDs"
+    assert fault(own[2:]) == "other ads are better than those returned"

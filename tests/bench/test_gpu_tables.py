@@ -13,17 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from grace.bench.gpu import attention, budget, gtm, ladder, serve
+from grace.bench.fleet import scaling
+from grace.bench.fleet.envoy import envoy_program
+from grace.bench.fleet.tables import fleet_tables
+from grace.bench.gpu import attention, budget, gtm, ladder, overlap, serve
+from grace.bench.gpu.instruments.floors import Counts, Least
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
-from grace.bench.gpu.subjects.named_products import (
-    ADD,
-    HIDDEN,
-    INTO,
-    ROUNDED,
-    ROUNDED_ADD,
-    named_products,
-    named_rounded,
-)
+from grace.bench.gpu.subjects.named_products import NamedProducts, named_rounded
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms
 from grace.bench.options import BenchOptions
@@ -147,59 +143,42 @@ def test_fp8_has_the_engines_rungs_and_our_kernels() -> None:
     assert {row["variant"] for row in kernels[1:]} == {"ours", "ours distinct"}
 
 
-def test_kernels_belong_to_operations_by_their_names() -> None:
-    for name, kind in (
-        ("_attend", "self_attention"),
-        ("_whole_context", "cross_attention"),
-        ("void grace::(anonymous)::admit_with_lanes(int)", "admit_children"),
-        ("nvjet_sm90_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "products"),
-        ("void at::native::gathers<128, 4>(int)", "at::native::gathers"),
-    ):
-        assert budget.kind_of_kernel(name) == kind
-
-
-class Outside:
-    """Products like `LtProducts`, unknown to torch."""
-
+class Plain:
     def into(self, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
-        out.numpy()[:] = x.numpy() @ weight.numpy().T
+        out.copy_(x @ weight.t())
 
     def add(self, residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> None:
-        residual.numpy()[:] += x.numpy() @ weight.numpy().T
+        residual.add_(x @ weight.t())
 
 
 @torch.inference_mode()
-def test_products_are_reported_with_their_shapes_and_compute_what_they_did() -> None:
+def test_named_products_compute_what_they_did_and_count_their_least_work() -> None:
     x, weight, out = torch.randn((5, 3)), torch.randn((4, 3)), torch.full((5, 4), torch.nan)
     rows = torch.randn((5, 128)).bfloat16()
     by = RoundedWeight.of(torch.randn((128, 128)), reads_ordered=True)
-    plain = REFERENCE_ROUNDED
+    plain, counts = REFERENCE_ROUNDED, Counts()
     stream = plain.round_rows(rows, 1e-6)
     added = Addition(rows.clone(), stream.row_factors, stream.rounded, by, None, 1e-6)
     expected = plain.add_product(added)
-    with (
-        named_products(Outside()) as products,
-        named_rounded(plain) as named,
-        torch.profiler.profile(record_shapes=True) as profiled,
-    ):
-        products.into(x, weight, out)
-        products.add(out, x, weight)
-        assert named is not None
-        got, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
-        named.product(stream.rounded, by, got)
-        hidden = named.hidden(stream, by)
-        new = named.add_product(replace(added, rows=rows))
+    products, named = NamedProducts(Plain(), counts), named_rounded(plain, counts)
+    products.into(x, weight, out)
+    products.add(out, x, weight)
     torch.testing.assert_close(out, 2 * x @ weight.t())
+    got, wanted = torch.zeros_like(rows), torch.zeros_like(rows)
+    named.product(stream.rounded, by, got)
     plain.product(stream.rounded, by, wanted)
     assert torch.equal(got, wanted)
-    assert torch.equal(hidden.float(), plain.hidden(stream, by).float())
-    for name in ("rows", "row_factors", "rounded", "rounded_factors"):
-        assert torch.equal(getattr(new, name).float(), getattr(expected, name).float())
-    entries = {e.key: e for e in profiled.key_averages(group_by_input_shape=True)}
-    for key in (INTO, ADD):
-        assert entries[key].input_shapes == [[5, 3], [4, 3], [5, 4]]
-    for key in (ROUNDED, ROUNDED_ADD, HIDDEN):
-        assert entries[key].input_shapes[:2] == [[5, 128], [128, 128]]
+    assert torch.equal(named.hidden(stream, by).float(), plain.hidden(stream, by).float())
+    new = named.add_product(replace(added, rows=rows))
+    assert torch.equal(new.rounded.float(), expected.rounded.float())
+    read, result, flop = 5 * 128 + 128 * 128, 5 * 128, 2 * 5 * 128 * 128
+    assert counts.by_name == {
+        "5 x 3 x 4": Least(1, 4 * (15 + 12 + 20), 120),
+        "5 x 3 x 4 added": Least(1, 4 * (15 + 12 + 2 * 20), 120),
+        "5 x 128 x 128 fp8": Least(1, read + 2 * result, flop),
+        "5 x 128 x 128 fp8 rounded": Least(1, read + result, flop),
+        "5 x 128 x 128 fp8 added": Least(1, read + 5 * result, flop),
+    }
 
 
 def test_the_papers_workload_has_its_numbers() -> None:
@@ -234,26 +213,20 @@ def test_a_catalogue_from_the_cache_is_the_one_that_was_built(tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "abc").iterdir()] == ["paper-1-1111"]
 
 
-def test_the_command_writes_a_result_file_and_prints_its_rows_or_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "attention.json"
-    command = (
-        "bench attention --device cpu --tiny --seconds 0.001 --only cross --json --out".split()
-    )
-    monkeypatch.setattr("sys.argv", ["grace", *command, str(out)])
-    done = invoke_grace(*command, out)
+def test_the_command_writes_a_result_file_and_prints_its_rows_or_tables(tmp_path: Path) -> None:
+    out, command = tmp_path / "attention.json", "bench attention --device cpu --tiny --only cross"
+    asked = [*command.split(), "--seconds", "0.001", "--precision", "fp32", "--out", str(out)]
+    done = invoke_grace(*asked, "--json")
     assert done.exit_code == 0, done.stderr
     times = [line.partition(" s: ")[2] for line in done.stderr.splitlines()]
     assert times == ["1 row", *(f"{number} rows" for number in range(2, 5))]
     result = json.loads(out.read_text())
     assert set(result) == {"machine", "commit", "command", "rows"}
-    assert result["command"].startswith("grace bench attention --device cpu --tiny")
     assert [json.loads(line) for line in done.stdout.splitlines()] == result["rows"]
-    command.remove("--json")
-    done = invoke_grace(*command, tmp_path / "again.json", "--precision", "fp32")
+    out.unlink()
+    done = invoke_grace(*asked)
     assert done.exit_code == 0, done.stderr
-    again = json.loads((tmp_path / "again.json").read_text())["rows"]
+    again = json.loads(out.read_text())["rows"]
     assert "Cross-attention, ms" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if line.strip().startswith("ours")]
     assert ms(again[-1]["p50_ms"]) in line.split()
@@ -307,3 +280,46 @@ def test_a_missing_extra_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -
     assert done.exit_code == 2
     assert done.stderr.count("\n") == 1
     assert f"needs grace.bench.gpu.ladder: {sys.executable} -m pip install" in done.stderr
+
+
+def test_overlap_rows_have_the_training_and_every_precision_of_both_models() -> None:
+    rows = list(overlap.measure(tiny("overlap", sids=(2_000,), precisions=("bf16", "fp8"))))
+    learning = next(row for row in rows if row["measure"] == "learning")
+    rows.remove(learning)
+    assert learning["loss_final"] < 0.6 * learning["loss_first"]
+    for name in ("recall", "popularity_recall", "random_recall"):
+        shares = list(learning[name].values())
+        assert shares == sorted(shares)
+    names = [(row["variant"], row["precision"]) for row in rows]
+    assert names == [(v, p) for v in ("paper", "trained") for p in ("fp32", "bf16", "fp8")]
+    for row in rows:
+        assert row["requests"] == 6
+        assert 0 < row["generated"] <= 11
+        least = overlap.LEAST_IN_FP32 if row["precision"] == "fp32" else 0.8
+        assert least <= row["overlap"] <= 1
+        assert len(row["step_overlap"]) == len(row["logit_std"]) == 4
+        assert row["step_overlap"][-1] == row["overlap"]
+        assert ("recall" in row) == (row["variant"] == "trained")
+    assert rows[3]["recall"] == learning["recall"]
+    for row in rows[4:]:
+        for k, share in row["recall"].items():
+            assert abs(share - learning["recall"][k]) < 0.34  # one of six people
+    assert all(1.7 < std < 2.3 for std in rows[1]["logit_std"])
+
+
+@pytest.mark.subprocess
+@pytest.mark.skipif(envoy_program() is None, reason="envoy is not installed: make setup")
+def test_two_servers_are_measured_directly_and_through_envoy() -> None:
+    rows = list(scaling.measure(tiny("fleet", seconds=0.3)))
+    assert [(row["variant"], row["measure"]) for row in rows] == [
+        *(("direct", name) for name in ("alone", "load", "saturation")),
+        *(("Envoy, 2 servers", name) for name in ("load", "saturation")),
+        *(("Envoy, 1 server", name) for name in ("alone", "load", "saturation")),
+    ]
+    for row in rows:
+        assert 0 < row["p50_ms"] <= row["p99_ms"]
+        assert (row["errors"], row["withdrawn"], row["tls"]) == (0, 0, "both ways")
+        assert ("envoy_cpu_ms" in row) == (row["variant"] != "direct")
+    assert [row["rps"] for row in rows if row["measure"] == "load"] == [20.0, 40.0, 20.0]
+    assert [row["client_processes"] for row in rows] == [1, 1, 1, 2, 2, 1, 1, 1]
+    assert "| load | Envoy, 2 servers | fp32 | **" in fleet_tables(rows)

@@ -67,8 +67,6 @@ def test_a_result_is_in_ghz_s_schema_and_has_our_own_numbers_in_addition() -> No
     assert (own["ok"], own["failed"], own["withdrawn"], own["warm_up_calls"]) == (3, 3, 1, 4)
     medians = [own["ms"][name]["p50"] for name in ("generate", "queue", "overhead")]
     assert medians == pytest.approx([3, 0.3, 20 - 4])
-    nothing = load_result(run_of(), LOAD, 4, None)
-    assert [nothing[name] for name in ("count", "average", "rps", "fastest")] == [0, 0, 0, 0]
 
 
 GONE = Call(1.0, 1.2, 1.21, "Unavailable", text="failed to connect to all addresses")
@@ -120,9 +118,7 @@ def write_ghz(folder: Path, statuses: dict[str, int], errors: dict[str, int]) ->
     """A file in the form of `ghz --format json`: nanoseconds, Go's time format, ghz's names."""
     ends = [status for status, count in statuses.items() for _ in range(count)]
     result = {
-        "date": "2026-01-31T13:00:03+01:00",
-        "endReason": "timeout",
-        "options": {"host": "ads:50051", "rps": 111, "load-schedule": "const", "async": True},
+        "options": {"host": "ads:50051", "rps": 111},
         "count": len(ends),
         "total": 3012345678,
         "slowest": 12000000,
@@ -144,22 +140,16 @@ def test_results_of_both_clients_are_summarized(tmp_path: Path) -> None:
     ours = read_summary(write_ours(tmp_path))
     assert (ours.client, ours.offered) == ("ours", 63)
     assert (ours.count, ours.ok, ours.failed, ours.withdrawn) == (7, 3, 3, 1)
-    assert ours.latency_ms[99] == pytest.approx(30)
-    assert ours.reasons == {"queue_full": 2, "none given": 1}
     assert (ours.stages_ms["generate"], ours.late_ms) == (3, 2)
-    gone = ghz_error("Unavailable", "x")
-    ends = {"OK": 3, "Unavailable": 1, "Canceled": 1}
-    ghz = read_summary(write_ghz(tmp_path, ends, {gone: 1}))
-    assert (ghz.client, ghz.offered) == ("ghz", 111)
-    assert (ghz.count, ghz.ok, ghz.failed, ghz.withdrawn) == (5, 3, 1, 1)
-    assert ghz.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
-    assert (ghz.reasons, ghz.late_ms) == ({"Unavailable": 1}, None)
     # A timed run closes the connections, with up to one call on each of its workers.
-    ends = {"OK": 13, "Unavailable": 4, "Canceled": 3}
+    ends = {"OK": 3, "Unavailable": 5, "Canceled": 3}
     closing = {ghz_error("Canceled", "grpc: the client connection is closing"): 3}
-    cut = read_summary(write_ghz(tmp_path, ends, {**CLOSED_BY_GHZ, **closing}))
-    assert (cut.ok, cut.failed, cut.withdrawn) == (13, 0, 7)
-    assert (cut.reasons, cut.invalid_because) == ({}, None)
+    errors = {ghz_error("Unavailable", draining().text): 1, **CLOSED_BY_GHZ, **closing}
+    ghz = read_summary(write_ghz(tmp_path, ends, errors))
+    assert (ghz.client, ghz.offered, ghz.late_ms) == ("ghz", 111, None)
+    assert (ghz.count, ghz.ok, ghz.failed, ghz.withdrawn) == (11, 3, 1, 7)
+    assert ghz.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
+    assert (ghz.reasons, ghz.invalid_because) == ({"Unavailable": 1}, None)
 
 
 def ghz_error(status: str, text: str) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from grace.bench.load.shots import read_shots, write_ghz_data, write_wire
+from grace.bench.load.shots import read_shots, write_ghz_data
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
@@ -39,26 +39,5 @@ def test_lines_of_json_become_messages_and_ghz_s_array(tmp_path: Path) -> None:
 def test_a_bad_file_is_refused_by_line(tmp_path: Path, text: str, fault: str) -> None:
     path = tmp_path / "requests.jsonl"
     path.write_text(text)
-    with pytest.raises(InputError, match=fault):
-        read_shots(path, None)
-
-
-def test_a_wire_file_gives_back_its_requests(tmp_path: Path) -> None:
-    bodies = [b"", b"a" * 70_001, bytes(range(256))]
-    write_wire(bodies, tmp_path / "r.wire")
-    shots = read_shots(tmp_path / "r.wire", 0.5)
-    assert [shot.body for shot in shots] == bodies
-    assert {shot.timeout_seconds for shot in shots} == {0.5}
-
-
-@pytest.mark.parametrize(
-    ("cut", "fault"), [(0, "holds no request"), (3, "within request 1"), (90, "within request 2")]
-)
-def test_a_truncated_wire_file_is_refused_with_the_place(
-    tmp_path: Path, cut: int, fault: str
-) -> None:
-    path = tmp_path / "r.wire"
-    write_wire([b"x" * 63, b"y" * 63], path)
-    path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(InputError, match=fault):
         read_shots(path, None)

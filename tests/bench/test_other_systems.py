@@ -1,4 +1,4 @@
-"""Other systems that the engine is compared with: they find valid SIDs, and a fault costs a row."""
+"""What the engine is compared with: the paper's rungs and other systems find the right SIDs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,14 +11,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.subjects.search import DecoderBatch
-from grace.bench.rungs.static_mask import KeptBeams
+from grace.bench.gpu.subjects.search import DecoderBatch, TracedResult, unconstrained_result
+from grace.bench.rungs.dense_search import (
+    L0,
+    L1,
+    Rung,
+    RungDecoder,
+    dense_search,
+    require_full_contexts,
+)
+from grace.bench.rungs.static_mask import KeptBeams, static_index, static_step
 from grace.configs.eligibility import MatcherMode
-from grace.configs.errors import DeviceError
+from grace.configs.errors import DeviceError, InputError
+from grace.configs.generation import BeamProfile
+from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from support.bench_workloads import tiny
 from support.decode_cases import DecodeCase, branching_case, decode_case
+from support.rung_cases import PROFILE, expected_sids, rung_case
+
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +46,66 @@ def catalogue() -> DecodeCase:
     return decode_case(branching_case(np.random.default_rng(7), 63, 1), MatcherMode.CD)
 
 
+@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
+@pytest.mark.parametrize(
+    "profile",
+    [PROFILE, BeamProfile((1, 11, 11), 11)],  # beams beyond the first vocabulary are dead
+)
+def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, profile: BeamProfile) -> None:
+    case = rung_case(7, profile)
+    weights = RungDecoder.of(case.decoder, CPU, torch.float32)
+    generated = dense_search(weights, case.context.states, case.profile, rung)
+    sids, scores = expected_sids(case)
+    torch.testing.assert_close(generated.scores, scores, rtol=1e-4, atol=1e-4)
+    live = (scores > -torch.inf).numpy()
+    np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
+
+
+def test_a_masked_context_and_a_decoder_that_flash_attention_does_not_take_are_refused() -> None:
+    case = rung_case(7)
+    require_full_contexts(case.context)
+    case.context.mask[1, 2] = False
+    with pytest.raises(InputError, match="full user contexts"):
+        require_full_contexts(case.context)
+    case.decoder.bias.data[0, 0] = 1.0
+    with pytest.raises(InputError, match="without a relative bias"):
+        RungDecoder.of(case.decoder, CPU, torch.float32)
+
+
+def test_dead_beams_without_constraints_have_no_number() -> None:
+    case = rung_case(13, BeamProfile((1, 11, 11), 11))
+    expected = unconstrained_result(case.decoder, case.context, case.profile)
+    dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
+    places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))
+    assert (TracedResult(dead, places).numbered(7).nodes == NO_NODE).all()
+
+
+def test_static_masks_keep_what_continues_a_sid_and_lead_on_to_it(catalogue: DecodeCase) -> None:
+    trie, index = catalogue.snapshot.trie, static_index(catalogue.index)
+    vocabulary = max(trie.vocab_sizes)
+    rng = np.random.default_rng(11)
+    for step in range(trie.sid_length):
+        nodes = np.arange(trie.level_starts[step], trie.level_starts[step + 1], dtype=np.int32)
+        tokens = trie.csr_tokens[nodes - 1].astype(np.int64) if step else np.zeros(1, np.int64)
+        given = torch.from_numpy(rng.normal(size=(len(nodes), vocabulary)).astype(np.float32))
+        masked, onward = static_step(
+            index, step, given, torch.from_numpy(tokens), torch.from_numpy(nodes)
+        )
+        for row, node in enumerate(nodes.tolist()):
+            own, below = trie.children(node)
+            expected = torch.full((vocabulary,), -torch.inf)
+            expected[own.astype(np.int64)] = given[row][own.astype(np.int64)]
+            assert torch.equal(masked[row], expected)
+            assert onward[row][torch.from_numpy(own.astype(np.int64))].tolist() == list(below)
+
+
 def test_a_prefix_function_lets_the_search_generate_valid_sids_only(
     catalogue: DecodeCase,
 ) -> None:
     hf_t5 = import_module("grace.bench.rungs.hf_t5")
     trie = catalogue.snapshot.trie
     spec = DecoderSpec(layers=2, d_model=16, heads=2, d_head=8, d_ff=20)
-    model = hf_t5.hf_decoder(spec, trie.vocab_sizes, torch.device("cpu"), torch.float32, seed=7)
+    model = hf_t5.hf_decoder(spec, trie.vocab_sizes, CPU, torch.float32, seed=7)
     states = torch.randn((2, 5, 16), generator=torch.Generator().manual_seed(7))
     generated = hf_t5.hf_generate(model, states, 3, trie.sid_length, hf_t5.allowed_by_trie(trie))
     offsets = np.cumsum([2, *trie.vocab_sizes])[: trie.sid_length]

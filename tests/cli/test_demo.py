@@ -62,6 +62,9 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, its SID has", shown, re.MULTILINE)
     assert {title for _, title in chosen} == {best}
     assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* \w+: (only|any of) .*\(user: ", shown, re.MULTILINE)
+    clicks = re.findall(r"^  clicked +\w.*\n {12}(.*)$", shown, re.MULTILINE)
+    assert len(clicks) == 4
+    assert all("location: any of us/mn" in why for why in clicks), "the user may see them"
     assert re.search(r"^ +location: any of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
 
 
@@ -77,18 +80,15 @@ def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
     assert all(0 < int(sids) < 64 for sids in wasted.groups())
 
 
-def test_the_demo_ends_its_server(shown: str) -> None:
-    server = server_in(shown)
-    assert server is not None
-    assert not is_running(server)
-
-
 def test_the_commands_at_the_end_work_where_the_demo_ran(shown: str, folder: Path) -> None:
     commands = [
         shlex.split(line)
         for line in re.findall(rf"^  ((?:{GRACE}|grace) .*)$", shown, re.MULTILINE)
     ]
     serve, retrieve, status, inspect = commands[-4:]
+    own = server_in(shown)
+    assert own is not None
+    assert not is_running(own), "the demo has ended its server"
     with subprocess.Popen(
         [*serve, *PORTS], cwd=folder, stderr=subprocess.PIPE, text=True, env=plain_environment()
     ) as server:

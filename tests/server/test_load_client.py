@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -123,17 +122,3 @@ def test_a_ghz_that_fails_ends_the_load_with_its_error(
                 "33",
             ]
         )
-
-
-def test_a_rate_that_is_not_valid_ends_the_load_with_1_after_the_report(
-    healthy_server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data, out = tmp_path / "requests.jsonl", tmp_path / "load"
-    data.write_text('{"sid_space": "another"}\n')
-    given = ["--address", healthy_server.address, "--data", str(data), "--out", str(out)]
-    assert load([*given, "--rate", "33", *PATIENT]) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert re.match(
-        r"error: 33 calls/s: the server refused every request, .* wrong_sid_space", last
-    )
-    assert "33 calls/s: not valid: the server refused every" in (out / "report.md").read_text()

@@ -6,8 +6,9 @@ memory depends on the caches.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,6 +38,12 @@ class Counts:
     def add(self, name: str, moved: int, flop: int = 0) -> None:
         self.by_name[name] = self.by_name[name].plus(Least(1, moved, flop))
 
+    def means(self, runs: int) -> dict[str, Least]:
+        """Return the counts of one run of several."""
+        return {
+            name: Least(*(total // runs for total in each)) for name, each in self.by_name.items()
+        }
+
 
 def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeIndex) -> None:
     """Count one step's admission of the children of these nodes."""
@@ -46,63 +53,60 @@ def count_admission(counts: Counts, nodes: Tensor, admitted: int, index: DecodeI
     counts.add("admit_children", 4 * nodes.numel() + ids * children + 8 * admitted)
 
 
-def _count_self_attention(counts: Counts, given: PagedPrefixes) -> None:
+def _self_attention(out: Tensor, given: PagedPrefixes) -> tuple[int, int]:
     pool, table, step = given.pool, given.table, given.step
-    rows, inner = len(table), pool.shape[2] * pool.shape[3]
     blocks = sum(len(torch.unique(table[:, j])) for j in range(step + 1))
-    asked = len(torch.unique(table[:, step]))
-    result = given.dtype or pool.dtype
-    moved = ((asked + 2 * blocks) * pool.element_size() + rows * result.itemsize) * inner
-    counts.add("self_attention", moved + table.nbytes, 4 * rows * (step + 1) * inner)
+    asked, inner = len(torch.unique(table[:, step])), pool.shape[2] * pool.shape[3]
+    moved = (asked + 2 * blocks) * inner * pool.element_size() + out.nbytes
+    return moved + table.nbytes, 4 * len(table) * (step + 1) * inner
 
 
-def _count_cross_attention(counts: Counts, given: BeamQueries) -> None:
+def _cross_attention(out: Tensor, given: BeamQueries) -> tuple[int, int]:
     queries, keys, rows = given.queries, given.keys, given.rows
     asked = rows if given.query_rows is None else len(torch.unique(given.query_rows))
     inner, size = queries.shape[1], queries.element_size()
-    result = given.dtype or queries.dtype
-    moved = (asked * size + rows * result.itemsize) * inner + 2 * keys.numel() * size
-    counts.add("cross_attention", moved, 4 * rows * inner * keys.shape[2])
+    moved = asked * inner * size + out.nbytes + 2 * keys.numel() * size
+    return moved, 4 * rows * inner * keys.shape[2]
+
+
+def _row_factors(_: Tensor, x: Tensor, _eps: float) -> tuple[int, int]:
+    return x.nbytes + 4 * len(x), 0
+
+
+def _activate(out: Tensor, hidden: Tensor, row_scale: Tensor, _ffn: str) -> tuple[int, int]:
+    return hidden.nbytes + row_scale.nbytes + out.nbytes, 0
+
+
+def _rearrange(out: Tensor, _table: Tensor, parents: Tensor, _step: int) -> tuple[int, int]:
+    return parents.nbytes + 2 * out.nbytes, 0
+
+
+def _select_beams(_: Beams, given: Choice) -> tuple[int, int]:
+    admitted = len(given.candidates.packed().tokens)
+    kept = 16 * len(given.scores) * given.k
+    return given.logits.nbytes + given.scores.nbytes + 8 * admitted + kept, 0
+
+
+_LEAST: Mapping[str, Callable[..., tuple[int, int]]] = {
+    "self_attention": _self_attention,
+    "cross_attention": _cross_attention,
+    "row_factors": _row_factors,
+    "activate": _activate,
+    "rearrange": _rearrange,
+    "select_beams": _select_beams,
+}
+"""The bytes and arithmetic of a call, from what it returned and was given, by name in Ops."""
 
 
 def counting_ops(ops: Ops, counts: Counts) -> Ops:
     """Return the same operations, which count each call; counting may wait for the device."""
 
-    def self_attention(given: PagedPrefixes) -> Tensor:
-        _count_self_attention(counts, given)
-        return ops.self_attention(given)
+    def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            out = call(*given)
+            counts.add(name, *_LEAST[name](out, *given))
+            return out
 
-    def cross_attention(given: BeamQueries) -> Tensor:
-        _count_cross_attention(counts, given)
-        return ops.cross_attention(given)
+        return counted
 
-    def row_factors(x: Tensor, eps: float) -> Tensor:
-        counts.add("row_factors", x.nbytes + 4 * len(x))
-        return ops.row_factors(x, eps)
-
-    def activate(hidden: Tensor, row_scale: Tensor, ffn: str) -> Tensor:
-        out = ops.activate(hidden, row_scale, ffn)
-        counts.add("activate", hidden.nbytes + row_scale.nbytes + out.nbytes)
-        return out
-
-    def rearrange(table: Tensor, parents: Tensor, step: int) -> Tensor:
-        out = ops.rearrange(table, parents, step)
-        counts.add("rearrange", parents.nbytes + 2 * out.nbytes)
-        return out
-
-    def select_beams(given: Choice) -> Beams:
-        admitted = len(given.candidates.packed().tokens)
-        kept = 16 * len(given.scores) * given.k
-        moved = given.logits.nbytes + given.scores.nbytes + 8 * admitted + kept
-        counts.add("select_beams", moved)
-        return ops.select_beams(given)
-
-    return replace(
-        ops,
-        self_attention=self_attention,
-        cross_attention=cross_attention,
-        row_factors=row_factors,
-        activate=activate,
-        select_beams=select_beams,
-        rearrange=rearrange,
-    )
+    return replace(ops, **{name: counting(name, getattr(ops, name)) for name in _LEAST})

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import require_close, require_equal, require_overlap
-from grace.bench.gpu.instruments.observed import observed
 from grace.bench.gpu.subjects.workload import Engine, Workload
 from grace.bench.rungs.dense_search import L1, RungDecoder, dense_search
 from grace.configs.generation import BeamProfile
@@ -125,6 +124,17 @@ class Search:
     result: Callable[[TracedResult], SearchResult]
     point_at: Callable[[UserTensors], None]
     constrained: bool
+
+
+def observed(ops: Ops, observe: Callable[[Choice, Beams], None]) -> Ops:
+    """Return the operations; each selection also calls `observe` with itself and its beams."""
+
+    def select_beams(given: Choice) -> Beams:
+        beams = ops.select_beams(given)
+        observe(given, beams)
+        return beams
+
+    return replace(ops, select_beams=select_beams)
 
 
 def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | None) -> Search:

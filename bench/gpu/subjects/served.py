@@ -18,7 +18,7 @@ from grace.bench.gpu.subjects.workload import Workload, random_weights
 from grace.bench.load.client import Load, OpenLoop, ServerTimes
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result
-from grace.bench.load.shots import WIRE, read_shots, write_wire
+from grace.bench.load.shots import Shot
 from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
@@ -56,8 +56,8 @@ class ServedFiles(NamedTuple):
     snapshots: Path
     checkpoint: Path
     profiles: Path
-    requests: Path
     warm_up: Path
+    shots: tuple[Shot, ...]
 
 
 class LoadProcesses(NamedTuple):
@@ -85,15 +85,15 @@ def write_files(work: Workload, folder: Path, last: int = FIRST_VERSION) -> Serv
     checkpoint = _checkpoint(work.device, spec, work.options.commit_cache or folder)
     users = catalogue.attributes(0, _TINY_REQUESTS if work.options.tiny else REQUESTS)
     messages = full_requests(spec, users, seed=1)
-    requests, warm_up = folder / f"requests{WIRE}", folder / "warm-up.jsonl"
-    write_wire((message.SerializeToString() for message in messages), requests)
+    warm_up = folder / "warm-up.jsonl"
     head = [MessageToJson(message, indent=None) for message in messages[:_WARM_UP_REQUESTS]]
     warm_up.write_text("".join(f"{line}\n" for line in head), encoding="utf-8")
     profile = {"beams": list(work.dynamic.beams), "num_sids": work.dynamic.num_sids}
     generation = {"max_batch": work.batch, "default_profile": "full", "profiles": {"full": profile}}
     profiles = folder / "profiles.yaml"
     profiles.write_text(yaml.safe_dump({"generation": generation}), encoding="utf-8")
-    return ServedFiles(folder, snapshots, checkpoint, profiles, requests, warm_up)
+    shots = tuple(Shot(message.SerializeToString()) for message in messages)
+    return ServedFiles(folder, snapshots, checkpoint, profiles, warm_up, shots)
 
 
 def _checkpoint(device: torch.device, spec: ModelSpec, folder: Path) -> Path:
@@ -167,9 +167,9 @@ def latencies(
     address: str, files: ServedFiles, load: Load, processes: LoadProcesses, tls: Tls | None = None
 ) -> dict[str, Any]:
     """Make the load from other processes, and return our client's own part of the result."""
-    shots, connections = read_shots(files.requests, None), processes.connections
+    connections = processes.connections
     run = run_together(
-        address, shots, load, processes.clients, connections, access=Access(tls), apart=True
+        address, files.shots, load, processes.clients, connections, access=Access(tls), apart=True
     )
     result = load_result(run, load, connections, None)
     return {**result["grace"], "seconds": result["total"] / 1e9}

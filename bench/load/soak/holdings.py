@@ -4,7 +4,6 @@ A soak samples them. A process is flat if the line through the last three quarte
 rises no faster than a limit, and it has no more threads and descriptors at the end.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,21 +26,15 @@ CHANCE = {"threads": 2, "descriptors": 8}
 """How far their number may rise by chance, as connections come and go."""
 
 _MIB = 1024.0  # of the kernel's kB
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a process holds.
-
-    memory_mib   resident memory
-    cpu_seconds  processor time since the process began
-    """
+    """What a process holds; the memory is resident."""
 
     memory_mib: float
     threads: int
     descriptors: int
-    cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +48,10 @@ def holdings_of(pid: int) -> Holdings:
     try:
         rollup = (process / "smaps_rollup").read_text().splitlines()[1:]
         memory = {name: int(value.split()[0]) for name, value in (x.split(":") for x in rollup)}
-        # The fields after the name, which may have spaces: state is the first.
-        times = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
         return Holdings(
             memory_mib=round(memory["Rss"] / _MIB, 2),
             threads=len(list((process / "task").iterdir())),
             descriptors=len(list((process / "fd").iterdir())),
-            cpu_seconds=sum(map(int, times)) / _TICKS,
         )
     except (FileNotFoundError, ProcessLookupError):
         fault = f"process {pid} ended under load; its log has the cause"

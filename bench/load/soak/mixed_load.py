@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
@@ -58,7 +58,6 @@ class Target:
     message_bytes: int
 
 
-@dataclass
 class MixedLoad:
     """A load to `run` once.
 
@@ -67,93 +66,55 @@ class MixedLoad:
            `withdrawn` if the load gave up the call
     """
 
-    target: Target
-    requests: Sequence[Mapping[str, Any]]
-    rates: Mapping[str, float]
-    seed: int = 1
-    ends: dict[str, Counter[str]] = field(default_factory=dict, init=False)
-
-    async def run(self, seconds: float) -> None:
-        async with AsyncExitStack() as stack:
-            channels = [
-                await stack.enter_async_context(_channel(self.target.retrieve))
-                for _ in range(CONNECTIONS)
-            ]
-            operator = await stack.enter_async_context(_channel(self.target.admin))
-            kinds = _Kinds(self.target, self.requests, channels, operator, self.seed).work()
-            await asyncio.gather(
-                *(
-                    self._repeat(name, kinds[name], rate, seconds)
-                    for name, rate in self.rates.items()
-                )
-            )
-
-    async def _repeat(self, name: str, work: _Work, rate: float, seconds: float) -> None:
-        draw = random.Random(f"{self.seed} {name}")
-        ends = self.ends[name] = Counter()
-        under_way: set[asyncio.Task[None]] = set()
-        begin = due = time.monotonic()
-        while (due := due + draw.expovariate(rate)) < begin + seconds:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task = asyncio.create_task(_counted(work, ends))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-        if under_way:
-            await asyncio.wait(under_way, timeout=FINISH_SECONDS)
-
-
-async def _counted(work: _Work, ends: Counter[str]) -> None:
-    try:
-        await work()
-    except grpc.aio.AioRpcError as error:
-        ends[reason_of(error) or status_name(error.code())] += 1
-    except asyncio.CancelledError:
-        ends["withdrawn"] += 1
-    except OSError as error:
-        ends[type(error).__name__] += 1
-    else:
-        ends["OK"] += 1
-
-
-def _channel(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-
-
-class _Kinds:
-    """The work of each kind."""
-
     def __init__(
-        self,
-        target: Target,
-        requests: Sequence[Mapping[str, Any]],
-        channels: Sequence[grpc.aio.Channel],
-        operator: grpc.aio.Channel,
-        seed: int,
+        self, target: Target, requests: Sequence[Mapping[str, Any]], rates: Mapping[str, float]
     ) -> None:
         first = requests[0]
-        self._target = target
-        self._draw = random.Random(seed)
-        self._methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
-        self._health = [HealthStub(channel) for channel in channels]
-        self._status: _Method = operator.unary_unary("/grace.v1.Admin/GetStatus")
+        self._target, self._rates = target, rates
+        self._draw = random.Random(1)
         self._good = [_bytes(request) for request in requests[:GOOD_REQUESTS]]
-        self._low = _bytes(first, priority="LOW")
-        self._bad = {
+        self._bodies = {
+            "low": _bytes(first, priority="LOW"),
             "wrong_sid_space": _bytes(first, sid_space="another"),
             "invalid_field": _bytes(first, max_ads=999_999),
             "malformed": b"\xff" * 63,
             "too_large": bytes(2 * target.message_bytes),
             "beyond_grpc": bytes(5 * target.message_bytes),
         }
+        self.ends = {name: Counter[str]() for name in rates}
 
-    def work(self) -> Mapping[str, _Work]:
+    async def run(self, seconds: float) -> None:
+        async with AsyncExitStack() as stack:
+            channels = [
+                await stack.enter_async_context(_channel(self._target.retrieve))
+                for _ in range(CONNECTIONS)
+            ]
+            operator = await stack.enter_async_context(_channel(self._target.admin))
+            self._methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
+            self._health = [HealthStub(channel) for channel in channels]
+            self._status: _Method = operator.unary_unary("/grace.v1.Admin/GetStatus")
+            kinds = self._kinds()
+            repeated = (self._repeat(name, kinds[name], seconds) for name in self._rates)
+            await asyncio.gather(*repeated)
+
+    async def _repeat(self, name: str, work: _Work, seconds: float) -> None:
+        draw, under_way = random.Random(name), set[asyncio.Task[None]]()
+        begin = due = time.monotonic()
+        while (due := due + draw.expovariate(self._rates[name])) < begin + seconds:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            task = asyncio.create_task(_counted(work, self.ends[name]))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+        if under_way:
+            await asyncio.wait(under_way, timeout=FINISH_SECONDS)
+
+    def _kinds(self) -> Mapping[str, _Work]:
         def sends(body: bytes) -> _Work:
             return lambda: self._method(body)
 
         return {
-            **{name: sends(body) for name, body in self._bad.items()},
+            **{name: sends(body) for name, body in self._bodies.items()},
             "good": lambda: self._method(self._a_good_one),
-            "low": sends(self._low),
             "hasty": lambda: self._method(self._a_good_one, timeout=self._soon),
             "cancelled": self._cancelled,
             "reconnecting": self._reconnecting,
@@ -213,6 +174,23 @@ class _Kinds:
             writer.close()
         if b" 200 " not in answer[:20]:
             raise ConnectionError
+
+
+async def _counted(work: _Work, ends: Counter[str]) -> None:
+    try:
+        await work()
+    except grpc.aio.AioRpcError as error:
+        ends[reason_of(error) or status_name(error.code())] += 1
+    except asyncio.CancelledError:
+        ends["withdrawn"] += 1
+    except OSError as error:
+        ends[type(error).__name__] += 1
+    else:
+        ends["OK"] += 1
+
+
+def _channel(address: str) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def _bytes(request: Mapping[str, Any], **fields: Any) -> bytes:
