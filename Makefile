@@ -10,7 +10,6 @@ RATES ?= 100 200 300 400 600
 LOAD_SECONDS ?= 10
 LOAD_OUT ?= build/load
 ADDRESS ?=
-ADMIN ?=
 CUDA ?=
 DATA ?=
 IMAGE ?= cpu
@@ -151,7 +150,7 @@ image:  ## build the container image grace:cpu; IMAGE=cuda: for a GPU; builder: 
 test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root
 	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet tests/server/monitoring $(addprefix tests/server/test_,explain.py fault_bytes.py fault_stages.py wire_readers.py) \
+SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet $(addprefix tests/server/test_,fault_bytes.py fault_stages.py wire_readers.py) \
   tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 
@@ -178,14 +177,15 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m grace.bench.match_bench --out $(BENCH_RESULTS)/match.json
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 
-load: native $(INSTALLED)-plots  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
-	$(BIN)/python -m grace.bench.load.sweep --out $(LOAD_OUT) --rates $(RATES) --seconds $(LOAD_SECONDS) \
-	  $(if $(ADDRESS),--address $(ADDRESS)) $(if $(ADMIN),--admin $(ADMIN)) $(if $(DATA),--data $(DATA))
+load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
+	$(BIN)/python -m grace.bench.load$(if $(ADDRESS), --address $(ADDRESS) --data $(DATA),.tiny_server) \
+	  --rate $(RATES) --seconds $(LOAD_SECONDS) --timeout-ms 1000 --out $(LOAD_OUT) \
+	  $(if $(shell command -v ghz),--ghz)
 
 demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force
 
-demo-model: native $(INSTALLED)-plots  ## train the demonstration model again, minutes; writes model/demo
+demo-model: native  ## train the demonstration model again, minutes; writes model/demo
 	rm -rf build/demo build/demo-model
 	$(BIN)/grace synth --preset demo --seed 1 --out build/demo
 	$(BIN)/grace train --data build/demo --out build/demo-model --seed 1

@@ -170,21 +170,3 @@ class BenchOptions:
                 if not most:
                     fault = f"means nothing to {self.table}; leave it out"
                 raise InputError(f"{option} {values[most]}: {fault}")
-
-
-@dataclass(frozen=True, slots=True)
-class OwnSnapshots:
-    """The input of `eligibility` in place of the paper's catalogue: all four, or none."""
-
-    snapshots: Annotated[
-        Path | None, "eligibility: ROOT or ROOT/VERSION of your own. --only names modes."
-    ] = None
-    checkpoint: Annotated[Path | None, "With --snapshots: the model that serves it."] = None
-    requests: Annotated[Path | None, "With --snapshots: requests, as JSON lines."] = None
-    config: Annotated[
-        Path | None, "With --snapshots: a server's configuration, for its default profile."
-    ] = None
-
-    @property
-    def any_given(self) -> bool:
-        return any((self.snapshots, self.checkpoint, self.requests, self.config))

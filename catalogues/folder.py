@@ -5,6 +5,7 @@ The last one is the log of interactions that training reads; not every catalogue
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,18 @@ _FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
 Progress = Callable[[int, int], None]  # (ads written, ads in all)
 WriteFile = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The numbers of a folder's contents."""
+
+    sid_space: str
+    sids: int
+    ads: int
+    requests: int
+    interactions: int
+    bytes: int
 
 
 def require_room(out: Path, names: Sequence[str] = _FILES, *, force: bool) -> None:

@@ -112,26 +112,14 @@ class LogOptions(Stated):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRun(LogOptions):
-    """A training. `steps` and `epochs` override the recipe's length."""
+    """A training. `steps` overrides the recipe's length."""
 
     out: Annotated[Path, "Folder of the checkpoint, new or empty."]
     config: Annotated[Path | None, "YAML that changes the recipe: model, training, generation."] = (
         None
     )
     steps: Annotated[int | None, Option("Steps instead of the recipe's.", least=1)] = None
-    epochs: Annotated[float | None, Option("Passes over the log, instead of --steps.", least=0)] = (
-        None
-    )
     seed: Annotated[int, Option("Equal seeds give equal weights on one machine.", least=0)] = 1
-    resume: Annotated[
-        bool, "Continue an interrupted run from its state, OUT.partial next to OUT."
-    ] = True
-
-    def __post_init__(self) -> None:
-        if self.steps is not None and self.epochs is not None:
-            raise InputError(
-                f"--epochs {self.epochs:g}: give --steps or --epochs, not both; leave one out"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +143,7 @@ class EvaluationSpec(LogOptions):
 class ImportSpec:
     """An import of published Semantic IDs."""
 
-    source: Annotated[Path, Argument("FILE.index.json, FILE.jsonl or FILE.npy.", "SIDS")]
+    source: Annotated[Path, Argument("FILE.index.json or FILE.npy.", "SIDS")]
     out: Annotated[Path, "The table of SIDs to write, Parquet."]
     sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
     ids: Annotated[
@@ -172,21 +160,14 @@ class ImportSpec:
         int | None,
         Option("Cut longer SIDs, such as one whose last token only separates items.", least=1),
     ] = None
-    max_rejects: Annotated[int, Option("Leave out up to this many faulty items.", least=0)] = 0
     force: Annotated[bool, "Replace OUT."] = False
-
-    @property
-    def reject_file(self) -> Path:
-        return self.out.with_suffix(".rejects.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
 class CodebookSpec:
     """A codebook to learn from vectors."""
 
-    out: Annotated[
-        Path | None, "Folder of the codebook; with --codebook, a separate table of SIDs."
-    ] = None
+    out: Annotated[Path | None, "Folder of the codebook."] = None
     levels: Annotated[int, Option("Tokens of a SID.", least=1, most=16)] = 4
     codes: Annotated[
         tuple[int, ...],

@@ -3,7 +3,6 @@
 `Annotated` has a setting's bounds, and its meaning, which `make fix` copies to docs/operations.md.
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +26,6 @@ Places: TypeAlias = Annotated[int, Option(least=1, most=65_536)]
 Count: TypeAlias = Annotated[int, Option(least=1, most=MOST)]
 Threads: TypeAlias = Annotated[int, Option(least=1, most=512)]
 
-_ENDPOINT = re.compile(r"https?://[^/\s]+:\d{1,5}/?")
 DEFAULT_VOCAB = 64  # stands for a checkpoint that cannot be read, until its load reports the fault
 
 
@@ -180,33 +178,6 @@ class LogsConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class TracesConfig(Section):
-    """OpenTelemetry traces of Retrieve calls; off unless there is an endpoint."""
-
-    endpoint: Annotated[
-        str | None,
-        "OTLP collector (gRPC), such as http://127.0.0.1:4317; it needs the extra `traces`",
-    ] = None
-    follow_callers: Annotated[
-        bool,
-        "trace a call with the header traceparent if, and only if, its caller traces it; so any "
-        "caller can have its calls traced, up to most_waiting a second",
-    ] = True
-    sample: Annotated[float, Option(least=0, most=1), "share of the other calls that is traced"] = (
-        0.01
-    )
-    most_waiting: Annotated[
-        Places,
-        "most traced calls that may wait for the collector, and so the most in a second; the "
-        "server drops further ones",
-    ] = 2048
-
-    def faults(self) -> Iterable[str]:
-        if self.endpoint is not None and not _ENDPOINT.fullmatch(self.endpoint):
-            yield f"endpoint: must be http://HOST:PORT or https://HOST:PORT, got {self.endpoint}"
-
-
-@dataclass(frozen=True, slots=True)
 class UpdatesConfig:
     """Stops and weights of ads, which take effect while the server runs."""
 
@@ -268,7 +239,6 @@ class ServingConfig(Section):
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     threads: ThreadsConfig = field(default_factory=ThreadsConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
-    traces: TracesConfig = field(default_factory=TracesConfig)
 
     def faults(self) -> Iterable[str]:
         Eligibility.of(self.eligibility)

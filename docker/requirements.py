@@ -2,7 +2,7 @@
 
     python requirements.py UV pyproject.toml OUT
 
-project.txt  what a light installation and its build need, traces included
+project.txt  what a light installation and its build need
 serve.txt    what the extra `serve` adds, without torch
 torch.txt    torch for CUDA, as PyPI has it, with its libraries, and Triton
 nvcc.txt     the compiler of the GPU kernels, of the CUDA version of that torch
@@ -37,7 +37,7 @@ def main(uv: str, described: Path, out: Path) -> None:
     content = tomllib.loads(described.read_text(encoding="utf-8"))
     project = content["project"]
     extras = project["optional-dependencies"]
-    light = [*content["build-system"]["requires"], *project["dependencies"], *extras["traces"]]
+    light = [*content["build-system"]["requires"], *project["dependencies"]]
     serving = [*extras["serve"], *(line for line in extras["gpu"] if "[" not in line)]
     found = locked(uv, [*light, *serving])
     names = set(map(name_of, locked(uv, light)))

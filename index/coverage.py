@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import SnapshotError
+from grace.index.forms.component import Flags
+from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import read_rows
 from grace.index.storage.reader import map_snapshot
-from grace.index.targeting.rules import SetRules
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
-
-Flags = npt.NDArray[np.bool_]
+from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
 _BLOCK_ADS = 1 << 22
 
@@ -104,14 +103,12 @@ class CoverageChange:
 
 def coverage(snapshot: Snapshot) -> Coverage:
     """Look at each distinct rule once, and count its ads. The arrays may be maps of files."""
-    rules, schema = snapshot.rules, snapshot.schema
+    rules = snapshot.rules
     ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules)
     has_rule: dict[str, Flags] = {}
-    for name, limited in _limited_rows(schema, rules.bitmask_table).items():
-        has_rule[name] = _of_parts("rule_rows.npy", limited, rules.rows[:, 0])
-    for at, target_set in enumerate(schema.sets):
-        listed = _listed_rules(rules.sets[at])
-        has_rule[target_set.name] = _of_parts("rule_rows.npy", listed, rules.rows[:, 1 + at])
+    for number, component in enumerate(components_of(snapshot.schema)):
+        for name, limited in component.limited(rules.parts[number]):
+            has_rule[name] = _of_parts("rule_rows.npy", limited, rules.rows[:, number])
     none: Flags = np.ones(rules.num_rules, np.bool_)
     for has in has_rule.values():
         none &= ~has
@@ -138,27 +135,6 @@ def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.i
         _require_below("ad_rule.npy", block, rules)
         counts += np.bincount(block, minlength=rules)
     return counts
-
-
-def _limited_rows(schema: TargetingSchema, table: npt.NDArray[np.uint64]) -> dict[str, Flags]:
-    """Return, by attribute, the bitmask rows that lack one of its bits.
-
-    An ad without a rule allows all values and `other`. A rule always rules something out.
-    """
-    limited: dict[str, Flags] = {}
-    for attribute, first_bit in zip(schema.attributes, schema.first_bits, strict=True):
-        bits = ((1 << attribute.bits) - 1) << first_bit
-        limited[attribute.name] = np.zeros(len(table), np.bool_)
-        for word in range(first_bit // 64, (first_bit + attribute.bits - 1) // 64 + 1):
-            mask = np.uint64(bits >> 64 * word & (1 << 64) - 1)
-            limited[attribute.name] |= (np.asarray(table[:, word]) & mask) != mask
-    return limited
-
-
-def _listed_rules(rules: SetRules) -> Flags:
-    """Return the set rules that list a value."""
-    listed: Flags = np.diff(rules.include_offsets) > 0
-    return listed | (np.diff(rules.exclude_offsets) > 0)
 
 
 def _of_parts(file: str, flags: Flags, parts: npt.NDArray[np.int32]) -> Flags:

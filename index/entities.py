@@ -35,18 +35,3 @@ class Entities:
             return np.full(wanted.shape, -1, np.int64)
         at = np.minimum(np.searchsorted(self.ids, wanted), len(self.ids) - 1)
         return np.where(self.ids[at] == wanted, at, -1)
-
-
-def group_ads(name: str, ids: npt.NDArray[np.int64], none: npt.NDArray[np.bool_]) -> Entities:
-    """Group the ads by entity. `ids` and `none` are by ordinal; ads in `none` have no entity.
-
-    This is the plain definition. The builder's `group_by_entity` does the same on all cores.
-    """
-    distinct, places = np.unique(ids[~none], return_inverse=True)
-    of_ad = np.full(len(ids), NO_ENTITY, np.int32)
-    of_ad[~none] = places
-    ordinals = np.flatnonzero(~none).astype(np.int32)
-    ads = ordinals[np.argsort(places, kind="stable")]
-    offsets = np.zeros(len(distinct) + 1, np.int64)
-    np.cumsum(np.bincount(places, minlength=len(distinct)), out=offsets[1:])
-    return Entities(name, distinct, of_ad, offsets, ads)

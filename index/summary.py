@@ -103,12 +103,8 @@ class IndexSummary:
 
 
 def summarize(snapshot: Snapshot) -> IndexSummary:
-    facts, schema, trie, counts = (
-        snapshot.facts,
-        snapshot.schema,
-        snapshot.trie,
-        counts_of(snapshot),
-    )
+    facts, schema, trie = snapshot.facts, snapshot.schema, snapshot.trie
+    counts = counts_of(snapshot)
     return IndexSummary(
         version=facts.version,
         created_at=facts.created_at,
@@ -131,7 +127,10 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         set_rules=counts.set_rules,
         set_values=counts.set_values,
         entities=tuple(_entities(entities, counts.ads) for entities in snapshot.entities),
-        bytes=_bytes(snapshot),
+        bytes={
+            reader: sum(bytes_of(getattr(snapshot, part)) for part in parts)
+            for reader, parts in _READ.items()
+        },
     )
 
 
@@ -220,16 +219,9 @@ def _sum_of(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int32]) -> in
     return sum(int(numbers[places[at : at + _BLOCK]].sum()) for at in blocks)
 
 
-_READERS = {
-    **dict.fromkeys(("trie", "matchers", "exact"), "decoding"),
-    **dict.fromkeys(("ads", "entities"), "sid_to_ads"),
-    **dict.fromkeys(("rules", "set_values"), "exact_targeting"),
+_READ = {
+    "decoding": ("trie", "matchers", "exact"),
+    "sid_to_ads": ("ads", "entities"),
+    "exact_targeting": ("rules", "set_values"),
 }
-"""The reader of each part of a snapshot."""
-
-
-def _bytes(snapshot: Snapshot) -> dict[str, int]:
-    sizes = dict.fromkeys(_READERS.values(), 0)
-    for part, reader in _READERS.items():
-        sizes[reader] += bytes_of(getattr(snapshot, part))
-    return sizes
+"""The parts of a snapshot by what reads them."""

@@ -19,20 +19,18 @@ from grace.configs.machine import available_cores
 from grace.index.allocation import plain_memory
 from grace.index.builder.arrange import arrange, taken_apart
 from grace.index.builder.collect import CollectedAds
-from grace.index.builder.columns import ListColumn
 from grace.index.builder.rule_table import FAULTS, RuleTable
+from grace.index.forms.component import ListColumn
+from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage import readable_current
 from grace.index.storage.arrays import arrays_of
 from grace.index.storage.folder import names_in
 from grace.index.storage.manifest import MANIFEST, Counts
 from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
-from grace.index.targeting.rules import take
-from grace.index.targeting.schema import RESERVED_VALUE, Attribute
+from grace.index.targeting.schema import RESERVED_VALUE
 
 BLOCK_RULES = 1 << 17  # rules that are encoded at a time
-
-Rows = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,31 +119,10 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
 
 
 def _columns(snapshot: Snapshot, rules: npt.NDArray[np.int64]) -> Iterator[ListColumn]:
-    """Yield include and exclude of each attribute, then of each set, of some rules."""
-    held, schema = snapshot.rules, snapshot.schema
-    rows = held.bitmask_table[held.rows[rules, 0]]
-    for attribute, first_bit in zip(schema.attributes, schema.first_bits, strict=True):
-        yield from _attribute_columns(rows, attribute, first_bit)
-    for s, of_set in enumerate(held.sets):
-        for column in of_set.columns:
-            offsets, values = take(column, held.rows[rules, 1 + s])
-            yield _column(offsets, values, np.diff(offsets) > 0)
-
-
-def _attribute_columns(rows: Rows, attribute: Attribute, first_bit: int) -> Iterator[ListColumn]:
-    """A row with the bit of `other` excludes the values without a bit; another includes values."""
-    bits = np.arange(first_bit, first_bit + attribute.bits)
-    held = (rows[:, bits // 64] >> (bits % 64).astype(np.uint64)) & np.uint64(1) != 0
-    values, other = held[:, :-1], held[:, -1:]
-    for listed, valid in ((values & ~other, ~other[:, 0]), (~values & other, other[:, 0])):
-        counts = np.cumsum(listed.sum(axis=1))
-        yield _column(np.append(0, counts), np.nonzero(listed)[1], valid)
-
-
-def _column(
-    offsets: npt.NDArray[np.int64], codes: npt.NDArray[np.integer], valid: npt.NDArray[np.bool_]
-) -> ListColumn:
-    return ListColumn(offsets.astype(np.int64), valid.astype(np.uint8), codes.astype(np.int32))
+    """Yield the columns of the schema's components, as some rules state them."""
+    held = snapshot.rules
+    for number, component in enumerate(components_of(snapshot.schema)):
+        yield from component.columns_of(held.parts[number], held.rows[rules, number])
 
 
 def _notes(opened: OpenVersion) -> list[str]:

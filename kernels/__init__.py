@@ -14,7 +14,7 @@ from grace.kernels.decode.tensors import (
     Candidates,
     DecodeIndex,
 )
-from grace.kernels.decode.users import QueryTensors, UserTensors, on_device
+from grace.kernels.decode.users import UserTensors, on_device
 from grace.kernels.devices import device_named, require_device
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.load import (
@@ -36,7 +36,6 @@ __all__ = [
     "Candidates",
     "DecodeIndex",
     "Ops",
-    "QueryTensors",
     "ReferenceSlot",
     "UserTensors",
     "admission_slot",

@@ -92,6 +92,20 @@ def declare(
     return call
 
 
+def address_of(
+    name: str, array: np.ndarray[Any, Any] | None, dtype: type[np.generic], shape: tuple[int, ...]
+) -> int | None:
+    """Return where C++ finds an array that may be absent; the caller keeps it alive."""
+    if array is None:
+        return None
+    if array.dtype != dtype or array.shape != shape or not array.flags.c_contiguous:
+        raise ValueError(
+            f"{name} must be contiguous {dtype.__name__} {list(shape)}, got {array.dtype} "
+            f"{list(array.shape)}"
+        )
+    return array.ctypes.data
+
+
 def array_in(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
     """Return the argument type of an array that is only read: C-contiguous, this dtype and rank."""
     return _ArrayArgument(np.dtype(dtype), ndim, written=False)

@@ -6,6 +6,7 @@ must not contain values of callers, so it has `reason` and `field` only.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from grpc import StatusCode
 
@@ -84,9 +85,23 @@ class ServiceError(Exception):
             self.trailers += ((name, f"{value * 1000:.0f}"),)
 
 
-def unauthenticated() -> ServiceError:
-    text = "the call has no token that the server accepts: send `authorization: Bearer TOKEN`"
-    return ServiceError("unauthenticated", f"{text}, with a token from its listen.token_file")
+unauthenticated = partial(
+    ServiceError,
+    "unauthenticated",
+    "the call has no token that the server accepts: send `authorization: Bearer TOKEN`, with a "
+    "token from its listen.token_file",
+)
+not_ready = partial(
+    ServiceError, "not_ready", "the server is starting; ask again, or watch its health"
+)
+draining = partial(ServiceError, "draining", "the server is shutting down; ask another one")
+cancelled = partial(ServiceError, "cancelled", "cancelled by the caller")
+expired = partial(
+    ServiceError,
+    "deadline_exceeded",
+    "the request waited until its deadline, or until too little time was left for an answer; allow "
+    "more time, or try again later",
+)
 
 
 def malformed(message: str = "RetrieveRequest") -> ServiceError:
@@ -136,26 +151,6 @@ def unmeetable(left: float, needed: float) -> ServiceError:
     text = "an answer takes longer now than the time left; allow more time, or try again later"
     numbers = {"grace-deadline-left-ms": max(0.0, left), "grace-predicted-ms": needed}
     return ServiceError("deadline_unmeetable", text, seconds=numbers)
-
-
-def expired() -> ServiceError:
-    text = (
-        "the request waited until its deadline, or until too little time was left for an answer; "
-        "allow more time, or try again later"
-    )
-    return ServiceError("deadline_exceeded", text)
-
-
-def cancelled() -> ServiceError:
-    return ServiceError("cancelled", "cancelled by the caller")
-
-
-def not_ready() -> ServiceError:
-    return ServiceError("not_ready", "the server is starting; ask again, or watch its health")
-
-
-def draining() -> ServiceError:
-    return ServiceError("draining", "the server is shutting down; ask another one")
 
 
 def too_many_loads(most: int) -> ServiceError:

@@ -49,7 +49,6 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.start_up import (
     load_and_warm_up,
-    open_traces,
     require_descriptors,
     require_distinct_addresses,
     require_folder_of,
@@ -76,9 +75,6 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
-
-TRACE_SECONDS = 2.0
-"""The time that the last traces have to reach their collector."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -188,9 +184,7 @@ class Server:
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
-        self._traces = open_traces(config.traces, self._metrics.traced)
-        tokens, traces = credentials.tokens, self._traces
-        self._front_end = FrontEnd(state, config, self._metrics, tokens, traces)
+        self._front_end = FrontEnd(state, config, self._metrics, credentials.tokens)
         settle, died = self._replies_left, self._thread_died
         self._updates = Updates(config, self._metrics, settle, died)
         state.updates, state.updates_file = self._updates.ads, self._updates.file
@@ -291,8 +285,6 @@ class Server:
         joined = await DaemonThread("grace-aside").run(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
         await self._listeners.close()
-        if (traces := self._traces) is not None:
-            await DaemonThread("grace-aside").run(lambda: traces.close(TRACE_SECONDS))
         # Not through the interpreter's end, which could abort: a thread may be in native code, such
         # as the one that frees a pair.
         exit_now(_logged(STOPPED if finished and joined else FAILED))

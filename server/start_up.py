@@ -1,20 +1,16 @@
 """The checks and the loading before the server is ready."""
 
 import resource
-from collections.abc import Callable
 from contextlib import nullcontext
-from importlib import import_module
 from pathlib import Path
 
 import torch
 
 from grace.configs.errors import ConfigError, InputError
-from grace.configs.extras import install_command
-from grace.configs.serving import ServingConfig, TracesConfig
+from grace.configs.serving import ServingConfig
 from grace.server.engine.serving_pair import ServingPair, load_pair, require_numbered_ids
 from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
-from grace.server.observe.traces import TraceResult, Traces
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
 from grace.server.transport.addresses import is_loopback
@@ -74,20 +70,6 @@ def require_folder_of(timeline: Path | None) -> None:
     """Refuse a trace that could not be written at the end."""
     if timeline is not None and not timeline.parent.is_dir():
         raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
-
-
-def open_traces(config: TracesConfig, count: Callable[[TraceResult, int], None]) -> Traces | None:
-    """Return None if the configuration names no collector."""
-    if config.endpoint is None:
-        return None
-    try:
-        # Only here: a server without traces needs none of the packages of this module.
-        otlp = import_module("grace.server.observe.otlp")
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"traces.endpoint: traces need {error.name}: {install_command('traces')}"
-        ) from None
-    return Traces(config, otlp.OtlpExporter(config.endpoint), count)
 
 
 def load_and_warm_up(

@@ -78,10 +78,8 @@ class Counting:
         reply = self.matcher.match(users, offsets, leaves, scores, TOP_ADS)
         return Best(_mass(offsets, scores), _of_each(reply.offsets, reply.ad_ids))
 
-    def outcome(
-        self, found: Found, users: UserRows, asking: UserTensors, best: Best | None = None
-    ) -> Outcome:
-        """Count what searches found. Without the best that there could be, recall is NaN."""
+    def outcome(self, found: Found, users: UserRows, asking: UserTensors, best: Best) -> Outcome:
+        """Count what searches found."""
         assert asking.eligible is not None
         offsets, leaves, scores = _leaves(found, self.first_leaf)
         num_ads = self.snapshot.ads.num_ads
@@ -89,11 +87,8 @@ class Counting:
         matched = _with_ads(reply, offsets)
         useful = [leads_to_ads(nodes, asking.eligible) for nodes in found.nodes]
         _require_agreement(matched, useful[-1].sum(dim=1).cpu().numpy(), offsets)
-        top = mass_recall = np.full(len(reply), np.nan)
-        if best is not None:
-            top = _top_recall(best, reply)
-            with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
-                mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
+        with np.errstate(invalid="ignore"):  # 0 / 0 for a user without ads
+            mass_recall = _mass(offsets, np.where(matched, scores, -np.inf)) / best.mass
         useful_sids = np.array([own.sum() for own in _of_each(offsets, matched)], np.int64)
         sids, counts = np.diff(offsets), reply.counts
         return Outcome(
@@ -106,7 +101,7 @@ class Counting:
             beams=_per_step([nodes != NO_NODE for nodes in found.nodes]),
             useful=_per_step(useful),
             mass_recall=mass_recall,
-            top_recall=top,
+            top_recall=_top_recall(best, reply),
         )
 
 

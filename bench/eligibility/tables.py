@@ -8,7 +8,7 @@ rate.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grace.bench.markdown import Cell, Column, markdown_table, origin, shown, table_of
+from grace.bench.markdown import Cell, markdown_table, origin, shown, table_of
 from grace.bench.result_file import Row
 from grace.catalogues.paper.published import (
     ADS_PER_SID,
@@ -54,18 +54,6 @@ def _steps(beams: Sequence[float]) -> str:
     return " / ".join(f"{mean:,.0f}" for mean in beams[:-1])
 
 
-_WAY: Column = ("", lambda x: WAYS[x["mode"]])
-_MEANS: Sequence[Column] = (
-    ("generated ads", "{generated_ads:,.0f}"),
-    ("eligible ads", "**{eligible_ads:,.0f}**"),
-    ("of generated, %", "{final_pct:.1f}"),
-    ("SIDs", "{sids:,.0f}"),
-    ("wasted, %", "{wasted_sids_pct:.1f}"),
-    ("live beams", lambda x: _steps(x["live_beams"])),
-    ("of them useful", lambda x: _steps(x["useful_beams"])),
-)
-
-
 def study_tables(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables that the paper does not have, in Markdown by the name of their marks."""
     rows: Rows = result["rows"]
@@ -94,8 +82,6 @@ def printed_tables(rows: Rows) -> str:
             parts += [_by_range(sweep, _ELIGIBLE_ADS), "Wasted SIDs, %:\n"]
             parts += [_by_range(sweep, _WASTED), "Score mass / top 100 ads, %:\n"]
             parts += [_by_range(sweep, _RECALL)]
-    if own := _all(rows, table="own"):
-        parts.append(_own_ways(own))
     return "\n".join(parts)
 
 
@@ -124,19 +110,17 @@ def _ways(rows: Rows) -> str:
     everyone = _all(rows, table="pass", bucket="all")
     return f"Means of {everyone[0]['users']} requests.\n\n" + table_of(
         [_one(everyone, mode=mode) for mode in _modes(everyone)],
-        _WAY,
-        *_MEANS,
+        ("", lambda x: WAYS[x["mode"]]),
+        ("generated ads", "{generated_ads:,.0f}"),
+        ("eligible ads", "**{eligible_ads:,.0f}**"),
+        ("of generated, %", "{final_pct:.1f}"),
+        ("SIDs", "{sids:,.0f}"),
+        ("wasted, %", "{wasted_sids_pct:.1f}"),
+        ("live beams", lambda x: _steps(x["live_beams"])),
+        ("of them useful", lambda x: _steps(x["useful_beams"])),
         ("score mass, %", "{score_mass_pct:.1f}"),
         ("top 100 ads, %", "{top_ads_pct:.1f}"),
     )
-
-
-def _own_ways(rows: Rows) -> str:
-    """Return the study's columns for your own snapshot."""
-    first = rows[0]
-    size = f"{first['sids_of_catalogue']:,} SIDs, {first['ads_of_catalogue']:,} ads. "
-    table = table_of(rows, _WAY, *_MEANS)
-    return f"{size}Means of {first['users']} requests.\n\n{table}"
 
 
 def _by_range(rows: Rows, cell: Cell) -> str:

@@ -169,7 +169,7 @@ class _HeldOut:
 
     @staticmethod
     def of(data: TrainingData, index: DecodeIndex, batches: list[_Batch]) -> "_HeldOut":
-        free = [replace(batch, users=UserTensors(batch.users.bitmask, ())) for batch in batches]
+        free = [replace(batch, users=UserTensors.asking(batch.users.bitmask)) for batch in batches]
         people = sum(len(batch.users.bitmask) for batch in batches)
         truth = data.log.leaves[data.log.last_events()[:people]]
         return _HeldOut(truth, index.without_matchers(), free)

@@ -3,8 +3,7 @@
 idle        single requests, four a second: the machine falls asleep between them
 alone       one request under way: the next one follows the reply at once
 load        latencies and outcomes at offered rates, Poisson arrivals, users of the catalogue
-saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work;
-            a window of its timeline is written next to the result file, as a Chrome trace
+saturation  a closed loop: how busy `generate` is, by the GPU's clock, when there is always work
 swap        a rate twice: alone, and while live loads run back to back; they alternate between two
             versions of the catalogue's size
 
@@ -36,14 +35,7 @@ from grace.bench.gpu.subjects.served import (
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.prompt_server import prompt_server
-from grace.bench.load.timeline import (
-    busy_share,
-    generated_batches,
-    read_timeline,
-    window,
-    write_window,
-)
-from grace.bench.options import BenchOptions
+from grace.bench.load.timeline import busy_share, generated_batches, read_timeline
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
@@ -56,7 +48,6 @@ _IDLE_RATE = 4.0
 _IDLE_SECONDS = 10.0
 _SWAP_SECONDS = 10.0  # a load of the paper's catalogue takes seconds
 _LOAD_SECONDS = 120.0  # the most that one live load may take
-_WINDOW_SECONDS = 0.2
 _ALONE = ("p50_ms", "p99_ms", "errors", "withdrawn", "valid")
 _VERSIONS = (FIRST_VERSION, FIRST_VERSION + 1)
 
@@ -114,7 +105,7 @@ def _loads(served: Served, measures: Sequence[str]) -> Iterator[Row]:
             saturated = load_server(server, files, ClosedLoop(IN_FLIGHT, options.seconds), many)
     if saturated:  # the server has ended, and so has written its trace
         seconds = saturated.pop("seconds")
-        yield {**saturation_row(options, trace, seconds), **saturated}
+        yield {**saturation_row(trace, seconds), **saturated}
 
 
 def _swaps(served: Served) -> Iterator[Row]:
@@ -164,16 +155,12 @@ def live_loads(address: str, versions: Sequence[int]) -> Iterator[list[str]]:
         thread.join()
 
 
-def saturation_row(options: BenchOptions, trace: Path, seconds: float) -> Row:
+def saturation_row(trace: Path, seconds: float) -> Row:
     """Return a row from the end of the trace, which the server's last load fills."""
     slices = read_timeline(trace)
     last = slices[-1].end
     begin, end = last - (1 - EDGE_SHARE) * seconds, last - EDGE_SHARE * seconds
     batches, mean_batch = generated_batches(slices, begin, end)
-    if options.out is not None:
-        middle = (begin + end) / 2
-        shown = window(slices, middle, middle + _WINDOW_SECONDS)
-        write_window(trace, shown, options.out.with_name(f"{options.out.stem}_timeline.json"))
     return {
         "measure": "saturation",
         "in_flight": IN_FLIGHT,

@@ -1,104 +1,124 @@
-"""Open-loop load on a server: calls at a given rate, their latencies and outcomes.
+"""Load a server at each of some rates, and report latencies and outcomes.
 
     python -m grace.bench.load --address 127.0.0.1:50051 --data demo/requests.jsonl --rate 50
-    python -m grace.bench.load --data demo/requests.jsonl --rate 50 --out l.json --report l.html
+    python -m grace.bench.load --data demo/requests.jsonl --rate 50 100 --out load
 
 Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
-first carries one call that no number counts. The result file is in ghz's JSON schema. A run in
-which the client was the limit, or lost the server, is not valid: the command says so and exits 1.
+first carries one call that no number counts. With --ghz, ghz makes the calls in its own way. A run
+in which the client was the limit, or lost the server, is not valid: the command exits with 1.
 """
 
 import argparse
+import json
+import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
-from grace.bench.load.client import ClosedLoop, Load, LoadRun, OpenLoop
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
-from grace.bench.load.ghz import load_result, write_load_result
+from grace.bench.load.ghz import RunSummary, load_result, read_summary, summary_of
 from grace.bench.load.options import (
     access_from,
     add_access_options,
     data_file,
-    out_file,
     parser_of,
     positive,
     positive_integer,
     run_command,
 )
-from grace.bench.load.shots import Shot, read_shots
+from grace.bench.load.report import load_report
+from grace.bench.load.shots import read_shots, write_ghz_data
 from grace.configs.errors import InputError
 
 MOST_PROCESSES = 64
 """Each process takes some 60 MB and makes about a thousand calls a second."""
 
+_GHZ_CONFIG = Path(__file__).with_name("ghz.json")
+
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    if options.report is not None and options.out is None:
-        raise InputError(f"--report {options.report} needs --out, the result file that it reads")
-    timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
-    load: Load
-    if options.rate is not None:
-        load = OpenLoop(options.rate, options.seconds, options.seed)
-        name = f"{load.rate:g} call{'s' if load.rate != 1 else ''} a second"
-    else:
-        load = ClosedLoop(options.in_flight, options.seconds)
-        name = f"{load.in_flight} call{'s' if load.in_flight != 1 else ''} under way"
-    run = _run(name, options, load, read_shots(options.data, timeout))
-    insecure = access_from(options).tls is None
-    result = load_result(run, load, options.connections, timeout, insecure)
+    if options.ghz and (options.out is None or options.rate is None):
+        raise InputError("--ghz: needs --rate, and --out for its result files")
     if options.out is not None:
-        write_load_result(result, options.out)
-    own = result["grace"]
-    latency = own["ms"]["latency_ok"] or {}
-    print(
-        f"{'' if options.out is None else f'{options.out}: '}{len(run.calls):,} calls, "
-        f"{own['ok']:,} OK, {own['failed']:,} failed{_reasons(run)}, {own['withdrawn']:,} "
-        "withdrawn; "
-        + "".join(f"{name.upper()} {latency[name]:.1f} ms, " for name in latency)
-        + f"{run.warm_up_calls} to warm up not counted"
+        options.out.mkdir(parents=True, exist_ok=True)
+    loads: list[Load] = (
+        [ClosedLoop(options.in_flight, options.seconds)]
+        if options.rate is None
+        else [OpenLoop(rate, options.seconds, options.seed) for rate in options.rate]
     )
-    if options.report is not None:  # its own process: this one need not import matplotlib
-        report = ["-m", "grace.bench.load.report", str(options.out), "--out", str(options.report)]
-        if subprocess.run([sys.executable, *report], check=False).returncode:
-            return 1  # the report has printed the reason
-    if not own["valid"]:
-        print(f"error: not a valid run: {own['invalid_because']}", file=sys.stderr)
-        return 1
-    return 0
+    make = _by_ghz if options.ghz else _by_ours
+    runs = [make(load, options) for load in loads]
+    report = load_report(runs)
+    if options.out is not None:
+        (options.out / "report.md").write_text(report, encoding="utf-8")
+    print(report)
+    invalid = [run for run in runs if run.invalid_because]
+    for run in invalid:
+        print(f"error: {run.offered:g} calls/s: {run.invalid_because}", file=sys.stderr)
+    return 1 if invalid else 0
 
 
-def _reasons(run: LoadRun) -> str:
-    """The server's reasons, or statuses where it gave none, such as " (131 UNAVAILABLE)"."""
-    counted = Counter(call.reason or call.status for call in run.calls if call.error)
-    listed = ", ".join(f"{count:,} {reason}" for reason, count in counted.most_common())
-    return f" ({listed})" if listed else ""
-
-
-def _run(name: str, options: argparse.Namespace, load: Load, shots: Sequence[Shot]) -> LoadRun:
+def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
     """Make the load, with a progress bar on standard error."""
+    timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     with Progress(console=Console(stderr=True), refresh_per_second=2) as bars:
-        bar = bars.add_task(name, total=load.seconds)
-
-        def progress(seconds: float) -> None:
-            bars.update(bar, completed=min(seconds, load.seconds))
-
+        bar = bars.add_task(_named(load), total=load.seconds)
         run = run_together(
             options.address,
-            shots,
+            read_shots(options.data, timeout),
             load,
             options.processes,
             options.connections,
-            progress,
+            lambda seconds: bars.update(bar, completed=min(seconds, load.seconds)),
             access=access_from(options),
         )
-        progress(load.seconds)
-    return run
+        bars.update(bar, completed=load.seconds)
+    result = load_result(run, load, options.connections, timeout)
+    if options.out is not None:
+        _result_file(load, options).write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return summary_of(result)
+
+
+def _by_ghz(load: Load, options: argparse.Namespace) -> RunSummary:
+    assert isinstance(load, OpenLoop)
+    result, array = _result_file(load, options), options.out / "ghz-data.json"
+    write_ghz_data(options.data, array)
+    command = [
+        shutil.which("ghz") or "ghz",
+        *("--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", f"{load.rate:g}"),
+        *("--connections", str(options.connections), "--duration", f"{load.seconds:g}s"),
+        *("--output", str(result)),
+        *(("--timeout", f"{options.timeout_ms:g}ms") if options.timeout_ms else ()),
+        options.address,
+    ]
+    print(f"ghz: {_named(load)} for {load.seconds:g} s")
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        shown = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
+        raise InputError(
+            f"{options.address}: ghz ended with exit code {done.returncode}: {shown[0]}; the "
+            "server must listen there, with listen.reflection"
+        )
+    return read_summary(result)
+
+
+def _named(load: Load) -> str:
+    if isinstance(load, OpenLoop):
+        return f"{load.rate:g} calls a second"
+    return f"{load.in_flight} calls under way"
+
+
+def _result_file(load: Load, options: argparse.Namespace) -> Path:
+    open_loop = isinstance(load, OpenLoop)
+    name = f"rate-{load.rate:g}" if open_loop else f"in-flight-{load.in_flight}"
+    file: Path = options.out / f"{name}.json"
+    return file
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,13 +131,13 @@ def _parser() -> argparse.ArgumentParser:
         help="requests as JSON lines, or a .wire file; the client takes them in turn",
     )
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--rate", type=positive, help="calls a second, on average")
+    how.add_argument("--rate", type=positive, nargs="+", help="calls a second, on average")
     how.add_argument(
         "--in-flight",
         type=positive_integer,
         help="make a closed loop instead, with this number of calls always under way",
     )
-    parser.add_argument("--seconds", type=positive, default=20.0, help="default: 20")
+    parser.add_argument("--seconds", type=positive, default=20.0, help="of each rate; default: 20")
     parser.add_argument(
         "--processes",
         type=_number_of_processes,
@@ -130,8 +150,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
     add_access_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
-    parser.add_argument("--out", type=out_file, help="result file, in ghz's JSON schema")
-    parser.add_argument("--report", type=out_file, help="HTML page about it; needs matplotlib")
+    parser.add_argument("--out", type=Path, help="folder of the report and of ghz's JSON results")
+    parser.add_argument("--ghz", action="store_true", help="let ghz make the calls")
     return parser
 
 

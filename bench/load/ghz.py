@@ -16,15 +16,12 @@ from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from grace.bench.load.client import STAGES, Call, Load, LoadRun, OpenLoop
 from grace.configs.errors import InputError
 from grace.server.errors import draining, not_ready
 
 PERCENTAGES = (10, 25, 50, 75, 90, 95, 99)
 SHOWN_PERCENTAGES = (50, 90, 95, 99)
-HISTOGRAM_STEPS = 10
 MAX_DETAILS = 1_000_000  # ghz's limit, too
 CALL = "grace.v1.AdsRetrieval.Retrieve"
 
@@ -102,16 +99,9 @@ def _fault_of_calls(
 
 
 def load_result(
-    run: LoadRun,
-    load: Load,
-    connections: int,
-    timeout_seconds: float | None,
-    insecure: bool = True,
+    run: LoadRun, load: Load, connections: int, timeout_seconds: float | None
 ) -> dict[str, Any]:
-    """Return the result of a run whose client processes had `connections` each.
-
-    `insecure` is ghz's name for plaintext connections.
-    """
+    """Return the result of a run whose client processes had `connections` each."""
     calls = run.calls
     good = sorted(call.latency for call in calls if call.status == "OK")
     return {
@@ -119,7 +109,6 @@ def load_result(
         "options": {
             "call": CALL,
             "host": run.address,
-            "insecure": insecure,
             "connections": connections * run.processes,
             "duration": _ns(load.seconds),
             "timeout": _ns(timeout_seconds or 0),
@@ -141,7 +130,6 @@ def load_result(
         "latencyDistribution": [
             {"percentage": p, "latency": _ns(percentile(good, p))} for p in PERCENTAGES if good
         ],
-        "histogram": _histogram(good),
         "details": [_detail(run, call) for call in calls[:MAX_DETAILS]],
         "grace": _own(run, load),
     }
@@ -189,20 +177,6 @@ def _detail(run: LoadRun, call: Call) -> dict[str, Any]:
     }
 
 
-def _histogram(ascending: Sequence[float]) -> list[dict[str, Any]]:
-    """Marks from the fastest to the slowest, each with the calls up to it, as ghz counts them."""
-    if not ascending:
-        return []
-    fastest, slowest = ascending[0], ascending[-1]
-    step = (slowest - fastest) / HISTOGRAM_STEPS
-    marks = [fastest + step * i for i in range(HISTOGRAM_STEPS)] + [slowest]
-    counts = np.bincount(np.searchsorted(marks, ascending), minlength=len(marks)).tolist()
-    return [
-        {"mark": mark, "count": count, "frequency": count / len(ascending)}
-        for mark, count in zip(marks, counts, strict=True)
-    ]
-
-
 def _ms(seconds: Iterable[float]) -> dict[str, float] | None:
     ascending = sorted(seconds)
     if not ascending:
@@ -216,29 +190,17 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def write_load_result(result: dict[str, Any], path: Path) -> None:
-    path.write_text(json.dumps(result) + "\n", encoding="utf-8")
-
-
-def read_result(path: Path) -> dict[str, Any]:
-    """Read the result file of our client or of ghz."""
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
-
-
 @dataclass(frozen=True, slots=True)
 class RunSummary:
     """The part of one result, of our client or of ghz, that a report shows.
 
     latency_ms   of OK calls by percentage; empty if there are none
-    date         when it began, as the file has it
     reasons      failures by the server's reason, or by status if the file has no reasons
     stages_ms    P50 of queue, each stage and overhead; empty if the file has none
     late_ms      P99 of the client's lateness, if the file has it
     """
 
     client: str
-    date: str
     offered: float
     seconds: float
     count: int
@@ -258,8 +220,9 @@ class RunSummary:
 
 
 def read_summary(path: Path) -> RunSummary:
+    """Read the result file of our client or of ghz."""
     try:
-        return _summary(read_result(path))
+        return summary_of(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, json.JSONDecodeError) as error:
         raise InputError(f"{path}: not the result of a load: {error}") from None
     except (KeyError, TypeError, ValueError) as error:
@@ -268,7 +231,7 @@ def read_summary(path: Path) -> RunSummary:
         ) from None
 
 
-def _summary(result: Mapping[str, Any]) -> RunSummary:
+def summary_of(result: Mapping[str, Any]) -> RunSummary:
     own: Mapping[str, Any] = result.get("grace") or {}
     measured: Mapping[str, Any] = own.get("ms", {})
     details = result["details"] or []
@@ -284,7 +247,6 @@ def _summary(result: Mapping[str, Any]) -> RunSummary:
     parts = ("queue", *STAGES, "overhead")
     return RunSummary(
         client="ours" if own else "ghz",
-        date=result["date"],
         offered=round(float(offered), 1),
         seconds=result["total"] / 1e9,
         count=count,

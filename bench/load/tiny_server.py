@@ -1,8 +1,13 @@
-"""The files of the server that loads are measured on: the tiny catalogue and a tiny model.
+"""The server that loads are measured on: the tiny catalogue and a tiny model.
 
-The model is as small as possible, so that a load measures the service rather than the model.
+    python -m grace.bench.load.tiny_server --rate 100 200 --out build/load
+
+starts it, and loads it as `grace.bench.load` does, with all options but --address and --data. The
+model is as small as possible, so that a load measures the service rather than the model.
 """
 
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +15,9 @@ from typing import Any
 import torch
 
 from grace import configs
-from grace.bench.running_server import write_server_config
+from grace.bench.load.__main__ import main as load
+from grace.bench.load.options import run_command
+from grace.bench.running_server import RunningServer, write_server_config
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
 from grace.model.checkpoints.init import load_model_config, write_random
@@ -43,3 +50,16 @@ def write_tiny_server_files(folder: Path) -> TinyServerFiles:
     build(spec, lambda step, done, total: None)
     write_random(load_model_config(TINY).model, checkpoint, SEED, torch.float32)
     return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl")
+
+
+def main(arguments: Sequence[str]) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        files = write_tiny_server_files(Path(folder))
+        with RunningServer(files.write_config("serve.yaml"), files.folder / "server.log") as server:
+            print(f"a server of the tiny catalogue listens at {server.address}")
+            address = ("--address", server.address, "--data", str(files.requests))
+            return load([*address, *arguments])
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -6,7 +6,6 @@ python -m grace.bench.sids.sid_bench --out bench/results/cpu-2core/sids.json
 `speed`      2 million vectors of 128 numbers: seconds and peak memory of the whole command
 `recall`     models trained on the SIDs that `grace sids` gives catalogues' vectors, compared with
              models trained on the catalogues' original SIDs
-`faiss`      the residual quantiser of faiss on the same items, if faiss is installed
 """
 
 import argparse
@@ -33,8 +32,6 @@ from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.learned_tokens import item_vectors, number_duplicates
 from grace.catalogues.synth.spec import Stream
 from grace.index.codebook.codebook import Tokens
-from grace.index.codebook.make import LEAST_SAMPLE, POINTS_PER_CODE
-from grace.index.codebook.report import report_of
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 
 GRACE = Path(sys.executable).with_name("grace")
@@ -139,82 +136,20 @@ def _recall_of(seed: int, options: argparse.Namespace) -> dict[str, dict[str, An
         return {name: json.loads(run.communicate()[0]) for name, run in runs.items()}
 
 
-def compared(_options: argparse.Namespace) -> Rows:
-    """Give the same items SIDs by `grace sids` and by faiss, greedily and with its beam."""
-    tree, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
-    for catalogue, vectors, bits in (
-        ("tree", tree, 6),
-        ("mixture", mixed_items(TREE_ITEMS, TREE_DIMS, seed=5), 8),
-    ):
-        sizes = (1 << bits,) * len(BRANCHES)
-        with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
-            folder = Path(name)
-            np.save(folder / "vectors.npy", vectors)
-            for beam in (0, 1, 5):
-                if beam:
-                    found, tokens = _by_faiss(folder, len(sizes), bits, beam)
-                else:
-                    codes = ",".join(map(str, sizes))
-                    report = _sids(folder, "--levels", str(len(sizes)), "--codes", codes)
-                    errors = [level["error"] for level in report["levels"]]
-                    found, tokens = {**report, "errors": errors}, _tokens(folder)
-                balance = report_of(catalogue, tokens, sizes, (0.0,) * len(sizes), 0.0)
-                agreement = [
-                    mutual_information(prefix_numbers(tokens[:, : depth + 1]), nodes[:, depth])
-                    for depth in range(len(sizes))
-                ]
-                yield {
-                    "measure": "faiss",
-                    "catalogue": catalogue,
-                    "variant": f"faiss, beam {beam}" if beam else "grace",
-                    "seconds": round(found["seconds"], 1),
-                    "peak_gb": round(found["peak_gb"], 2),
-                    "errors": [round(error, 4) for error in found["errors"]],
-                    "unused": [level.unused for level in balance.levels],
-                    "fullest": [round(level.fullest, 2) for level in balance.levels],
-                    "sids": balance.sids,
-                    "most_items_per_sid": balance.items_per_sid[100],
-                    **(
-                        {"nmi": [round(each, 4) for each in agreement]}
-                        if catalogue == "tree"
-                        else {}
-                    ),
-                }
-
-
-def _by_faiss(folder: Path, levels: int, bits: int, beam: int) -> tuple[dict[str, Any], Tokens]:
-    sample = max(POINTS_PER_CODE << bits, LEAST_SAMPLE)
-    files = str(folder / "vectors.npy"), str(folder / "tokens.npy")
-    numbers = map(str, (levels, bits, beam, sample))
-    command = [sys.executable, "-m", "grace.bench.sids.faiss_quantiser", *files, *numbers]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found, np.load(files[1])
-
-
 MEASURES: dict[str, Callable[[argparse.Namespace], Rows]] = {
     "hierarchy": hierarchy,
     "speed": speed,
     "recall": recall,
-    "faiss": compared,
 }
 
 
 def _sids(folder: Path, *options: str, table: str = "vectors.npy") -> dict[str, Any]:
     """Run `grace sids` on a table of the folder; return its report, its time and its memory."""
-    arguments = [
-        "--embeddings",
-        folder / table,
-        "--out",
-        folder / "codebook",
-        "--json",
-        "--force",
-        *options,
-    ]
+    files = ("--embeddings", folder / table, "--out", folder / "codebook")
     printed = folder / "report.json"
     begin = perf_counter()
     with printed.open("w") as file:
-        run = subprocess.Popen([GRACE, "sids", *map(str, arguments)], stdout=file)
+        run = subprocess.Popen([GRACE, "sids", *files, "--json", *options], stdout=file)
         _, status, used = os.wait4(run.pid, 0)
     if status:
         raise SystemExit("grace sids failed")
@@ -270,7 +205,7 @@ def _sortable(sids: Sids) -> npt.NDArray[np.bytes_]:
 def _training(data: Path, steps: int) -> subprocess.Popen[str]:
     out = data.with_name(f"{data.name}-model")
     command = [GRACE, "train", "--data", data, "--out", out]
-    command += ["--steps", steps, "--no-plot", "--json"]
+    command += ["--steps", steps, "--json"]
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 
 

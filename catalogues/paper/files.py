@@ -4,7 +4,6 @@ Each row group holds ads from everywhere, as in a table ordered by id.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 from grace.catalogues.arrays import Int64Array, ahead
 from grace.catalogues.folder import (
     Progress,
+    Written,
     require_room,
     sid_column,
     sid_metadata,
@@ -24,27 +24,16 @@ from grace.catalogues.folder import (
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.population import location_names, make_users
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB, PaperSpec
-from grace.index.builder.columns import ListColumn
+from grace.index.forms.component import ListColumn
 
 ROWS_PER_GROUP = 1 << 18
 REQUESTS = 64
 MAX_ADS = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class PaperWritten:
-    """The numbers of a folder's contents."""
-
-    sid_space: str
-    sids: int
-    ads: int
-    requests: int
-    bytes: int
-
-
 def write_paper_folder(
     spec: PaperSpec, out: Path, *, threads: int, force: bool, progress: Progress
-) -> PaperWritten:
+) -> Written:
     """Make the catalogue and its files; each appears whole or not at all, the ads last."""
     require_room(out, force=force)
     catalogue = make_paper_catalogue(spec, threads)
@@ -54,7 +43,7 @@ def write_paper_folder(
         _requests(catalogue),
         lambda path: write_ads(catalogue, path, threads, progress),
     )
-    return PaperWritten(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, size)
+    return Written(spec.sid_space, spec.num_sids, catalogue.num_ads, REQUESTS, 0, size)
 
 
 def _requests(catalogue: PaperCatalogue) -> Iterator[dict[str, Any]]:

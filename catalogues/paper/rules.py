@@ -16,7 +16,7 @@ from grace.catalogues.paper.draws import Draws, Stream, normal_quantile
 from grace.catalogues.paper.population import NUM_REGIONS, SMALL, region_shares
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.catalogues.paper.tree import PaperTree
-from grace.index.builder.columns import ListColumn
+from grace.index.forms.component import ListColumn
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ the hierarchy: ads below one three-token prefix mostly share a campaign, and so 
 """
 
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
-from grace.catalogues.synth.files import Written, write_folder
+from grace.catalogues.synth.files import write_folder
 from grace.catalogues.synth.raw_files import write_raw_folder
 from grace.catalogues.synth.spec import CatalogueSpec, Preset, TargetingKnobs, preset_spec
 from grace.catalogues.synth.users import make_requests, make_users
@@ -20,7 +20,6 @@ __all__ = [
     "CatalogueSpec",
     "Preset",
     "TargetingKnobs",
-    "Written",
     "make_catalogue",
     "make_requests",
     "make_users",

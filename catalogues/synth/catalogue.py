@@ -37,15 +37,6 @@ class Campaigns:
             if column.choice[campaign] >= 0
         }
 
-    def distinct_rules(self) -> int:
-        """Count the distinct combinations of lists over all campaigns.
-
-        A build counts fewer rules: some campaigns have no ad, and some rules mean the same.
-        """
-        choices = np.stack([column.choice for column in self.columns], axis=1)
-        rows = np.ascontiguousarray(choices).view(f"V{choices.shape[1] * choices.itemsize}")
-        return len(np.unique(rows))
-
 
 def make_campaigns(
     spec: CatalogueSpec, tree: SidTree, places: Places, rng: np.random.Generator

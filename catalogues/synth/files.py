@@ -6,7 +6,6 @@ A title reads `Hokari trail running shoes, waterproof` or `Tanesen pizzeria, Lis
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 from pathlib import Path
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 from grace.catalogues.arrays import Int64Array, offsets_of
 from grace.catalogues.folder import (
     Progress,
+    Written,
     require_room,
     sid_column,
     sid_metadata,
@@ -46,20 +46,6 @@ BRAND_NAMES = tuple(map("".join, product(_FIRST.split(), _MIDDLE.split(), _LAST.
 _BRAND_STRIDE = 3571  # prime and coprime to their number: neighbours share no syllables
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """The numbers of a folder's contents."""
-
-    sid_space: str
-    sids: int
-    ads: int
-    campaigns: int
-    distinct_rules: int
-    requests: int
-    interactions: int
-    bytes: int
-
-
 def write_folder(
     spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Written:
@@ -75,16 +61,9 @@ def write_folder(
         lambda path: write_ads(catalogue, path, progress),
         None if log is None else partial(write_log, catalogue, log),
     )
-    return Written(
-        sid_space=spec.sid_space,
-        sids=catalogue.num_sids,
-        ads=catalogue.num_ads,
-        campaigns=len(catalogue.campaigns),
-        distinct_rules=catalogue.campaigns.distinct_rules(),
-        requests=len(requests),
-        interactions=0 if log is None else len(log.items),
-        bytes=size,
-    )
+    events = 0 if log is None else len(log.items)
+    sids, ads = catalogue.num_sids, catalogue.num_ads
+    return Written(spec.sid_space, sids, ads, len(requests), events, size)
 
 
 def write_ads(

@@ -17,10 +17,10 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import Int64Array
-from grace.catalogues.folder import require_room, write_tables
+from grace.catalogues.folder import Written, require_room, write_tables
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
 from grace.catalogues.synth.eligibility import Eligibility
-from grace.catalogues.synth.files import Written, ad_rows
+from grace.catalogues.synth.files import ad_rows
 from grace.catalogues.synth.learned_tokens import DIMENSION, item_vectors
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.spec import CatalogueSpec, Stream
@@ -62,16 +62,7 @@ def write_raw_folder(spec: CatalogueSpec, out: Path, *, force: bool = False) -> 
             "clicks.csv": lambda path: csv.write_csv(clicks, path),
         },
     )
-    return Written(
-        sid_space="",
-        sids=catalogue.num_sids,
-        ads=catalogue.num_ads,
-        campaigns=len(catalogue.campaigns),
-        distinct_rules=catalogue.campaigns.distinct_rules(),
-        requests=0,
-        interactions=clicks.num_rows,
-        bytes=size,
-    )
+    return Written("", catalogue.num_sids, catalogue.num_ads, 0, clicks.num_rows, size)
 
 
 def _write_ads(catalogue: Catalogue, path: Path) -> None:

@@ -10,12 +10,11 @@ from grace.configs.options import ImportSpec
 def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
     """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into a table of SIDs.
 
-    `grace build --sids OUT` joins it to the ads. Faulty items are listed in OUT with the ending
-    .rejects.jsonl.
+    `grace build --sids OUT` joins it to the ads. A faulty item ends the import.
 
     Example: `grace import-sids Beauty.index.json --out sids.parquet --sid-space beauty-1`
     """
-    from grace.index.importers import import_sids as import_items
+    from grace.index.importers.sids import import_sids as import_items
 
     with progress_bars() as progress:
         report = import_items(spec, progress)
@@ -23,9 +22,5 @@ def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
         print(json.dumps(report.to_json(), indent=2))
         return
     sizes = ",".join(str(size) for size in report.vocab_sizes)
-    print(f"{spec.out}: {report.items:,} items of {report.sids:,} SIDs, from {report.read:,} items")
+    print(f"{spec.out}: {report.items:,} items of {report.sids:,} SIDs")
     print(f"SID space {spec.sid_space}, vocabulary {sizes}")
-    for reason, count in report.rejects.items():
-        print(f"refused {count:,}: {reason}")
-    if report.reject_file is not None:
-        print(f"each is listed in {report.reject_file}")

@@ -1,7 +1,8 @@
 """`grace inspect`: print what a snapshot holds."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,13 +55,13 @@ def print_summary(summary: "IndexSummary") -> None:
     for line in _lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(coverage_table(summary.coverage))
-    console.print(_table("Trie", _LEVELS, summary.levels))
+    console.print(_table("Trie", summary.levels))
     if summary.matchers:
         title = "Matchers, before and after deduplication"
-        console.print(_table(title, _MATCHERS, summary.matchers, left=1))
+        console.print(_table(title, summary.matchers, left=1))
     if summary.exact is not None and summary.exact.postings:
         title = "Posting lists: the set rules that name a value"
-        console.print(_table(title, _POSTINGS, summary.exact.postings, left=1))
+        console.print(_table(title, summary.exact.postings, left=1))
     if summary.mode == "static":
         console.print("Mean fill counts the empty partitions that fixed widths leave, as 0.")
 
@@ -110,46 +111,22 @@ def _size(size: int) -> str:
     return f"{size / 1e6:,.2f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
 
 
-def _position(position: int) -> str:
-    return "root" if position == 0 else f"p{position}"
-
-
-def _count(count: int) -> str:
-    return f"{count:,}"
-
-
-Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
-"""The columns of a table: by heading, a field of its rows and how it is printed."""
-
-_LEVELS: Columns = {
-    "position": ("position", _position),
-    "child entries": ("entries", _count),
-    "mean fan-out": ("mean_fan_out", "{:.2f}".format),
-    "max fan-out": ("max_fan_out", _count),
-}
-_MATCHERS: Columns = {
-    "kind": ("kind", str),
-    "position": ("position", _position),
-    "partitions": ("partitions", _count),
-    "rows": ("rows", _count),
-    "before": ("bytes_before", _size),
-    "after": ("bytes_after", _size),
-    "row ids": ("id_bytes", _size),
-    "mean fill": ("fill", "{:.3f}".format),
-}
-_POSTINGS: Columns = {
-    "set": ("name", str),
-    "values": ("values", _count),
-    "include entries": ("include_entries", _count),
-    "exclude entries": ("exclude_entries", _count),
-    "bytes": ("bytes", _size),
-}
-
-
-def _table(title: str, columns: Columns, rows: Sequence[object], left: int = 0) -> "Table":
+def _table(title: str, rows: Sequence[Any], left: int = 0) -> "Table":
+    """Return a table with a row for each of these dataclasses, and a column for each field."""
     from grace.cli.tables import plain_table
 
-    table = plain_table(title, *columns, left=left)
+    names = [field.name for field in fields(rows[0])]
+    table = plain_table(title, *(name.replace("_", " ") for name in names), left=left)
     for row in rows:
-        table.add_row(*(show(getattr(row, field)) for field, show in columns.values()))
+        table.add_row(*(_cell(name, getattr(row, name)) for name in names))
     return table
+
+
+def _cell(name: str, value: Any) -> str:
+    if name == "position":
+        return "root" if value == 0 else f"p{value}"
+    if "bytes" in name:
+        return _size(value)
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    return value if isinstance(value, str) else f"{value:,}"

@@ -1,7 +1,6 @@
 """`grace sids`: Semantic IDs from embeddings."""
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ import typer
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
-from grace.configs.extras import install_command
 from grace.configs.options import CodebookSpec, Option
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ def sids(
     device: Annotated[
         str | None, "Learns on cpu or cuda:0. Default: a GPU if there is one."
     ] = None,
-    plot: Annotated[bool, "Draw the report, codebook.png."] = True,
     as_json: AsJson = False,
 ) -> None:
     """Give items Semantic IDs: similar vectors share their first tokens.
@@ -65,7 +62,9 @@ def sids(
     else:
         items, place = open_items(str(embeddings), ids, id_column, vector_column), None
     if codebook is not None:
-        _extend(items, codebook, spec.out, spec.force, as_json)
+        if spec.out is not None:
+            raise InputError(f"--out {spec.out}: {codebook} keeps the SIDs; leave --out out")
+        _extend(items, codebook, as_json)
         return
     out = spec.out or place
     if out is None:
@@ -75,11 +74,8 @@ def sids(
     from grace.model.codebook.kmeans import learn_codebook
 
     learn = partial(learn_codebook, device=device_named(device, "--device"))
-    draw = _drawing(as_json) if plot else None
     with progress_bars() as progress:
         report = make_codebook(items, spec, out, learn, progress)
-    if draw is not None:
-        draw(report, out)
     if as_json:
         print(json.dumps({"out": str(out), **report.to_json()}, indent=1))
         return
@@ -105,42 +101,23 @@ def _of_folder(data: Path) -> tuple[Any, Path | None]:
     return items_of(folder.embeddings), local_folder(folder.sids)
 
 
-def _extend(items: Any, codebook: Path, out: Path | None, force: bool, as_json: bool) -> None:
+def _extend(items: Any, codebook: Path, as_json: bool) -> None:
     from grace.index.codebook.make import extend
     from grace.index.tables.data_folder import SIDS_FILE
     from grace.index.tables.item_numbers import map_lock
 
-    if out is not None and out.exists() and not force:
-        raise InputError(f"--out {out} is already there; --force replaces it")
-    if out is not None and out.is_dir():
-        raise InputError(f"--out {out} is a folder; name a file, such as new.parquet")
-    adds = out is None and codebook.is_dir()
-    lock = map_lock(codebook / SIDS_FILE) if adds else nullcontext()
+    table = codebook / SIDS_FILE
+    lock = map_lock(table) if codebook.is_dir() else nullcontext()
     with lock, progress_bars() as progress:
-        found = extend(items, codebook, out, progress)
-    written = out or codebook / SIDS_FILE
+        found = extend(items, codebook, progress)
     if as_json:
         rest = {"new": found.new, "changed": found.changed, **found.report.to_json()}
-        print(json.dumps({"out": str(written), **rest}, indent=1))
+        print(json.dumps({"out": str(table), **rest}, indent=1))
         return
-    _print(found.report, str(written))
-    if out is None:
-        print(f"{found.new:,} items are new; {found.changed:,} have another SID than before")
+    _print(found.report, str(table))
+    print(f"{found.new:,} items are new; {found.changed:,} have another SID than before")
     last, before = found.report.levels[-1].error, found.facts.errors[-1]
     print(f"error after the last level {last:.1%}; it was {before:.1%} when the codebook was made")
-
-
-def _drawing(quiet: bool) -> "Callable[[SidReport, Path], None] | None":
-    """Return a function that draws the report, or None without matplotlib."""
-    from grace.index.codebook.folder import PICTURE
-
-    try:
-        from grace.model.codebook.picture import draw_report
-    except ModuleNotFoundError as error:
-        if not quiet:
-            print(f"no {PICTURE}: it needs {error.name}: {install_command('plots')}")
-        return None
-    return lambda report, out: draw_report(report, out / PICTURE)
 
 
 def _print(report: "SidReport", out: str) -> None:

@@ -31,9 +31,6 @@ def synth(
     With `--raw`, the ads are in `ads.csv` without SIDs, their embeddings in `items.parquet`, and
     the log in `clicks.csv`.
 
-    The printed rules are those of all campaigns. `grace build` prints fewer: it counts only rules
-    of ads, and counts rules that allow the same users once.
-
     Example: `grace synth --preset tiny --out catalogue`
     """
     from grace.catalogues.paper.files import write_paper_folder
@@ -52,28 +49,20 @@ def synth(
             raise InputError("--raw: preset paper has neither titles nor a log; choose another")
         if raw:
             made = write_raw_folder(preset_spec(preset, sids, seed), out, force=force)
-            numbers = asdict(made)
-            details = f", {made.interactions:,} interactions"
         elif preset == "paper":
             spec, threads = paper_spec(sids, seed), available_cores()
-            paper = write_paper_folder(spec, out, threads=threads, force=force, progress=progress)
-            numbers, details = asdict(paper), f", {paper.requests:,} requests"
+            made = write_paper_folder(spec, out, threads=threads, force=force, progress=progress)
         else:
-            written = write_folder(
+            made = write_folder(
                 preset_spec(preset, sids, seed), out, force=force, progress=progress
             )
-            numbers = asdict(written)
-            details = (
-                f", {written.campaigns:,} campaigns with {written.distinct_rules:,} distinct rules"
-                f", {written.requests:,} requests, {written.interactions:,} interactions"
-            )
     seconds = time.perf_counter() - started
-    kind = "items" if raw else "SIDs"
     if as_json:
-        print(json.dumps({"out": str(out), **numbers, "seconds": round(seconds, 3)}))
+        print(json.dumps({"out": str(out), **asdict(made), "seconds": round(seconds, 3)}))
         return
     print(
-        f"{out}: {numbers['ads']:,} ads of {numbers['sids']:,} {kind}{details} "
-        f"({numbers['bytes'] / 1e6:.1f} MB, {seconds:.1f} s)"
-        + (f", SID space {numbers['sid_space']}" if numbers["sid_space"] else "")
+        f"{out}: {made.ads:,} ads of {made.sids:,} {'items' if raw else 'SIDs'}, "
+        f"{made.requests:,} requests, {made.interactions:,} interactions "
+        f"({made.bytes / 1e6:.1f} MB, {seconds:.1f} s)"
+        + (f", SID space {made.sid_space}" if made.sid_space else "")
     )

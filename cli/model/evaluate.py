@@ -34,8 +34,6 @@ def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
 
 
 def _print(report: "CheckpointReport") -> None:
-    from grace.model.train.people import UNKNOWN_PEOPLE
-
     print(f"Checkpoint {report.checkpoint}, {report.sids:,} SIDs of {report.sid_space}")
     if report.unknown_events:
         print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")
@@ -46,11 +44,15 @@ def _print(report: "CheckpointReport") -> None:
     _print_table(report.without_targeting)
     targeted = report.targeted
     if targeted is None:
-        print(f"\nWith targeting: {UNKNOWN_PEOPLE}")
+        print(
+            "\nWith targeting: the log does not say who the users are: add columns named like the "
+            "attributes of targeting.yaml"
+        )
     else:
         print(
-            f"\nWith targeting, by {targeted.source}: {targeted.people:,} people, who may "
-            f"see {targeted.eligible_share:.1%} of the SIDs on average"
+            f"\nWith targeting, by columns {', '.join(targeted.columns)} of the log: "
+            f"{targeted.people:,} people, who may see {targeted.eligible_share:.1%} of the SIDs on "
+            "average"
         )
         print(f"{targeted.measured:,} of them may see an ad of their true SID.")
         if targeted.measured:

@@ -3,12 +3,11 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 from grace.cli.options import AsJson
 from grace.cli.progress import note, progress_bars
 from grace.cli.signals import ending_in_order
-from grace.configs.extras import install_command
 from grace.configs.machine import yield_cores_while_waiting
 from grace.configs.options import TrainingRun
 
@@ -18,15 +17,11 @@ if TYPE_CHECKING:
 _COMPARED_AT = 10  # the cut-off at which the model should be ahead of `followers`
 
 
-def train(
-    run: TrainingRun,
-    plot: Annotated[bool, "Draw the loss curve, loss.png."] = True,
-    as_json: AsJson = False,
-) -> None:
+def train(run: TrainingRun, as_json: AsJson = False) -> None:
     """Train a model to predict what users click next, and measure its recall.
 
     Catalogue and log decide the model's size and vocabulary. The command writes a checkpoint,
-    `recipe.yaml`, `metrics.json` with recall@k on held-out users, and `loss.png`.
+    `recipe.yaml`, and `metrics.json` with recall@k on held-out users.
 
     Example: `grace train --data catalogue --out checkpoint`
     """
@@ -37,7 +32,6 @@ def train(
     from grace.bench.result_file import write_result
     from grace.model.train.run import train_model
 
-    draw = _loss_plotter() if plot else None
     with ending_in_order() as end_if_asked, progress_bars() as show:
 
         def progress(step: str, done: int, total: int, latest: str) -> None:
@@ -45,9 +39,6 @@ def train(
             show(step, done, total, latest)
 
         report = train_model(run, progress, note)
-    if draw is not None:
-        title = f"{report.sid_space}: checkpoint {report.checkpoint}"
-        draw(report.losses, title, run.out / "loss.png")
     write_result(run.out / "metrics.json", "grace", sys.argv[1:], [report.to_json()])
     if as_json:
         print(json.dumps({"out": str(run.out), **report.to_json()}, indent=1))
@@ -55,22 +46,11 @@ def train(
     _print(report, run.out)
 
 
-def _loss_plotter() -> Any:
-    """Return the function that draws the loss curve, or None without matplotlib."""
-    try:
-        from grace.model.train.plot import plot_loss
-    except ModuleNotFoundError as error:
-        note(f"no loss.png: it needs {error.name}: {install_command('plots')}")
-        return None
-    return plot_loss
-
-
 def _print(report: "TrainingReport", out: Path) -> None:
-    went_on = f", after {report.resumed_at:,} of an earlier run" if report.resumed_at else ""
     print(
-        f"{len(report.losses) - report.resumed_at:,} steps of {report.config.batch} on "
-        f"{report.device} in {report.train_seconds:.0f} s{went_on}: "
-        f"loss {report.losses[0]:.2f} -> {report.final_loss:.2f} nats per SID"
+        f"{len(report.losses):,} steps of {report.config.batch} on {report.device} in "
+        f"{report.train_seconds:.0f} s: loss {report.losses[0]:.2f} -> {report.final_loss:.2f} "
+        "nats per SID"
     )
     skew = report.popularity_skew
     print(

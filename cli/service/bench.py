@@ -3,23 +3,17 @@
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from grace.bench.options import TABLES, BenchOptions, OwnSnapshots
+from grace.bench.options import TABLES, BenchOptions
 from grace.cli.options import AsJson
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from grace.bench.result_file import Row
-
 
 def bench(
     options: BenchOptions,
-    own: OwnSnapshots,
     add: Annotated[bool, "Keep the rows of --out that this run does not measure."] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +26,7 @@ def bench(
     load. fleet: one server per GPU, with Envoy in front. budget: the decode loop, kernel by kernel.
     others: other systems, side by side. overlap: the share of results that stays the same in lower
     precision; trains a model first. eligibility: what each way to decode returns to users, for
-    docs/eligibility.md; also on a CPU. With --snapshots it compares modes on your own snapshot.
+    docs/eligibility.md; also on a CPU.
     The file, and standard output with --json, get each row as soon as it is measured. Without
     --json, the tables follow at the end.
 
@@ -62,30 +56,7 @@ def bench(
     if options.commit is not None:
         facts["commit"] = options.commit
     with ending_in_order():  # some tables start servers
-        rows = _own_rows(options, own) if own.any_given else module.measure(workload_of(options))
+        rows = module.measure(workload_of(options))
         kept = record(rows, options.out, facts, add=add, only=options.only, print_rows=as_json)
     if not as_json:
         print_markdown(printed_tables(table, kept))
-
-
-def _own_rows(options: BenchOptions, own: OwnSnapshots) -> "Iterator[Row]":
-    """Compare modes on the caller's own snapshot."""
-    from grace.bench.eligibility.own_catalogue import OwnCatalogue, measure
-    from grace.configs.eligibility import Eligibility
-    from grace.configs.serving import load_serving_config
-    from grace.kernels import device_named
-
-    if options.table != "eligibility":
-        raise InputError(f"--snapshots: means nothing to {options.table}; leave it out")
-    if options.sids or options.users:
-        raise InputError("--sids, --users: --snapshots decides them; leave them out")
-    snapshots, checkpoint, requests = own.snapshots, own.checkpoint, own.requests
-    if snapshots is None or checkpoint is None or requests is None or own.config is None:
-        raise InputError(
-            "--snapshots, --checkpoint, --requests and --config belong together: give all four"
-        )
-    generation = load_serving_config(own.config, snapshots, checkpoint).generation
-    profile = generation.profiles[generation.default_profile]
-    modes = tuple(map(Eligibility.of, options.only or ("exact", "union")))
-    catalogue = OwnCatalogue(snapshots, modes, checkpoint, requests, profile)
-    return measure(catalogue, device_named(options.device))

@@ -48,9 +48,7 @@ and in another:
 
 
 def demo(
-    out: Annotated[
-        Path | None, "Keep the files here, with a picture if matplotlib is installed."
-    ] = None,
+    out: Annotated[Path | None, "Keep the files here."] = None,
     force: Force = False,
 ) -> None:
     """Serve a small catalogue, and show for one user what targeting does at every token.
@@ -75,12 +73,11 @@ def demo(
         )
         server = RunningServer(config, folder / "server.log")
         try:
-            comparisons, searched = _serve(server, config, snapshot, folder)
+            _serve(server, config, snapshot, folder)
         except GraceError:
             print("\nThe end of the server's log:", *server.last_lines, sep="\n  ", file=sys.stderr)
             raise
     if out is not None:
-        _draw(comparisons, searched, out / "targeting.png")
         print(f"  All files are in {out}.")
     where = "" if out is not None else f", after {_command()} demo --out {FOLDER}"
     paths = {"checkpoint": _short(CHECKPOINT), "out": _quoted(out or Path(FOLDER))}
@@ -115,9 +112,7 @@ def _built(folder: Path, force: bool) -> "Snapshot":
     return snapshot
 
 
-def _serve(
-    server: "RunningServer", config: Path, snapshot: "Snapshot", folder: Path
-) -> "tuple[Sequence[Comparison], str]":
+def _serve(server: "RunningServer", config: Path, snapshot: "Snapshot", folder: Path) -> None:
     from grace.catalogues.demonstration import Comparison, Demonstration, Outcome, patient
     from grace.client import Client
     from grace.configs.serving import load_serving_config
@@ -154,9 +149,7 @@ def _serve(
         Comparison("this user", without[0], targeted[0]),
         Comparison(f"mean of {len(requests) - 1} users", _mean(without[1:]), _mean(targeted[1:])),
     ]
-    searched = f"{max(profile.beams)} beams, {profile.num_sids} SIDs"
-    _show_bars(comparisons, searched)
-    return comparisons, searched
+    _show_bars(comparisons, f"{max(profile.beams)} beams, {profile.num_sids} SIDs")
 
 
 def _show_steps(steps: "Sequence[Step]") -> None:
@@ -240,15 +233,6 @@ def _mean(outcomes: "Sequence[Outcome]") -> "Outcome":
         sum(each.eligible_ads for each in outcomes) / count,
         sum(each.wasted_sids for each in outcomes) / count,
     )
-
-
-def _draw(comparisons: "Sequence[Comparison]", searched: str, file: Path) -> None:
-    try:
-        from grace.catalogues.demonstration_picture import draw
-    except ModuleNotFoundError:
-        return  # without matplotlib, the bars above are all
-    draw(comparisons, searched, file)
-    print(f"  the same as a picture: {file}")
 
 
 def _command() -> str:

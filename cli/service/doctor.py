@@ -8,16 +8,14 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
 
 from grace.cli.options import AsJson
-from grace.configs.errors import GraceError, NativeError
+from grace.configs.errors import NativeError
 from grace.configs.extras import install_command
 from grace.configs.machine import available_cores
-from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from grace.native.build import Target
@@ -44,24 +42,13 @@ class Finding:
 
 
 def doctor(
-    snapshots: Annotated[
-        Path | None, "Folder of versions: also load the current one, and time its masks."
-    ] = None,
-    device: Annotated[str, "Device to load it on: cpu or cuda:0."] = "cpu",
-    max_batch: Annotated[
-        int, Option("generation.max_batch of the server.", least=1, most=1024)
-    ] = 16,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
-    With --snapshots, also check that the current version fits, and measure its eligibility.
-
-    Example: `grace doctor --snapshots demo/snapshots`
+    Example: `grace doctor`
     """
     findings = list(examine())
-    if snapshots is not None:
-        findings.append(_snapshot(snapshots, device, max_batch))
     broken = any(finding.status == "fault" for finding in findings)
     if as_json:
         rows = [asdict(finding) for finding in findings]
@@ -77,7 +64,7 @@ def examine() -> Iterator[Finding]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
     yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
-    without = "not installed: `grace train` needs --no-plot"
+    without = "not installed: `grace demo --out` draws no picture"
     yield _package("matplotlib", "note", without, install_command("plots"))
     yield _package("uvloop", "note", LIGHT, install_command("serve"))
     yield _torch()
@@ -143,35 +130,6 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
         return Finding(name, "ok", shutil.which(find()[0]) or "")
     except NativeError as error:
         return Finding(name, "note", without, str(error))
-
-
-def _snapshot(root: Path, device_name: str, max_batch: int) -> Finding:
-    """Load the current version as a server does."""
-    from grace.configs.eligibility import EXACT
-    from grace.index.users.user_rows import UserEncoder
-    from grace.kernels import DecodeIndex, device_named, load_ops
-    from grace.server.engine.eligibility import eligibility_facts
-    from grace.server.engine.serving_pair import load_version
-
-    try:
-        device = device_named(device_name)
-        ops = load_ops(device)
-        snapshot = load_version(root, None, EXACT, device, max_batch, available_cores())
-        index = DecodeIndex.of(snapshot, device)
-        users = UserEncoder(snapshot.schema, snapshot.set_values)
-        facts = eligibility_facts(snapshot, index, users, ops, max_batch)
-    except GraceError as error:
-        return Finding("snapshot", "fault", str(error))
-    lists, masks = facts.eligibility_list_bytes / 1e6, facts.eligibility_mask_bytes / 1e6  # MB
-    return Finding(
-        "snapshot",
-        "ok",
-        f"version {snapshot.facts.version}; it loads and fits in the memory that is free now. "
-        "Before a batch is decoded, the server finds all prefixes of SIDs that lead to an ad its "
-        "users may see: "
-        f"{facts.eligibility_ms:,.2f} ms for {max_batch} requests on {device}. This takes "
-        f"{lists:,.2f} MB for the rules of SIDs, and at most {masks:,.2f} MB for the results",
-    )
 
 
 def _gpu() -> Finding:

@@ -85,14 +85,15 @@ def taken_apart(
         np.repeat(trie.sids(np.arange(first_leaf, end_leaf)), np.diff(offsets), axis=0),
         read_rows(ads.ad_weight, begin, end),
         read_rows(ads.ad_rule, begin, end),
-        tuple(_ids_of(entities, begin, end) for entities in snapshot.entities),
+        tuple(ids_of_ads(entities, begin, end) for entities in snapshot.entities),
         rules,
         tuple(values.strings for values in snapshot.set_values),
     )
 
 
-def _ids_of(entities: Entities, begin: int, end: int) -> npt.NDArray[np.int64]:
-    places = read_rows(entities.of_ad, begin, end)
+def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
+    """Return the entity of ordinals begin .. end - 1, NO_ENTITY for an ad that has none."""
+    places = read_rows(entities.of_ad, begin, len(entities.of_ad) if end is None else end)
     has = places != NO_ENTITY
     ids = np.full(len(places), NO_ENTITY, np.int64)
     ids[has] = entities.ids[places[has]]

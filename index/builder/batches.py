@@ -1,6 +1,6 @@
 """Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.errors import InputError
-from grace.index.builder.columns import ListColumn, ValueCodes, attribute_codes, list_column
+from grace.index.builder.columns import list_column
 from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.source import ENTITY_MAP, AdsSource
 from grace.index.entities import NO_ENTITY
+from grace.index.forms.component import Codes, ListColumn
+from grace.index.forms.components import components_of
+from grace.index.forms.lists import ValueCodes
 from grace.index.rejects import Reject
 from grace.index.tables.cells import list_parts
 from grace.index.tables.item_numbers import IdMap
@@ -56,8 +59,8 @@ class AdsReading:
 class BatchReader:
     """Iterating yields AdsBatch in file order.
 
-    `set_codes` has each set's values so far, `stated` the columns in which some row so far has
-    a rule, or an entity.
+    `code_of` has the codes of each column of rules, `stated` the columns in which some row so far
+    has a rule, or an entity.
     """
 
     def __init__(self, source: AdsSource, reading: AdsReading) -> None:
@@ -65,12 +68,15 @@ class BatchReader:
         self._source = source
         self._reading = reading
         self._vocab_sizes = np.array(reading.vocab_sizes, np.int64)
-        self.set_codes = tuple(ValueCodes() for _ in schema.sets)
         self.stated: set[str] = set()
-        codes = [attribute_codes(attribute.values) for attribute in schema.attributes]
-        code_of: list[Callable[[str], int]] = [*codes, *self.set_codes]
-        both = [code for code in code_of for _ in ("include", "exclude")]
-        self._code_of = dict(zip(schema.rule_columns, both, strict=True))
+        codes = [codes for each in components_of(schema) for codes in each.codes()]
+        both = [of_name for of_name in codes for _ in ("include", "exclude")]
+        self.code_of: dict[str, Codes] = dict(zip(schema.rule_columns, both, strict=True))
+
+    def values(self) -> tuple[Sequence[str], ...]:
+        """Return the values so far of each component that has values of its own."""
+        codes = dict.fromkeys(self.code_of.values())
+        return tuple(each.strings() for each in codes if isinstance(each, ValueCodes))
 
     def __iter__(self) -> Iterator[AdsBatch]:
         """Decoding runs one batch ahead; its failure is raised here."""
@@ -113,7 +119,7 @@ class BatchReader:
         )
         rules = tuple(
             list_column(rows.rules(name), code_of) if name in rows.theirs else None
-            for name, code_of in self._code_of.items()
+            for name, code_of in self.code_of.items()
         )
         self._note_stated(rules, entity_ids)
         return AdsBatch(
@@ -140,7 +146,7 @@ class BatchReader:
         rules: Sequence[ListColumn | None],
         entity_ids: Sequence[npt.NDArray[np.int64]],
     ) -> None:
-        for column, rule in zip(self._code_of, rules, strict=True):
+        for column, rule in zip(self.code_of, rules, strict=True):
             if rule is None or column in self.stated:
                 continue
             stated = rule.valid == 1

@@ -1,8 +1,8 @@
 """The build, from top to bottom: read the ads, refuse repeated ids, arrange the rest, write.
 
 The ordinary build is one shard, which stays in memory. Others take the same steps over files, as
-tasks that may run on any machine: a run of ads, a range of ids or of first tokens at a time. So the
-largest shard bounds their memory, and the bytes are the same.
+tasks that may run on any machine: a run of ads or a range of first tokens at a time. So the largest
+shard bounds their memory, and the bytes are the same.
 """
 
 from collections.abc import Generator, Sequence
@@ -27,7 +27,6 @@ from grace.index.builder.sharding.tasks import (
     TaskInputs,
     build_shard,
     collect_file,
-    find_tasks,
     first_token_ranges,
 )
 from grace.index.progress import Progress
@@ -105,10 +104,12 @@ class _ShardedBuild:
         plan = self.plan
         inputs = self._inputs()
         runs = self._collect(inputs)
-        found = self._all("compare ids", find_tasks(runs))
-        repeated = plan.refuse_repeated(found)
+        with plan.steps.run("compare ids", 1) as advance:
+            found = find_repeated([run.sorted_ids() for run in runs])
+            advance(1)
+        repeated = plan.refuse_repeated([found])
         token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
-        left = int(token_ads.sum()) - sum(len(of_range.rows) for of_range in found)
+        left = int(token_ads.sum()) - len(found.rows)
         facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         paths = [run.path for run in runs if run.has_ads]
@@ -120,10 +121,9 @@ class _ShardedBuild:
             )
             for first, end in ranges
         ]
-        built = self._all("build shards", tasks)
+        roots = self._shards(tasks)
         for run in runs:
             rmtree(run.path)
-        roots = [root for root in built if root is not None]
         return plan.finish(self._merge(roots, facts), len(ranges), self.peak)
 
     def _inputs(self) -> TaskInputs:
@@ -162,16 +162,16 @@ class _ShardedBuild:
                 advance(rows)
         return runs
 
-    def _all(self, step: str, tasks: Sequence[Task[Result]]) -> list[Result]:
-        found = []
+    def _shards(self, tasks: Sequence[Task[Path | None]]) -> list[Path]:
+        built = []
         with (
-            self.plan.steps.run(step, len(tasks)) as advance,
+            self.plan.steps.run("build shards", len(tasks)) as advance,
             closing(self._results(tasks)) as results,
         ):
             for result in results:
-                found.append(result)
-                advance(len(found))
-        return found
+                built.append(result)
+                advance(len(built))
+        return [root for root in built if root is not None]
 
     def _results(self, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""
@@ -183,11 +183,8 @@ class _ShardedBuild:
                 yield result
 
     def _merge(self, roots: Sequence[Path], facts: SnapshotFacts) -> Snapshot:
-        with (
-            self.plan.steps.run("merge shards", 1) as advance,
-            scratch_faults("merging the shards", self.scratch),
-        ):
+        with self.plan.steps.run("merge shards", 1) as advance:
             shards = [map_snapshot(root, version=1) for root in roots]
-            merged = merge_shards(shards, facts, self.scratch / "merged")
+            merged = merge_shards(shards, facts, self.plan.spec.threads)
             advance(1)
         return merged

@@ -3,7 +3,7 @@
 That is 24 bytes at L = 4, and 8 more for each entity of the schema.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +15,10 @@ from grace.index.builder.batches import AdsBatch, AdsReading, BatchReader
 from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
 from grace.index.builder.sorting import order_by_id
 from grace.index.builder.source import AdsSource
+from grace.index.forms.component import BAD_VALUE, Codes
 from grace.index.progress import Advance
 from grace.index.rejects import Fault, Reject
 from grace.index.targeting.rules import TargetingRules, gather_spans
-from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,11 @@ class Collector:
                     and size + len(batch.ad_ids) <= len(columns[0])
                     and not self._too_many
                 ):
-                    size = self._add(batch, table, columns, size)
+                    size = self._add(batch, reader, table, columns, size)
                     batch = next(batches, None)
                 rules = table.take()
             # Decoding is a batch ahead and may add values meanwhile: those of this run are there.
-            values = tuple(codes.strings() for codes in reader.set_codes)
+            values = reader.values()
             ad_ids, tokens, weights, rule_of, *entity_ids = (column[:size] for column in columns)
             ads = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), rules, values)
             refused = rule_of == REFUSED
@@ -132,7 +132,12 @@ class Collector:
         )
 
     def _add(
-        self, batch: AdsBatch, table: RuleTable, columns: Sequence[npt.NDArray[Any]], begin: int
+        self,
+        batch: AdsBatch,
+        reader: BatchReader,
+        table: RuleTable,
+        columns: Sequence[npt.NDArray[Any]],
+        begin: int,
     ) -> int:
         end = begin + len(batch.ad_ids)
         rule_of = np.where(batch.refused, np.int32(REFUSED), np.int32(0))
@@ -140,7 +145,7 @@ class Collector:
         found = (batch.ad_ids, batch.tokens, batch.weights, rule_of, *batch.entity_ids)
         for column, values in zip(columns, found, strict=True):
             column[begin:end] = values
-        self.rejects += [batch.rejects, _rule_rejects(batch, self.reading.schema, faults)]
+        self.rejects += [batch.rejects, _rule_rejects(batch, reader.code_of, faults)]
         self.rows += len(rule_of)
         self.advance(self.rows)
         return end
@@ -181,29 +186,22 @@ def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
 
 
 def _rule_rejects(
-    batch: AdsBatch, schema: TargetingSchema, faults: npt.NDArray[np.int32]
+    batch: AdsBatch, code_of: Mapping[str, Codes], faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
-    columns = schema.rule_columns
-    listed = {a.name: frozenset(a.values) for a in schema.attributes}
     rejects = []
     for row in np.flatnonzero(faults[:, 0]).tolist():
-        reason, column = FAULTS[int(faults[row, 0])], columns[int(faults[row, 1])]
-        value = None
-        if faults[row, 0] == 1:
-            name = columns[int(faults[row, 1]) // 2 * 2]
-            value, reason = _bad_value(batch.rows.rule_values(column, row), listed.get(name))
+        fault, at = faults[row].tolist()
+        (column, codes), value, reason = list(code_of.items())[at], None, FAULTS[fault]
+        if fault == 1:
+            value, reason = _bad_value(batch.rows.rule_values(column, row), codes)
         rejects.append(batch.rows.reject(row, Fault(column, value, reason)))
     return rejects
 
 
-def _bad_value(
-    values: Sequence[str | None], listed: frozenset[str] | None
-) -> tuple[str | None, str]:
+def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, str]:
     for value in values:
         if value is None:
             return None, "holds an empty value, a null, or one that is not UTF-8"
-        if listed is not None and value not in listed:
-            return value, "is not among the values that the schema lists"
-        if listed is None and value == RESERVED_VALUE:
-            return value, "is reserved for ads without an include list"
+        if codes(value) == BAD_VALUE:
+            return value, codes.refusal
     raise AssertionError("native code refused a good value")

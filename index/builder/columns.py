@@ -1,32 +1,15 @@
 """Turn Arrow columns of one batch into the plain arrays that native code reads."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from grace.index.forms.component import BAD_VALUE, ListColumn
 from grace.index.tables.cells import list_parts
 from grace.index.tables.rows import coded
-from grace.index.targeting.schema import RESERVED_VALUE
-
-BAD_VALUE = -1
-"""The code of a value that no rule may name."""
 
 _NO_CODES = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class ListColumn:
-    """Row r's values are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
-
-    offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
-    """
-
-    offsets: npt.NDArray[np.int64]
-    valid: npt.NDArray[np.uint8]
-    codes: npt.NDArray[np.int32]
 
 
 def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
@@ -42,23 +25,3 @@ def list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
     codes = [BAD_VALUE if value is None else code_of(value) for value in values]
     # The last code is for null elements, whose index is -1.
     return ListColumn(parts.offsets, parts.valid, np.array([*codes, BAD_VALUE], np.int32)[indices])
-
-
-def attribute_codes(values: tuple[str, ...]) -> Callable[[str], int]:
-    codes = {value: code for code, value in enumerate(values)}
-    return lambda value: codes.get(value, BAD_VALUE)
-
-
-class ValueCodes:
-    """Ids of one set's values, in order of arrival."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-
-    def __call__(self, value: str) -> int:
-        if value == RESERVED_VALUE:
-            return BAD_VALUE
-        return self._ids.setdefault(value, len(self._ids))
-
-    def strings(self) -> list[str]:
-        return list(self._ids)

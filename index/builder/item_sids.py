@@ -106,7 +106,7 @@ class SidTables:
                     dims = read_codebook(codebook)[1].dims
                     items = _with_one_vector(items_of(self.embeddings, dims), new)
                     if items is not None:
-                        steps.new_sids = extend(items, codebook, None, lambda *_: None).new
+                        steps.new_sids = extend(items, codebook, lambda *_: None).new
             return read() if steps.new_sids else sids
 
 

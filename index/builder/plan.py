@@ -19,7 +19,7 @@ from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
 from grace.index.progress import Progress
-from grace.index.rejects import Fault, Reject, RejectLog, ad_rejects
+from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import (
     current_version,
@@ -239,7 +239,7 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
     facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
-    log = ad_rejects(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
+    log = RejectLog(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
     maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
     return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)

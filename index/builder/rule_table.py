@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.columns import ListColumn
+from grace.index.forms.component import ListColumn
 from grace.index.forms.components import components_of
 from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import TargetingSchema

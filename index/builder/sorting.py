@@ -29,6 +29,11 @@ _first_use = declare(
     array_out(np.int32),
     array_out(np.int64),
 )
+_first_equal = declare(
+    "grace_first_equal",
+    *(c_int64, array_in(np.int64), array_in(np.uint32)),
+    *(array_out(np.int32), array_out(np.int32), array_out(np.int64)),
+)
 
 
 def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
@@ -48,7 +53,7 @@ def order_by_sid(
 
 
 def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Entities:
-    """Group the ads as `group_ads` does.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
+    """Group the ads by entity.   ids int64 [ads] by ordinal, NO_ENTITY for none"""
     members = np.flatnonzero(ids != NO_ENTITY).astype(np.int32)
     ads = members[order_by_id(ids[members], threads)]
     in_order = ids[ads]
@@ -74,4 +79,16 @@ def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
     new_of, old_of = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
     used = np.zeros(1, np.int64)
     _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
+    return Renumbering(new_of, old_of[: used[0]].copy())
+
+
+def first_equal(offsets: npt.NDArray[np.int64], words: npt.NDArray[np.uint32]) -> Renumbering:
+    """Number the distinct spans words[offsets[i] : offsets[i + 1]] in the order of their first use.
+
+    old_of has the place of the first span of each number.
+    """
+    spans = len(offsets) - 1
+    new_of, old_of = np.empty(spans, np.int32), np.empty(spans, np.int32)
+    used = np.zeros(1, np.int64)
+    _first_equal(spans, offsets, words, new_of, old_of, used)
     return Renumbering(new_of, old_of[: used[0]].copy())

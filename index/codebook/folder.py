@@ -4,7 +4,6 @@ codebook.yaml          the SID space, the sizes, and how the codebook was learne
 codebook.safetensors   `centres.T` and `prices.T` of each level T
 sids.parquet           the SID of each item: `item_id`, `sid`
 report.json            the numbers that `grace sids` prints
-codebook.png           the same as a picture
 """
 
 import json
@@ -31,8 +30,7 @@ from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in, 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
 REPORT = "report.json"
-PICTURE = "codebook.png"
-FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT, PICTURE)
+FILES = (CODEBOOK_YAML, WEIGHTS, SIDS_FILE, f".{SIDS_FILE}.lock", REPORT)
 
 _SPACE_DIGITS = 8
 _LONGEST_NAME = 200

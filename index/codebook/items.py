@@ -9,21 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.codebook.codebook import Vectors
-from grace.index.importers.items import BATCH_ITEMS
-from grace.index.importers.npy import as_lists, open_array, read_ids
-from grace.index.rejects import brief
+from grace.index.importers.npy import BATCH_ITEMS, as_lists, open_array, read_ids
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import is_list, is_text
+from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import NAME, VECTOR, require_column
 from grace.index.tables.rows import Rows, other_rows, read_rows
-from grace.index.tables.table_file import TableFile, table_files
+from grace.index.tables.table_file import TableFile
 
 Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
@@ -32,7 +29,6 @@ MOST_DIMS = 1 << 14
 _TEXT = pa.large_string()
 _NUMBERS_AT_A_TIME = 1 << 23
 _FLOATS = re.compile(r"[<>=|]?f[248]")
-_ID_NAMES = ("item_id", "ad_id", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +72,46 @@ class Items:
 def open_items(
     embeddings: str, ids: Path | None, id_column: str | None, vector_column: str | None
 ) -> Items:
+    """Open a table or an array. Without other names, the columns are `item_id` and `vector`."""
+    columns = {"item_id": id_column, "vector": vector_column}
+    named = {ours: theirs for ours, theirs in columns.items() if theirs is not None}
     if embeddings.lower().endswith(".npy"):
-        for option, value in (("--id-column", id_column), ("--vector-column", vector_column)):
-            if value is not None:
-                raise InputError(f"{option} {value}: a .npy has no columns; leave the option out")
+        if named:
+            raise InputError(f"{embeddings}: a .npy has no columns; leave the options out")
         return _npy_items(Path(embeddings), ids)
     if ids is not None:
         raise InputError(f"--ids {ids}: {embeddings} names its items itself; leave --ids out")
-    return _table_items([embeddings], id_column, vector_column)
+    return items_of(TableSource((embeddings,), named))
 
 
 def items_of(source: TableSource, dims: int | None = None) -> Items:
-    """Open the embeddings of a data folder. `dims` are those of a vector; None: of the first."""
-    return _table_items(source.files, source.theirs("item_id"), source.theirs("vector"), dims)
+    """Open a table of vectors. `dims` are those of a vector; None: of the first."""
+    files = source.tables()
+    theirs = {ours: source.theirs(ours) for ours in ("item_id", "vector")}
+    for file in files:
+        if file.format is Format.CSV:
+            raise InputError(
+                f"{file.address}: a CSV has no column of vectors; write Parquet, JSON lines or a "
+                ".npy"
+            )
+        for (ours, named), role in zip(theirs.items(), (NAME, VECTOR), strict=True):
+            hint = f", which --{ours.removeprefix('item_')}-column may name,"
+            require_column(role, file, ours, named, hint)
+    if len({is_text(file.schema.field(theirs["item_id"]).type) for file in files}) > 1:
+        raise InputError(
+            f"{files[0].address}: column {theirs['item_id']!r} has texts in some files and "
+            "integers in others; give all files the same type"
+        )
+    dims = dims or _dims(files, theirs["vector"])
+    most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // dims))
+
+    def read() -> Iterator[Rows]:
+        for file in files:
+            yield from read_rows(file, theirs, "item_id", most)
+
+    counts = [file.rows for file in files if file.rows is not None]
+    rows = sum(counts) if len(counts) == len(files) else None
+    return Items(files[0].address, rows, dims, read)
 
 
 def _npy_items(path: Path, ids: Path | None) -> Items:
@@ -113,70 +136,6 @@ def _npy_items(path: Path, ids: Path | None) -> Items:
     return Items(str(path), rows, dims, read)
 
 
-def _table_items(
-    addresses: Sequence[str],
-    id_column: str | None,
-    vector_column: str | None,
-    given_dims: int | None = None,
-) -> Items:
-    files = table_files(addresses)
-    columns = None
-    for file in files:
-        if file.format is Format.CSV:
-            raise InputError(
-                f"{file.address}: a CSV has no column of vectors; write Parquet, JSON lines or a "
-                ".npy"
-            )
-        ids = _id_column(file, id_column)
-        found = ids, _vector_column(file, vector_column), is_text(file.schema.field(ids).type)
-        if columns not in (None, found):
-            raise InputError(
-                f"{file.address}: its columns of ids and vectors are not those of "
-                f"{files[0].address}; give all files the same names and types"
-            )
-        columns = found
-    assert columns is not None
-    theirs = {"item_id": columns[0], "vector": columns[1]}
-    dims = given_dims or _dims(files, columns[1])
-    most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // dims))
-
-    def read() -> Iterator[Rows]:
-        for file in files:
-            yield from read_rows(file, theirs, "item_id", most)
-
-    counts = [file.rows for file in files if file.rows is not None]
-    rows = sum(counts) if len(counts) == len(files) else None
-    return Items(files[0].address, rows, dims, read)
-
-
-def _id_column(file: TableFile, wanted: str | None) -> str:
-    if wanted is not None:
-        require_column(NAME, file, wanted, wanted)
-        return wanted
-    fit = [field.name for field in file.schema if NAME.fits(field.type)]
-    usual = [name for name in _ID_NAMES if name in fit]
-    return _only(file, usual[:1] or fit, "ids", "--id-column", "integers or text")
-
-
-def _vector_column(file: TableFile, wanted: str | None) -> str:
-    if wanted is not None:
-        require_column(VECTOR, file, wanted, wanted)
-        return wanted
-    kinds = {field.name: field.type.value_type for field in file.schema if is_list(field.type)}
-    floats = [name for name, held in kinds.items() if pa.types.is_floating(held)]
-    return _only(file, floats, "vectors", "--vector-column", "lists of floats")
-
-
-def _only(file: TableFile, names: list[str], what: str, option: str, kinds: str) -> str:
-    if len(names) != 1:
-        found = f"{len(names)} columns may: {', '.join(names)}" if names else "no column does"
-        raise InputError(
-            f"{file.address}: the {what} are in a column of {kinds}, and {found}; "
-            f"name it with {option}"
-        )
-    return names[0]
-
-
 def _dims(files: Sequence[TableFile], column: str) -> int:
     """Return the length of the first vector."""
     for file in files:
@@ -196,17 +155,3 @@ def _checked_dims(file: TableFile, column: str, dims: int) -> int:
             f"{file.address}: column {column!r}: vectors of {dims} numbers; use 1 to {MOST_DIMS}"
         )
     return dims
-
-
-def require_distinct(name: str, ids: Ids) -> None:
-    """Refuse an id that two items have."""
-    codes = ids.dictionary_encode().indices.to_numpy()
-    if len(codes) and int(codes.max()) + 1 == len(codes):
-        return
-    order = np.argsort(codes, kind="stable")
-    for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
-        one, other = order[at : at + 2].tolist()
-        raise InputError(
-            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; "
-            "give each item once"
-        )

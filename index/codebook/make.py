@@ -25,11 +25,12 @@ from grace.index.codebook.folder import (
     write_codebook,
     write_sids,
 )
-from grace.index.codebook.items import Ids, Items, require_distinct
+from grace.index.codebook.items import Ids, Items
 from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
+from grace.index.tables.sid_table import require_distinct
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
 """Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
@@ -90,10 +91,10 @@ def make_codebook(
     return report
 
 
-def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Extended:
-    """Give items SIDs by the codebook of `kept`, in a separate table or added to its table.
+def extend(items: Items, kept: Path, progress: Progress) -> Extended:
+    """Give items SIDs by the codebook of `kept`, and add them to its table.
 
-    If its table changes, the caller holds the lock of the table.
+    The caller holds the lock of the table.
     """
     codebook, facts = read_codebook(kept)
     if items.dims != facts.dims:
@@ -101,16 +102,14 @@ def extend(items: Items, kept: Path, out: Path | None, progress: Progress) -> Ex
             f"{items.name}: vectors of {items.dims} numbers, but {kept} needs {facts.dims}; "
             "embed the items with the model of the codebook's items"
         )
-    before = read_sids(kept / SIDS_FILE, facts) if out is None else None
+    before = read_sids(kept / SIDS_FILE, facts)
     ids = _read(items, None, progress)
-    if before is not None and before.ids.type != ids.type:
+    if before.ids.type != ids.type:
         kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    table, report = _encode(items, ids, codebook, facts.sid_space, progress)
-    new, changed = len(ids), 0
-    if before is not None:
-        table, new, changed = _merged(before, table)
-    write_sids(out or kept / SIDS_FILE, table, facts)
+    given, report = _encode(items, ids, codebook, facts.sid_space, progress)
+    table, new, changed = _merged(before, given)
+    write_sids(kept / SIDS_FILE, table, facts)
     return Extended(report, facts, new, changed)
 
 

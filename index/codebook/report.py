@@ -4,11 +4,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.index.codebook.codebook import Tokens
-
-Int64 = npt.NDArray[np.int64]
 
 PERCENTILES = (50, 90, 99, 100)
 
@@ -37,8 +34,6 @@ class LevelReport:
 class SidReport:
     """
     items_per_sid  by percentile of the SIDs; 100 is the maximum
-    of_codes       by level: int64 [codes], items of each code
-    of_sids        int64 [sids], items of each SID
     """
 
     sid_space: str
@@ -46,21 +41,14 @@ class SidReport:
     sids: int
     items_per_sid: dict[int, int]
     levels: tuple[LevelReport, ...]
-    of_codes: tuple[Int64, ...]
-    of_sids: Int64
 
     def to_json(self) -> dict[str, Any]:
         rounded = ("fullest", "entropy", "error")
-        return {
-            "sid_space": self.sid_space,
-            "items": self.items,
-            "sids": self.sids,
-            "items_per_sid": self.items_per_sid,
-            "levels": [
-                asdict(level) | {name: round(getattr(level, name), 4) for name in rounded}
-                for level in self.levels
-            ],
-        }
+        levels = [
+            asdict(level) | {name: round(getattr(level, name), 4) for name in rounded}
+            for level in self.levels
+        ]
+        return asdict(self) | {"levels": levels}
 
 
 def report_of(
@@ -77,7 +65,7 @@ def report_of(
     """
     items = len(tokens)
     prefix = np.zeros(items, np.int64)
-    levels, all_counts = [], []
+    levels = []
     for level, (size, error) in enumerate(zip(codes, errors, strict=True)):
         counts = np.bincount(tokens[:, level], minlength=size)
         # Renumbered at each level, so that the numbers of long prefixes stay small.
@@ -92,7 +80,6 @@ def report_of(
             error=error / spread if spread > 0 else 0.0,
         )
         levels.append(report)
-        all_counts.append(counts)
     of_sids = np.bincount(prefix)
     percentiles = np.percentile(of_sids, PERCENTILES, method="inverted_cdf").astype(int)
     return SidReport(
@@ -101,6 +88,4 @@ def report_of(
         sids=len(of_sids),
         items_per_sid=dict(zip(PERCENTILES, percentiles.tolist(), strict=True)),
         levels=tuple(levels),
-        of_codes=tuple(all_counts),
-        of_sids=of_sids,
     )

@@ -5,16 +5,25 @@ its user's values: `other` for an unknown one, and for an attribute without a va
 its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import MOST_SHOWN, Reason, ValuesOf, some
+from grace.index.forms.component import (
+    BAD_VALUE,
+    MOST_SHOWN,
+    Array,
+    Flags,
+    ListColumn,
+    Reason,
+    ValuesOf,
+    some,
+)
 from grace.index.targeting.rules import NumberRows
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
@@ -31,6 +40,27 @@ _add_to_users = declare(
 )
 
 
+class ListedCodes:
+    """The places of values in an attribute's list."""
+
+    refusal = "is not among the values that the schema lists"
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self._codes = {value: code for code, value in enumerate(values)}
+
+    def __call__(self, value: str) -> int:
+        return self._codes.get(value, BAD_VALUE)
+
+
+class AskedBits(NamedTuple, Generic[Array]):
+    """What B requests ask of the attributes.
+
+    bitmask  uint64 [B, words]   int64 in a tensor
+    """
+
+    bitmask: Array
+
+
 @dataclass(frozen=True, slots=True)
 class BitsComponent:
     schema: TargetingSchema
@@ -38,6 +68,9 @@ class BitsComponent:
     @property
     def label(self) -> str:
         return "attributes"
+
+    def codes(self) -> Sequence[ListedCodes]:
+        return [ListedCodes(attribute.values) for attribute in self.schema.attributes]
 
     def add_to_rules(self, table: c_void_p) -> None:
         bits = [
@@ -49,6 +82,32 @@ class BitsComponent:
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
         return NumberRows(words.view(np.uint64).reshape(len(offsets) - 1, self.schema.words))
+
+    def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+        """Rows with the bit of `other` exclude the values without one; others include values."""
+        table = rows.table[chosen]
+        for attribute, first_bit in zip(
+            self.schema.attributes, self.schema.first_bits, strict=True
+        ):
+            bits = np.arange(first_bit, first_bit + attribute.bits)
+            held = (table[:, bits // 64] >> (bits % 64).astype(np.uint64)) & np.uint64(1) != 0
+            values, other = held[:, :-1], held[:, -1:]
+            for listed, valid in ((values & ~other, ~other[:, 0]), (~values & other, other[:, 0])):
+                offsets = np.append(0, np.cumsum(listed.sum(axis=1)))
+                codes = np.nonzero(listed)[1].astype(np.int32)
+                yield ListColumn(offsets, valid.astype(np.uint8), codes)
+
+    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
+        """An ad without a rule allows all values and `other`; a rule always rules something out."""
+        for attribute, first_bit in zip(
+            self.schema.attributes, self.schema.first_bits, strict=True
+        ):
+            bits = ((1 << attribute.bits) - 1) << first_bit
+            limited = np.zeros(len(rows), np.bool_)
+            for word in range(first_bit // 64, (first_bit + attribute.bits - 1) // 64 + 1):
+                mask = np.uint64(bits >> 64 * word & (1 << 64) - 1)
+                limited |= (np.asarray(rows.table[:, word]) & mask) != mask
+            yield attribute.name, limited
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
         _add_to_matcher(
@@ -76,15 +135,15 @@ class BitsComponent:
         size: int,
         most: int,  # noqa: ARG002
         kept: list[Any],  # noqa: ARG002
-    ) -> tuple[npt.NDArray[np.uint64], int]:
+    ) -> tuple[AskedBits[npt.NDArray[np.uint64]], int]:
         bits = np.empty((size, self.schema.words), np.uint64)
-        return bits, bits.ctypes.data
+        return AskedBits(bits), bits.ctypes.data
 
-    def filled(self, asked: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    def filled(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> AskedBits[npt.NDArray[np.uint64]]:
         return asked
 
-    def address(self, asked: npt.NDArray[np.uint64], kept: list[Any]) -> int:
-        kept.append(np.ascontiguousarray(asked))
+    def address(self, asked: AskedBits[npt.NDArray[np.uint64]], kept: list[Any]) -> int:
+        kept.append(np.ascontiguousarray(asked.bitmask))
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, user: ValuesOf) -> list[Reason]:

@@ -1,9 +1,9 @@
 """What every form of component can do, and the reasons that it gives."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,34 @@ MOST_SHOWN = 5
 
 ValuesOf = Mapping[str, Sequence[str] | None]
 """Values by name or column; an empty list and None mean that there are none."""
+
+Array = TypeVar("Array")
+"""What a batch asks is in arrays of numpy, or in tensors: a NamedTuple of either."""
+
+Flags = npt.NDArray[np.bool_]
+
+BAD_VALUE = -1
+"""The code of a value that no rule may name."""
+
+
+class Codes(Protocol):
+    """The codes of the values that an include and an exclude column may name."""
+
+    refusal: str  # why a value has the code BAD_VALUE
+
+    def __call__(self, value: str) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListColumn:
+    """Row r's values are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
+
+    offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
+    """
+
+    offsets: npt.NDArray[np.int64]
+    valid: npt.NDArray[np.uint8]
+    codes: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +76,20 @@ class Component(Protocol):
     def label(self) -> str:
         """What metrics call the ads that fail here."""
 
+    def codes(self) -> Sequence[Codes]:
+        """Return new codes for each name: it has an include and an exclude column."""
+
     def add_to_rules(self, table: c_void_p) -> None:
         """Tell a native table of rules how to encode the columns of an ad."""
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
         """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
+
+    def columns_of(self, rows: Any, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+        """Yield the columns of ads that have these rows: encoded, they mean the same again."""
+
+    def limited(self, rows: Any) -> Iterator[tuple[str, Flags]]:
+        """Yield each name, and which rows rule some user out by it. Rows may be maps of files."""
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""

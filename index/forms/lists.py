@@ -5,17 +5,17 @@ user's values, and passes a row if it has one of the included, where there are a
 excluded ones. C++: native/src/forms/lists.cpp.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.forms.component import Reason, ValuesOf, some
-from grace.index.targeting.rules import SetRules, gather_spans
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, TargetSet
+from grace.index.forms.component import BAD_VALUE, Array, Flags, ListColumn, Reason, ValuesOf, some
+from grace.index.targeting.rules import SetRules, gather_spans, take
+from grace.index.targeting.schema import EXCLUDE_SUFFIX, RESERVED_VALUE, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
 
@@ -33,9 +33,25 @@ _add_to_users = declare(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SetQueries:
-    """What a batch of B requests asks about one set.
+class ValueCodes:
+    """Ids of a set's values, in order of arrival."""
+
+    refusal = "is reserved for ads without an include list"
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def __call__(self, value: str) -> int:
+        if value == RESERVED_VALUE:
+            return BAD_VALUE
+        return self._ids.setdefault(value, len(self._ids))
+
+    def strings(self) -> list[str]:
+        return list(self._ids)
+
+
+class AskedLists(NamedTuple, Generic[Array]):
+    """What B requests ask about one set.
 
     Request b's distinct values are those from offsets[b] to [b + 1], and value_offsets does the
     same for the ids of those that some rule names.
@@ -43,13 +59,13 @@ class SetQueries:
     offsets        int32 [B + 1]
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
-    hashes         uint64 [...]    Bloom queries, one per value
+    hashes         uint64 [...]    Bloom queries, one per value; int64 in a tensor
     """
 
-    offsets: npt.NDArray[np.int32]
-    value_offsets: npt.NDArray[np.int32]
-    value_ids: npt.NDArray[np.int32]
-    hashes: npt.NDArray[np.uint64]
+    offsets: Array
+    value_offsets: Array
+    value_ids: Array
+    hashes: Array
 
 
 class ListRows(NamedTuple):
@@ -68,6 +84,9 @@ class ListsComponent:
     def label(self) -> str:
         return f"set:{self.target_set.name}"
 
+    def codes(self) -> Sequence[ValueCodes]:
+        return [ValueCodes()]
+
     def add_to_rules(self, table: c_void_p) -> None:
         _add_to_rules(table)
 
@@ -79,6 +98,15 @@ class ListsComponent:
             *gather_spans(words, begins, included),
             *gather_spans(words, begins + included, excluded),
         )
+
+    def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+        for column in rows.columns:
+            offsets, values = take(column, chosen)
+            yield ListColumn(offsets, (np.diff(offsets) > 0).astype(np.uint8), values)
+
+    def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
+        listed: Flags = np.diff(rows.include_offsets) > 0
+        yield self.target_set.name, listed | (np.diff(rows.exclude_offsets) > 0)
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: "ListRows") -> None:
         rules = rows.rules
@@ -94,19 +122,21 @@ class ListsComponent:
         texts = (len(values), values.offsets, values.utf8)
         _add_to_users(reader, each.name.encode(), seed, *texts, most)
 
-    def rows(self, size: int, most: int, kept: list[Any]) -> tuple[SetQueries, int]:
+    def rows(
+        self, size: int, most: int, kept: list[Any]
+    ) -> tuple[AskedLists[npt.NDArray[Any]], int]:
         room = min(most, size * self.target_set.max_request_values)
-        asked = SetQueries(
+        asked: AskedLists[npt.NDArray[Any]] = AskedLists(
             *(np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)),
             *(np.empty(room, np.int32), np.empty(room, np.uint64)),
         )
         return asked, _address_of(asked, kept, room)
 
-    def filled(self, asked: SetQueries) -> SetQueries:
+    def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
         values, known = int(asked.offsets[-1]), int(asked.value_offsets[-1])
-        return replace(asked, value_ids=asked.value_ids[:known], hashes=asked.hashes[:values])
+        return asked._replace(value_ids=asked.value_ids[:known], hashes=asked.hashes[:values])
 
-    def address(self, asked: SetQueries, kept: list[Any]) -> int:
+    def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
         return _address_of(asked, kept)
 
     def explain(self, rows: "ListRows", row: int, user: ValuesOf) -> list[Reason]:
@@ -139,9 +169,8 @@ class ListsComponent:
         return [Reason(name, passes, ", ".join(words), values, unwanted or wanted)]
 
 
-def _address_of(asked: SetQueries, kept: list[Any], *room: int) -> int:
-    arrays = (asked.offsets, asked.value_offsets, asked.value_ids, asked.hashes)
-    kept.append(np.array([*(array.ctypes.data for array in arrays), *room], np.uintp))
+def _address_of(asked: AskedLists[npt.NDArray[Any]], kept: list[Any], *room: int) -> int:
+    kept.append(np.array([*(array.ctypes.data for array in asked), *room], np.uintp))
     return int(kept[-1].ctypes.data)
 
 

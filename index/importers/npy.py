@@ -15,49 +15,33 @@ import pyarrow as pa
 import pyarrow.csv as csv
 
 from grace.configs.errors import InputError
-from grace.index.importers.items import BATCH_ITEMS
-from grace.index.progress import Advance
 from grace.index.snapshot import MAX_SID_LENGTH
 from grace.index.storage.strict_json import shown
 from grace.index.tables.addresses import UNREADABLE, first_line
 from grace.index.tables.rows import Rows, other_rows
 
+BATCH_ITEMS = 1 << 16
 _INTEGERS = re.compile(r"[<>=|]?[iu][1248]")
 _IDS = re.compile(r"[<>=|]?([iu][1248]|U[0-9]{1,4})")
 _DAMAGE = (ValueError, SyntaxError, TypeError, LookupError, RecursionError, MemoryError, TokenError)
 
 
-def open_codes(path: Path, sid_length: int | None, cut: bool) -> npt.NDArray[Any]:
-    """Map the array, cut to the SID length if `cut`.   [items, L]"""
+def read_codes(path: Path, ids: Path | None, most: int | None) -> Iterator[Rows]:
+    """Yield `item_id` and `sid`, cut to `most` tokens. Without ids, a row's number names its item.
+
+    A memory map holds the array, [items, L].
+    """
     codes = open_array(path, _INTEGERS, "integers")
     if codes.ndim != 2 or not 1 <= codes.shape[1] <= MAX_SID_LENGTH:
         raise InputError(
             f"{path}: expected [items, tokens of a SID, 1 to {MAX_SID_LENGTH}], "
             f"got {list(codes.shape)}"
         )
-    if sid_length is None:
-        return codes
-    if codes.shape[1] < sid_length or (codes.shape[1] > sid_length and not cut):
-        raise InputError(
-            f"{path}: {codes.shape[1]} tokens an item, the SID length is {sid_length}; "
-            "longer SIDs are cut with --sid-length"
-        )
-    return codes[:, :sid_length]
-
-
-def read_npy(
-    path: Path, codes: npt.NDArray[Any], ids: Path | None, advance: Advance
-) -> Iterator[Rows]:
-    """Yield `item_id` and `sid`. Without ids, a row's number names its item.
-
-    `advance` is called with how many were read.
-    """
     names = read_ids(ids, len(codes))
     for first in range(0, len(codes), BATCH_ITEMS):
-        part = codes[first : first + BATCH_ITEMS]
+        part = codes[first : first + BATCH_ITEMS, :most]
         columns = {"item_id": names.slice(first, len(part)), "sid": as_lists(part)}
         yield other_rows(str(path), range(first, first + len(part)), columns, "item_id", {})
-        advance(first + len(part))
 
 
 def as_lists(part: npt.NDArray[Any]) -> pa.Array:

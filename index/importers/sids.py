@@ -1,23 +1,23 @@
 """The import, from top to bottom."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from grace.configs.errors import InputError
 from grace.configs.options import ImportSpec
-from grace.index.importers.items import accept_items, distinct_sids, item_rows
-from grace.index.importers.json_items import read_index_json, read_json_lines
-from grace.index.importers.npy import open_codes, read_npy
-from grace.index.progress import Advance, Progress
-from grace.index.rejects import item_rejects
-from grace.index.snapshot import MAX_SID_LENGTH, require_sids
+from grace.index.importers.index_json import read_index_json
+from grace.index.importers.npy import read_codes
+from grace.index.progress import Progress
+from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, require_sids
+from grace.index.tables.cells import integers, list_parts
 from grace.index.tables.rows import Rows
-from grace.index.tables.sid_table import write_sid_table
-
-_JSON = {".json": read_index_json, ".jsonl": read_json_lines, ".ndjson": read_json_lines}
+from grace.index.tables.sid_table import require_distinct, write_sid_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,84 +25,75 @@ class ImportReport:
     out: Path
     sid_space: str
     vocab_sizes: tuple[int, ...]
-    read: int  # items in the file
-    items: int  # in the table
-    sids: int  # distinct ones in the table
-    rejects: dict[str, int]  # by reason
-    reject_file: Path | None
+    items: int
+    sids: int  # distinct ones
 
     def to_json(self) -> dict[str, Any]:
-        reject_file = None if self.reject_file is None else str(self.reject_file)
-        return {**asdict(self), "out": str(self.out), "reject_file": reject_file}
+        return {**asdict(self), "out": str(self.out)}
 
 
 def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
-    check_spec(spec)
-    rejects = item_rejects(spec.max_rejects, spec.reject_file)
-    length = spec.sid_length if spec.vocab_sizes is None else len(spec.vocab_sizes)
-    parts = _reading(spec, length, progress)
-    items = accept_items(str(spec.source), parts, length, spec.vocab_sizes, rejects)
-    if not len(items.ids):
-        listed = f"all {items.read} items were refused, see {rejects.write()}; "
-        raise InputError(
-            f"{spec.source}: {listed if items.read else 'no items; '}nothing to import"
-        )
-    advance = _step(progress, "write", len(items.ids))
-    sids = items.tokens
-    write_sid_table(spec.out, items.ids, sids, spec.sid_space, items.vocab_sizes, advance)
-    reject_file = rejects.write()
-    if reject_file is None:
-        spec.reject_file.unlink(missing_ok=True)  # the list of an earlier import would mislead
+    """Without vocabulary sizes, the vocabulary is as large as the tokens need."""
+    _check(spec)
+    if spec.source.suffix.lower() == ".npy":
+        parts: Iterable[Rows] = read_codes(spec.source, spec.ids, spec.sid_length)
+    else:
+        parts = [read_index_json(spec.source, spec.sid_length)]
+    ids, tokens = _accepted(spec, parts, progress)
+    sizes = spec.vocab_sizes or tuple(int(most) + 1 for most in tokens.max(axis=0))
+    write_sid_table(
+        spec.out,
+        ids,
+        tokens,
+        spec.sid_space,
+        sizes,
+        lambda done: progress("write", done, len(ids)),
+    )
     return ImportReport(
-        out=spec.out,
-        sid_space=spec.sid_space,
-        vocab_sizes=items.vocab_sizes,
-        read=items.read,
-        items=len(items.ids),
-        sids=distinct_sids(items.tokens),
-        rejects=rejects.by_reason(),
-        reject_file=reject_file,
+        spec.out, spec.sid_space, sizes, items=len(ids), sids=len(np.unique(tokens, axis=0))
     )
 
 
-def _reading(spec: ImportSpec, length: int | None, progress: Progress) -> Iterator[Rows]:
-    if spec.source.suffix.lower() == ".npy":
-        codes = open_codes(spec.source, length, spec.sid_length is not None)
-        advance = _step(progress, "read items", len(codes))
-        return read_npy(spec.source, codes, spec.ids, advance)
-    read = _JSON[spec.source.suffix.lower()]
-    advance = _step(progress, "read bytes", spec.source.stat().st_size)
-    return item_rows(str(spec.source), read(spec.source, advance), spec.sid_length)
+def _accepted(
+    spec: ImportSpec, parts: Iterable[Rows], progress: Progress
+) -> tuple[pa.Array, npt.NDArray[np.uint16]]:
+    """Return the ids and SIDs [items, L] of all items, and end at the first faulty one.
+
+    Without any option that says it, the first SID has the right length.
+    """
+    length = spec.sid_length if spec.vocab_sizes is None else len(spec.vocab_sizes)
+    ids, sids, done = [], [], 0
+    for rows in parts:
+        length = length or _first_length(rows)
+        sizes = np.array(spec.vocab_sizes or (MAX_VOCAB_SIZE,) * length)
+        ids.append(rows.names("item_id"))
+        sids.append(rows.sids("sid", length, sizes).astype(np.uint16))
+        rows.require_good("item")
+        done += len(rows)
+        progress("read items", done, done)
+    if not done:
+        raise InputError(f"{spec.source}: no items; nothing to import")
+    all_ids = pa.concat_arrays(ids)
+    require_distinct(str(spec.source), all_ids)
+    return _as_integers(all_ids), np.concatenate(sids)
 
 
-def _step(progress: Progress, name: str, total: int) -> Advance:
-    progress(name, 0, total)
-    return lambda done: progress(name, done, total)
+def _first_length(rows: Rows) -> int:
+    counts = np.diff(list_parts(rows.lists("sid")).offsets)[:1].tolist()
+    return next((count for count in counts if 1 <= count <= MAX_SID_LENGTH), 1)
 
 
-def check_spec(spec: ImportSpec) -> None:
-    """Raises InputError before any work is done and any file touched."""
-    _check_tokens(spec)
-    suffix = spec.source.suffix.lower()
-    if suffix not in (*_JSON, ".npy"):
-        raise InputError(
-            f"{spec.source}: the name must end in .json (an index of items), .jsonl (an item a "
-            "line) or .npy (an array of codes)"
-        )
-    if spec.ids is not None and suffix != ".npy":
-        raise InputError(f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself")
-    for path in (spec.source, spec.ids):
-        if path is not None and not path.is_file():
-            raise InputError(f"{path}: no such file")
-    _check_files(spec)
-    if spec.out.exists() and not spec.force:
-        raise InputError(f"{spec.out}: exists; --force replaces it")
-    if not spec.out.parent.is_dir():
-        raise InputError(f"{spec.out.parent}: no such folder; make it first")
+def _as_integers(ids: pa.Array) -> pa.Array:
+    """Return int64 if all ids are integers from 0, and texts otherwise."""
+    if pa.types.is_integer(ids.type):
+        return ids
+    numbers, bad = integers(ids)
+    return ids if bad.any() or (numbers.to_numpy() < 0).any() else numbers
 
 
-def _check_tokens(spec: ImportSpec) -> None:
-    sizes = spec.vocab_sizes
+def _check(spec: ImportSpec) -> None:
+    """Refuse impossible options before any work is done and any file touched."""
+    sizes, suffix = spec.vocab_sizes, spec.source.suffix.lower()
     require_sids(spec.sid_space, (1,) if sizes is None else sizes)
     if spec.sid_length is not None and not 1 <= spec.sid_length <= MAX_SID_LENGTH:
         raise InputError(f"SID length {spec.sid_length}: must be 1 to {MAX_SID_LENGTH}")
@@ -111,24 +102,21 @@ def _check_tokens(spec: ImportSpec) -> None:
             f"vocab sizes {sizes}: {len(sizes)} positions, but the SID length is "
             f"{spec.sid_length}: leave one option out"
         )
-
-
-def _check_files(spec: ImportSpec) -> None:
-    """Refuse an output that is also an input, even under another name."""
-    written = {"the table": spec.out, "the list of rejects": spec.reject_file}
-    for what, path in written.items():
-        if path.is_dir():
-            raise InputError(f"{path}: {what} cannot be written there, it is a folder; name a file")
-    if _same(*written.values()):
-        both = " and ".join(written)
-        raise InputError(f"{spec.out}: would be {both}; name another --out")
-    read = [path for path in (spec.source, spec.ids) if path is not None]
-    for path, (what, target) in product(read, written.items()):
-        if _same(path, target):
-            raise InputError(f"{path}: is read, and would be {what}; name another --out")
-
-
-def _same(one: Path, other: Path) -> bool:
-    if one.exists() and other.exists():
-        return one.samefile(other)
-    return one.resolve() == other.resolve()
+    if suffix not in (".json", ".npy"):
+        raise InputError(
+            f"{spec.source}: the name must end in .json (an index of items) or .npy (an array of "
+            "codes); `grace build --sids` reads Parquet and JSON lines of item_id and sid itself"
+        )
+    if spec.ids is not None and suffix != ".npy":
+        raise InputError(f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself")
+    if spec.out.is_dir():
+        raise InputError(f"{spec.out}: is a folder; name a file")
+    for path in (spec.source, spec.ids):
+        if path is not None and not path.is_file():
+            raise InputError(f"{path}: no such file")
+        if path is not None and spec.out.exists() and spec.out.samefile(path):
+            raise InputError(f"{path}: is read, and would be the table; name another --out")
+    if spec.out.exists() and not spec.force:
+        raise InputError(f"{spec.out}: exists; --force replaces it")
+    if not spec.out.parent.is_dir():
+        raise InputError(f"{spec.out.parent}: no such folder; make it first")

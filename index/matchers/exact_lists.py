@@ -66,7 +66,6 @@ def exact_lists(
     threads: int,
     allocate: Allocate = plain_memory,
 ) -> ExactLists:
-    """Return the lists that `exact_lists_reference` defines."""
     return ExactLists(
         *leaf_rules(ads.ad_offsets, ads.ad_rule, threads, allocate),
         tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True)),
@@ -97,36 +96,3 @@ def _by_value(offsets: Offsets, values: Ids, num_values: int, threads: int) -> t
     by_value, rules = np.empty(num_values + 1, np.int64), np.empty(len(values), np.int32)
     _postings(len(offsets) - 1, offsets, values, num_values, threads, by_value, rules)
     return by_value, rules
-
-
-def exact_lists_reference(
-    ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...]
-) -> ExactLists:
-    """`num_values` is the number of interned values of each set."""
-    return ExactLists(
-        *leaf_rules_reference(ads.ad_offsets, ads.ad_rule, rules.num_rules),
-        tuple(postings_reference(of, n) for of, n in zip(rules.sets, num_values, strict=True)),
-        rules.num_rules,
-    )
-
-
-def leaf_rules_reference(ad_offsets: Offsets, ad_rule: Ids, num_rules: int) -> tuple[Ids, Ids]:
-    num_leaves = len(ad_offsets) - 1
-    leaves = np.repeat(np.arange(num_leaves), np.diff(ad_offsets))
-    pairs = np.unique(leaves * num_rules + ad_rule)
-    counts = np.bincount(pairs // num_rules, minlength=num_leaves)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return offsets, (pairs % num_rules).astype(np.int32)
-
-
-def postings_reference(rules: SetRules, num_values: int) -> Postings:
-    include = _by_value_reference(rules.include_offsets, rules.include_values, num_values)
-    exclude = _by_value_reference(rules.exclude_offsets, rules.exclude_values, num_values)
-    return Postings(*include, *exclude)
-
-
-def _by_value_reference(offsets: Offsets, values: Ids, num_values: int) -> tuple[Offsets, Ids]:
-    set_rules = np.repeat(np.arange(len(offsets) - 1, dtype=np.int32), np.diff(offsets))
-    counts = np.bincount(values, minlength=num_values)
-    order = np.argsort(values, kind="stable")
-    return np.concatenate([[0], np.cumsum(counts)]), set_rules[order]

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from grace.index.matchers.exact_lists import ExactLists
 from grace.index.matching.ads import SidToAds
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import address_of, array_in, array_out, declare
 
 _live_pairs = declare(
     "grace_live_pairs",
@@ -31,13 +31,6 @@ def changed_pairs(
     Returns positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
     `lists.num_rules` where all ads of the leaf that have this rule are stopped.
     """
-    words = -(-ads.num_ads // 64)
-    if stopped is not None and (
-        stopped.shape != (words,) or stopped.dtype != np.uint64 or not stopped.flags.c_contiguous
-    ):
-        raise ValueError(
-            f"stopped must be contiguous uint64 [{words}], got {stopped.dtype} {stopped.shape}"
-        )
     if (ordinals[1:] < ordinals[:-1]).any():
         ordinals = np.sort(ordinals)
     positions = np.empty(len(ordinals), np.int64)
@@ -45,7 +38,8 @@ def changed_pairs(
     _live_pairs(
         *(len(ads.ad_offsets) - 1, ads.num_ads, ads.ad_offsets, ads.ad_rule),
         *(lists.leaf_offsets, lists.leaf_rules, lists.num_rules),
-        *(None if stopped is None else stopped.ctypes.data, len(ordinals), ordinals),
+        address_of("stopped", stopped, np.uint64, (-(-ads.num_ads // 64),)),
+        *(len(ordinals), ordinals),
         *(positions, rules, written),
     )
     return positions[: written[0]], rules[: written[0]]

@@ -16,18 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.configs.errors import InputError
+from grace.index.entities import Entities
 from grace.index.forms.components import parts_of
-from grace.index.matching.request_lists import (
-    entity_limits,
-    excluded_places,
-    integers,
-    require_one_each,
-)
 from grace.index.snapshot import Snapshot
-from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
-from grace.native.loader import array_in, array_out, declare
+from grace.native.loader import address_of, array_in, array_out, declare
 
 _open = declare(
     "grace_exact_open",
@@ -40,18 +33,9 @@ _close = declare("grace_exact_close", c_uint64)
 _match = declare(
     "grace_exact_match",
     *(c_uint64, c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(
-        array_in(np.uintp),
-        c_void_p,
-        c_void_p,
-        array_in(np.int64),
-        array_in(np.int64),
-        c_void_p,
-        c_void_p,
-        c_void_p,
-    ),
-    array_in(np.int64),
-    *(array_out(np.int64), array_out(np.int64, 2), array_out(np.int64), array_out(np.uint64)),
+    *(array_in(np.uintp), c_void_p, c_void_p, array_in(np.int64), array_in(np.int64)),
+    *(c_void_p, c_void_p, c_void_p, array_in(np.int64)),
+    *(array_out(np.int64), array_out(np.int64, 2), array_out(np.uint64)),
 )
 _take = declare(
     "grace_replies_take",
@@ -59,7 +43,8 @@ _take = declare(
 )
 _drop = declare("grace_replies_drop", c_uint64)
 
-_NO_ADS = np.empty(0, np.int64)
+_NO_IDS = np.empty(0, np.int64)
+_NO_LIMIT = -1
 _FIXED_COUNTS = 7
 """leaves, wasted, generated, stopped, excluded, matched, limited; then failed, by component"""
 
@@ -137,8 +122,6 @@ class ExactMatcher:
     """Matches requests against one snapshot, which it keeps alive. Any thread may call it."""
 
     def __init__(self, snapshot: Snapshot, threads: int) -> None:
-        if threads < 1:
-            raise InputError(f"threads: must be at least 1, got {threads}")
         self._snapshot = snapshot
         self._handle = _open_matcher(snapshot, threads)
         weakref.finalize(self, _close, self._handle).atexit = False
@@ -173,26 +156,31 @@ class ExactMatcher:
         with its old or its new value.
         """
         requests, snapshot = len(users), self._snapshot
+        users.require_encoded_for(snapshot)
         first_leaves = np.ascontiguousarray(leaf_offsets, np.int64)
         leaves, scores = np.ascontiguousarray(leaves), np.ascontiguousarray(scores)
-        _check_shapes(snapshot, users, first_leaves, leaves, scores)
-        words = _stopped_words(stopped, snapshot.ads.num_ads)
-        weights = _live_weights(weights, snapshot.ads.num_ads)
-        places = excluded_places(exclude, requests, snapshot.entities)
-        limits = entity_limits(at_most, requests, snapshot.schema.entities)
+        _check_shapes(requests, first_leaves, leaves, scores)
+        of_requests = np.broadcast_to(np.asarray(max_ads, np.int64), requests)
+        words, num_ads = -(-snapshot.ads.num_ads // 64), snapshot.ads.num_ads
+        exclude_ads = [_NO_IDS] * requests if exclude_ads is None else exclude_ads
+        places = _excluded_places(exclude, snapshot.entities)
+        limits = _entity_limits(at_most, snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
         asked, kept = _asked(users)
         counts = np.empty((requests, _FIXED_COUNTS + len(asked)), np.int64)
-        fault = np.zeros(2, np.int64)
         replies = np.zeros(1, np.uint64)
+        kinds = len(snapshot.entities)
         _match(
-            *(self._handle, requests, first_leaves, leaves, scores),
-            *(asked, _address(words), _address(weights), *_ad_lists(exclude_ads, requests)),
-            *(*map(_address, places), _address(limits)),
-            *(_limits(max_ads, requests), offsets, counts, fault, replies),
+            *(self._handle, requests, first_leaves, leaves, scores, asked),
+            address_of("stopped", stopped, np.uint64, (words,)),
+            address_of("weights", weights, np.float32, (num_ads,)),
+            *_joined(exclude_ads, requests),
+            address_of("exclude", places[0], np.int64, (requests * kinds + 1,)),
+            None if places[1] is None else places[1].ctypes.data,
+            address_of("at_most", limits, np.int64, (requests, kinds)),
+            *(np.ascontiguousarray(of_requests), offsets, counts, replies),
         )
         del kept
-        _raise_fault(fault, first_leaves, leaves, snapshot.trie.num_leaves)
         handle = int(replies[0])
         try:
             returned = offsets[1:] - offsets[:-1]
@@ -239,106 +227,58 @@ def _open_matcher(snapshot: Snapshot, threads: int) -> int:
 
 
 def _check_shapes(
-    snapshot: Snapshot,
-    users: UserRows,
+    requests: int,
     offsets: npt.NDArray[np.int64],
     leaves: npt.NDArray[np.int32],
     scores: npt.NDArray[np.float32],
 ) -> None:
-    users.require_encoded_for(snapshot)
-    if leaves.dtype != np.int32 or scores.dtype != np.float32 or leaves.shape != scores.shape:
-        raise InputError(
-            f"leaves and scores must be int32 and float32 of one shape [n], got {leaves.dtype} "
-            f"{list(leaves.shape)} and {scores.dtype} {list(scores.shape)}"
+    if offsets.shape != (requests + 1,) or leaves.shape != scores.shape:
+        raise ValueError(
+            f"leaf_offsets must be [{requests + 1}], and leaves and scores of one shape [n], got "
+            f"{list(offsets.shape)}, {list(leaves.shape)} and {list(scores.shape)}"
         )
-    if (
-        offsets.shape != (len(users) + 1,)
-        or offsets[0] != 0
-        or offsets[-1] != len(leaves)
-        or (offsets[1:] < offsets[:-1]).any()
-    ):
-        raise InputError(
-            f"leaf_offsets must ascend from 0 to {len(leaves)}, the number of leaves, and be "
-            f"[requests + 1] = [{len(users) + 1}], got {list(offsets.shape)}: "
-            f"{', '.join(map(str, offsets[:8]))}{', ...' if len(offsets) > 8 else ''}"
+    if offsets[0] != 0 or offsets[-1] != len(leaves):
+        raise ValueError(
+            f"leaf_offsets must be 0 to {len(leaves)}, got {offsets[0]} to {offsets[-1]}"
         )
 
 
-def _raise_fault(
-    fault: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-    leaves: npt.NDArray[np.int32],
-    num_leaves: int,
-) -> None:
-    """Raise the fault that native code found in a leaf: its kind, and the position."""
-    kind, position = fault.tolist()
-    if kind == 0:
-        return
-    request = int(np.searchsorted(offsets, position, side="right")) - 1
-    leaf = f"request {request}, leaf {leaves[position]} at {position - offsets[request]}"
-    raise InputError(
-        {
-            1: f"{leaf}: out of range; the snapshot has leaves 0 to {num_leaves - 1}, "
-            f"and {NO_NODE} stands for none",
-            2: f"{leaf}: its score is not a number",
-            3: f"{leaf}: named a second time; name each leaf once",
-        }[kind]
-    )
-
-
-def _limits(
-    max_ads: int | Sequence[int] | npt.NDArray[np.integer], requests: int
-) -> npt.NDArray[np.int64]:
-    limits = integers("max_ads", max_ads)
-    if limits.shape not in ((), (requests,)):
-        raise InputError(f"max_ads must be one number or [{requests}], got {list(limits.shape)}")
-    if limits.size and limits.min() < 0:
-        raise InputError(f"max_ads must not be negative, got {limits.min()}")
-    return limits if limits.shape else np.full(requests, limits)
-
-
-def _stopped_words(
-    stopped: npt.NDArray[np.uint64] | None, num_ads: int
-) -> npt.NDArray[np.uint64] | None:
-    if stopped is None:
-        return None
-    words = -(-num_ads // 64)
-    if stopped.dtype != np.uint64 or stopped.shape != (words,):
-        raise InputError(
-            f"stopped must be uint64 [ceil(ads / 64)] = [{words}], got {stopped.dtype} "
-            f"{list(stopped.shape)}: make it with SidToAds.bitmap"
-        )
-    return np.ascontiguousarray(stopped)
-
-
-def _live_weights(
-    weights: npt.NDArray[np.float32] | None, num_ads: int
-) -> npt.NDArray[np.float32] | None:
-    if weights is None:
-        return None
-    if weights.dtype != np.float32 or weights.shape != (num_ads,):
-        raise InputError(
-            f"weights must be float32 [ads] = [{num_ads}], got {weights.dtype} "
-            f"{list(weights.shape)}: copy the snapshot's ad_weight and change that"
-        )
-    return np.ascontiguousarray(weights)
-
-
-def _ad_lists(
-    exclude_ads: Sequence[npt.ArrayLike] | None, requests: int
+def _joined(
+    lists: Sequence[npt.ArrayLike], count: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return offsets [B + 1] and ad ids."""
-    require_one_each("exclude_ads", exclude_ads, requests)
-    lists = [integers("exclude_ads", ids).reshape(-1) for ids in exclude_ads or ()]
-    offsets = np.zeros(requests + 1, np.int64)
-    if not any(map(len, lists)):
-        return offsets, _NO_ADS
-    np.cumsum([len(ids) for ids in lists], out=offsets[1:])
-    return offsets, np.concatenate(lists)
+    """Return offsets [count + 1] of the lists, and their ids one after another."""
+    if len(lists) != count:
+        raise ValueError(f"expected {count} lists of ids, got {len(lists)}")
+    arrays = [np.asarray(ids, np.int64).reshape(-1) for ids in lists]
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum([len(ids) for ids in arrays], out=offsets[1:])
+    return offsets, np.concatenate([_NO_IDS, *arrays])
 
 
-def _address(array: npt.NDArray[np.generic] | None) -> int | None:
-    return None if array is None else array.ctypes.data
+def _excluded_places(
+    exclude: Sequence[Mapping[str, npt.ArrayLike]] | None, entities: Sequence[Entities]
+) -> tuple[npt.NDArray[np.int64] | None, npt.NDArray[np.int32] | None]:
+    """Return offsets [B * kinds + 1], request by request, and places of known entities."""
+    if exclude is None or not any(exclude):
+        return None, None
+    names = {kind.name for kind in entities}
+    assert all(of_request.keys() <= names for of_request in exclude)
+    found = [kind.places(each.get(kind.name, _NO_IDS)) for each in exclude for kind in entities]
+    offsets, places = _joined([each[each >= 0] for each in found], len(found))
+    return offsets, places.astype(np.int32)
+
+
+def _entity_limits(
+    at_most: Sequence[Mapping[str, int]] | None, names: Sequence[str]
+) -> npt.NDArray[np.int64] | None:
+    """Return the limit of each request and kind, or _NO_LIMIT.   [B, kinds]"""
+    if at_most is None or not any(at_most):
+        return None
+    limits = np.full((len(at_most), len(names)), _NO_LIMIT, np.int64)
+    for row, of_request in zip(limits, at_most, strict=True):
+        for name, most in of_request.items():
+            row[names.index(name)] = most
+    return limits
 
 
 def _asked(users: UserRows) -> tuple[npt.NDArray[np.uintp], list[object]]:

@@ -6,9 +6,8 @@ allow, so the text of an untrusted file is never evaluated.
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ _PREFIX = len(_MAGIC) + 2  # and the header's length, uint16
 _MAX_HEADER = 4096
 _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
-BLOCK_BYTES = 1 << 24  # of a mapped array in memory
 
 
 class MappedArray(np.memmap[Any, Any]):
@@ -52,55 +50,19 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -
     return MappedArray(path, dtype, "r", offset=offset, shape=shape)
 
 
-def map_blocks(
-    path: Path, dtype: str, blocks: Iterable[npt.ArrayLike], width: int | None = None
-) -> npt.NDArray[Any]:
-    """Write blocks of rows to a new file of plain numbers, and map it. Rows are numbers by default.
-
-    So memory never has all of an array.
-    """
-    rows = 0
-    with path.open("xb") as file:
-        for each in blocks:
-            block = np.ascontiguousarray(each, dtype)
-            file.write(block.data if block.size else b"")
-            rows += len(block)
-    return map_array(path, dtype, (rows,) if width is None else (rows, width))
-
-
 def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
     """Return rows begin .. end - 1. Those of a map are copied, and their pages released."""
     rows = array[begin:end]
     if isinstance(array, MappedArray):
         rows = np.array(rows)
-        array.release(begin * _row_bytes(array), rows.nbytes)
+        array.release(begin * rows.strides[0], rows.nbytes)
     return rows
-
-
-def blocks(
-    array: npt.NDArray[Any], begin: int = 0, end: int | None = None
-) -> Iterator[npt.NDArray[Any]]:
-    """Yield rows begin .. end - 1 in blocks of some megabytes; a map has one block in memory."""
-    end = len(array) if end is None else end
-    step = max(1, BLOCK_BYTES // max(1, _row_bytes(array)))
-    for at in range(begin, end, step):
-        yield read_rows(array, at, min(at + step, end))
-
-
-def blocks_of_all(arrays: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
-    """Yield the blocks of arrays that follow each other."""
-    return chain.from_iterable(map(blocks, arrays))
-
-
-def _row_bytes(array: npt.NDArray[Any]) -> int:
-    return int(np.prod(array.shape[1:], dtype=np.int64)) * array.dtype.itemsize
 
 
 def write_array(
     name: str, array: npt.NDArray[Any], folder: int, *, synced: bool = True
 ) -> FileEntry:
-    """Write a new file; `synced`: down to the disk. Of a mapped array, memory has one chunk."""
-    mapped = array if isinstance(array, MappedArray) else None
+    """Write a new file; `synced`: down to the disk."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
     np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(array))
@@ -114,8 +76,6 @@ def write_array(
             chunk = data[begin : begin + _WRITE_CHUNK]
             digest.update(chunk)
             yield chunk
-            if mapped is not None:
-                mapped.release(begin, len(chunk))
 
     write_new(name, folder, parts(), synced=synced)
     size = len(header) + len(data)

@@ -68,7 +68,7 @@ def _parsed(block: bytes, address: str, row: int, schema: pa.Schema | None = Non
         place = row + 1 + (int(at) if at.isdecimal() else 0)
         raise InputError(
             f"{address}: row {place}: {fault if within_block else first_line(error)}; write one "
-            "JSON object per line, and one type per column"
+            "JSON object per line (an array is none), and one type per column"
         ) from None
 
 

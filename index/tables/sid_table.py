@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
 from grace.index.progress import Advance
+from grace.index.rejects import brief
 from grace.index.storage.strict_json import shown
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format, ending_format, within
@@ -87,6 +88,20 @@ def write_sid_table(
             sids = _sids(tokens[first : first + _ROWS_PER_GROUP])
             writer.write_table(pa.table([part, sids], schema=schema))
             advance(first + len(part))
+
+
+def require_distinct(name: str, ids: pa.Array) -> None:
+    """Refuse an id that two items have."""
+    codes = ids.dictionary_encode().indices.to_numpy()
+    if len(codes) and int(codes.max()) + 1 == len(codes):
+        return
+    order = np.argsort(codes, kind="stable")
+    for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
+        one, other = order[at : at + 2].tolist()
+        raise InputError(
+            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; "
+            "give each item once"
+        )
 
 
 def _sids(tokens: npt.NDArray[np.uint16]) -> pa.Array:

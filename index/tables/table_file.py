@@ -24,8 +24,7 @@ from grace.index.tables.addresses import (
     is_compressed,
 )
 
-_PARQUET_MAGIC = b"PAR1"
-_GZIP_MAGIC = b"\x1f\x8b"
+_ENDS = f"a table's name ends by its format in {ENDINGS}"
 _BUFFER = 1 << 22
 
 
@@ -79,8 +78,10 @@ class TableFile:
 
 def open_table(address: str, list_separator: str | None = None) -> TableFile:
     """Read the columns of a file. This reads all JSON lines, since each may add a column."""
+    form = ending_format(address)
+    if form is None:
+        raise InputError(f"{address}: the name does not state the table's format; {_ENDS}")
     try:
-        form = _format(address)
         if form is Format.PARQUET:
             system, path = file_system(address)
             with system.open_input_file(path) as file:
@@ -92,9 +93,8 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
                 else:
                     schema, rows = json_lines.read_schema(stream, address)
     except UNREADABLE as error:
-        ending = ending_format(address)
-        shown = "table" if ending is None else f"{ending.shown} file"
-        raise InputError(f"{address}: not a readable {shown}: {first_line(error)}") from None
+        fault = f"not a readable {form.shown} file: {first_line(error)}"
+        raise InputError(f"{address}: {fault}; {_ENDS}") from None
     repeated = [name for name in schema.names if schema.names.count(name) > 1]
     if repeated:
         raise InputError(f"{address}: column {repeated[0]!r} appears twice")
@@ -112,51 +112,3 @@ def _stream(address: str) -> BinaryIO:
     compression = "gzip" if is_compressed(address) else None
     stream: BinaryIO = system.open_input_stream(path, compression, _BUFFER)
     return stream
-
-
-def _format(address: str) -> Format:
-    """Return the format that the file's ending states. Its first bytes must fit that format."""
-    system, path = file_system(address)
-    with system.open_input_stream(path, compression=None) as raw:
-        begin: bytes = raw.read(64)
-    stated = ending_format(address)
-    if begin[:4] == _PARQUET_MAGIC:
-        if stated is None or stated is Format.PARQUET:
-            return Format.PARQUET
-        raise InputError(
-            f"{address}: is Parquet, but is named like {stated.shown}; name it *.parquet"
-        )
-    if begin[:2] == _GZIP_MAGIC and not is_compressed(address):
-        raise InputError(
-            f"{address}: is compressed with gzip; name it *.csv.gz or *.jsonl.gz if it is one of "
-            "these, or decompress it"
-        )
-    if stated is Format.PARQUET:
-        raise InputError(f"{address}: not a readable Parquet file: {_looks_like(begin)}")
-    if stated is None:
-        raise InputError(
-            f"{address}: the name does not state the table's format: {_looks_like(begin)}; "
-            f"a table's name ends in {ENDINGS}"
-        )
-    if is_compressed(address):
-        return stated
-    text = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if stated is Format.JSONL and text and not text.startswith(b"{"):
-        raise InputError(f"{address}: not JSON lines, an object a line: {_looks_like(begin)}")
-    if stated is Format.CSV and text.startswith((b'{"', b"[{")):
-        raise InputError(f"{address}: not a CSV: {_looks_like(begin)}")
-    return stated
-
-
-def _looks_like(begin: bytes) -> str:
-    if not begin:
-        return "it is empty"
-    shown = repr(begin[:24].decode(errors="replace"))
-    text = begin.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if text.startswith(b"["):
-        return f"it begins with {shown}, a JSON array; write one object per line, as *.jsonl"
-    if text.startswith(b"{"):
-        return f"it begins with {shown}; name it *.jsonl if it has a JSON object per line"
-    if b"\0" not in begin and b"," in begin.partition(b"\n")[0]:
-        return f"it begins with {shown}; name it *.csv if it is a CSV"
-    return f"it begins with {shown}"

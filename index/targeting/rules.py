@@ -113,7 +113,7 @@ class TargetingRules:
 
     @property
     def sets(self) -> tuple[SetRules, ...]:
-        return self.parts[1:]
+        return tuple(part for part in self.parts if isinstance(part, SetRules))
 
 
 def size_of(column: Column) -> int:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError, RequestError
 from grace.index.forms.component import Component
 from grace.index.forms.components import components_of
-from grace.index.forms.lists import SetQueries
+from grace.index.forms.lists import AskedLists
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
@@ -54,12 +54,12 @@ class UserRows:
     @property
     def bitmask(self) -> npt.NDArray[np.uint64]:
         """What they ask of the attributes.   [B, words]"""
-        bits: npt.NDArray[np.uint64] = self.asked[0]
+        bits: npt.NDArray[np.uint64] = self.asked[0].bitmask
         return bits
 
     @property
-    def sets(self) -> tuple[SetQueries, ...]:
-        return self.asked[1:]
+    def sets(self) -> tuple[AskedLists[npt.NDArray[Any]], ...]:
+        return tuple(asked for asked in self.asked if isinstance(asked, AskedLists))
 
     def require_encoded_for(self, snapshot: Snapshot) -> None:
         """Ids of another snapshot's values would answer for other values: never compare them."""
@@ -123,19 +123,5 @@ class UserEncoder:
 def _message_of(user: UserAttributes) -> bytes:
     message = RetrieveRequest()
     for name, values in user.items():
-        if isinstance(values, str) or not isinstance(values, Sequence):
-            fault = f"expected a list of strings, got {type(values).__name__}"
-            raise RequestError(f"user.{name}.values", fault)
-        try:
-            "".join(values).encode()
-        except (TypeError, UnicodeEncodeError):
-            raise RequestError(f"user.{name}.values", _fault_of(values)) from None
         message.user[name].values.extend(values)
     return message.SerializeToString()
-
-
-def _fault_of(values: Sequence[object]) -> str:
-    for value in values:
-        if not isinstance(value, str):
-            return f"expected strings, got {type(value).__name__}"
-    return "a value is not valid Unicode text"

@@ -5,9 +5,10 @@ from ctypes import Structure, c_int64, c_uint32, c_void_p
 import torch
 from torch import Tensor
 
+from grace.index.forms.lists import AskedLists
 from grace.kernels.checks import address, fields
 from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, BloomTensors, DecodeIndex
-from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.kernels.decode.users import UserTensors
 
 
 class _EntryRows(Structure):
@@ -60,7 +61,7 @@ def admission_of(users: UserTensors, index: DecodeIndex) -> tuple[Admission, lis
     return admission, [_set(bloom, queries, device) for bloom, queries in pairs]
 
 
-def _set(bloom: BloomTensors, queries: QueryTensors, device: torch.device) -> AdmissionSet:
+def _set(bloom: BloomTensors, queries: AskedLists[Tensor], device: torch.device) -> AdmissionSet:
     return AdmissionSet(
         rows=_rows("bloom", bloom.index, bloom.offsets, device),
         table=address("bloom table", bloom.table, device, torch.int64),

@@ -1,62 +1,58 @@
 """The user rows of a batch on one device: what predicates and matchers ask about."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from grace.index.forms.bits import AskedBits
+from grace.index.forms.lists import AskedLists
 from grace.index.users.user_rows import UserRows
-
-
-@dataclass(frozen=True, slots=True)
-class QueryTensors:
-    """What B requests ask about one set.
-
-    offsets        int32 [B + 1]
-    hashes         int64 [...]     Bloom queries, one per distinct value of a request
-    value_offsets  int32 [B + 1]
-    values         int32 [...]     ids of the values that some rule names, ascending per request
-    """
-
-    offsets: Tensor
-    hashes: Tensor
-    value_offsets: Tensor
-    values: Tensor
-
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of the constructor's arguments."""
-        return (self.offsets, self.hashes, self.value_offsets, self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class UserTensors:
     """The user rows of B requests.
 
-    bitmask   int64 [B, words]
+    asked     what they ask of each component: a NamedTuple of its form, here of tensors
     eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
                                             an ad below the node is eligible for request b
     """
 
-    bitmask: Tensor
-    sets: tuple[QueryTensors, ...]
+    asked: tuple[Any, ...]
     eligible: Tensor | None = None
 
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
         """Copy without waiting: work queued later on the same stream sees the copies."""
         return UserTensors(
-            on_device(torch.from_numpy(users.bitmask.view(np.int64)), device),
             tuple(
-                QueryTensors(
-                    on_device(torch.from_numpy(s.offsets), device),
-                    on_device(torch.from_numpy(s.hashes.view(np.int64)), device),
-                    on_device(torch.from_numpy(s.value_offsets), device),
-                    on_device(torch.from_numpy(s.value_ids), device),
-                )
-                for s in users.sets
-            ),
+                each._make(on_device(torch.from_numpy(_signed(array)), device) for array in each)
+                for each in users.asked
+            )
         )
+
+    @staticmethod
+    def asking(bitmask: Tensor, *sets: AskedLists[Tensor]) -> "UserTensors":
+        """Return users of a schema with these sets.   bitmask int64 [B, words]"""
+        return UserTensors((AskedBits(bitmask), *sets))
+
+    @property
+    def bitmask(self) -> Tensor:
+        """What they ask of the attributes.   int64 [B, words]"""
+        bits: Tensor = self.asked[0].bitmask
+        return bits
+
+    @property
+    def sets(self) -> tuple[AskedLists[Tensor], ...]:
+        return tuple(asked for asked in self.asked if isinstance(asked, AskedLists))
+
+
+def _signed(array: Any) -> Any:
+    """Return 64 bits as torch reads them."""
+    return array.view(np.int64) if array.dtype == np.uint64 else array
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from grace.index.forms.lists import AskedLists
 from grace.kernels.checks import address, fields, require_tensor
-from grace.kernels.decode.users import QueryTensors, UserTensors
-from grace.kernels.eligibility.attributes import check_attributes
+from grace.kernels.decode.users import UserTensors
+from grace.kernels.eligibility.bits import check_bits
 from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
 
@@ -49,9 +50,9 @@ class EligibilityBatch:
         """The users must stay alive until native code has run."""
         device, requests = plan.device, users.bitmask.shape[0]
         groups = masks_of(requests)
-        for attributes in plan.attributes:
-            check_attributes(attributes.table, users.bitmask)
-        queries = [_set_queries(each.queries(users), requests, device) for each in plan.sets]
+        for bits in plan.bits:
+            check_bits(bits.table, users.bitmask)
+        queries = [_set_queries(each.queries(users), requests, device) for each in plan.lists]
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
         self._plan = plan
@@ -70,14 +71,14 @@ class EligibilityBatch:
         return sizeof(plan), sizeof(batch), byref(plan), byref(batch)
 
 
-def _set_queries(queries: QueryTensors, requests: int, device: torch.device) -> _SetQueries:
+def _set_queries(queries: AskedLists[Tensor], requests: int, device: torch.device) -> _SetQueries:
     require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
     require_tensor("offsets of values", queries.value_offsets, ends=requests + 1)
     return _SetQueries(
         address("offsets of queries", queries.offsets, device, torch.int32),
         address("offsets of values", queries.value_offsets, device, torch.int32),
-        address("values of queries", queries.values, device, torch.int32),
-        queries.values.numel(),
+        address("values of queries", queries.value_ids, device, torch.int32),
+        queries.value_ids.numel(),
     )
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import address, fields
-from grace.kernels.eligibility.attributes import AttributePredicate
-from grace.kernels.eligibility.sets import SetPredicate
+from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.lists import ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings, rule_ids
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
@@ -61,8 +61,8 @@ class Plan(Structure):
 
 class EligibilityPlan:
     """
-    attributes, sets, others  the predicates by kind; native code has no body for the others
-    layout                    what native code reads
+    bits, lists, others  the predicates by kind; native code has no body for the others
+    layout               what native code reads
     """
 
     def __init__(
@@ -75,15 +75,15 @@ class EligibilityPlan:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
-        self.attributes = [x for x in exact.predicates if isinstance(x, AttributePredicate)]
-        self.sets = [x for x in exact.predicates if isinstance(x, SetPredicate)]
+        self.bits = [x for x in exact.predicates if isinstance(x, BitsPredicate)]
+        self.lists = [x for x in exact.predicates if isinstance(x, ListsPredicate)]
         self.others: list[Predicate] = [
-            x for x in exact.predicates if not isinstance(x, AttributePredicate | SetPredicate)
+            x for x in exact.predicates if not isinstance(x, BitsPredicate | ListsPredicate)
         ]
         # A predicate may make its ids anew whenever it is asked for them.
         self._ids: list[Tensor] = []
-        attributes = [self._attribute_table(each) for each in self.attributes]
-        sets = [self._set_lists(each) for each in self.sets]
+        attributes = [self._attribute_table(each) for each in self.bits]
+        sets = [self._set_lists(each) for each in self.lists]
         others = [self._rule_rows(each, 0) for each in self.others]
         starts = exact.level_starts
         members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
@@ -116,7 +116,7 @@ class EligibilityPlan:
         self._ids.append(ids)
         return RuleRows(ids.data_ptr(), ids.stride(0), rows)
 
-    def _attribute_table(self, predicate: AttributePredicate) -> AttributeTable:
+    def _attribute_table(self, predicate: BitsPredicate) -> AttributeTable:
         table = predicate.table
         if table.dtype != torch.int64 or table.dim() != 2 or table.device != self.device:
             raise ValueError(
@@ -127,7 +127,7 @@ class EligibilityPlan:
         own = self._rule_rows(predicate, rows)
         return AttributeTable(own, table.data_ptr(), words, *table.stride())
 
-    def _set_lists(self, predicate: SetPredicate) -> SetLists:
+    def _set_lists(self, predicate: ListsPredicate) -> SetLists:
         postings = predicate.postings
         return SetLists(
             self._rule_rows(predicate, len(postings.kinds)),

@@ -4,11 +4,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from grace.index.forms.bits import BitsComponent
+from grace.index.forms.components import parts_of
+from grace.index.forms.lists import ListsComponent
 from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import SetRules
-from grace.kernels.eligibility.attributes import AttributePredicate
-from grace.kernels.eligibility.sets import HAS_EXCLUDE, HAS_INCLUDE, SetPredicate
+from grace.index.targeting.rules import NumberRows, SetRules
+from grace.index.targeting.schema import TargetSet
+from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 from grace.kernels.staged_copy import staged_copy
 
@@ -28,33 +32,28 @@ def exact_tensors(snapshot: Snapshot, lists: ExactLists, device: torch.device) -
 def _predicates(
     snapshot: Snapshot, lists: ExactLists, device: torch.device
 ) -> tuple[Predicate, ...]:
-    rules = snapshot.rules
-    table = staged_copy(rules.bitmask_table.view(np.int64), device)
-    if device.type == "cuda":
-        table = table.t().contiguous().t()  # by word: a GPU reads only words that some user has
-    rows = staged_copy(rules.rows, device)  # [rules, components]: each reads its column
-    attributes = AttributePredicate(rows[:, 0], table)
-    return (attributes, *_set_predicates(snapshot, rows, lists, device))
+    made: list[Predicate] = []
+    rows = staged_copy(snapshot.rules.rows, device)  # [rules, components]: each reads its column
+    postings = iter(lists.postings)
+    for number, part in enumerate(parts_of(snapshot)):
+        ids = rows[:, number]
+        match part.component:
+            case BitsComponent():
+                made.append(BitsPredicate(ids, _table(part.rows, device)))
+            case ListsComponent(target_set=target_set):
+                of_set = _postings(next(postings), part.rows.rules, target_set, device)
+                made.append(ListsPredicate(ids, number, of_set))
+    return tuple(made)
 
 
-def _set_predicates(
-    snapshot: Snapshot, rows: Tensor, lists: ExactLists, device: torch.device
-) -> list[SetPredicate]:
-    schema = snapshot.schema.sets
-    return [
-        SetPredicate(
-            rows[:, 1 + place],
-            place,
-            _postings(postings, set_rules, target_set.missing_passes_exclude, device),
-        )
-        for place, (target_set, set_rules, postings) in enumerate(
-            zip(schema, snapshot.rules.sets, lists.postings, strict=True)
-        )
-    ]
+def _table(rows: NumberRows, device: torch.device) -> Tensor:
+    table = staged_copy(rows.table.view(np.int64), device)
+    # By word: a GPU reads only words that some user has.
+    return table.t().contiguous().t() if device.type == "cuda" else table
 
 
 def _postings(
-    postings: Postings, rules: SetRules, missing_passes_exclude: bool, device: torch.device
+    postings: Postings, rules: SetRules, target_set: TargetSet, device: torch.device
 ) -> SetPostings:
     has_include = np.diff(rules.include_offsets) > 0
     has_exclude = np.diff(rules.exclude_offsets) > 0
@@ -65,5 +64,5 @@ def _postings(
         exclude_offsets=staged_copy(postings.exclude_offsets, device),
         exclude_rules=staged_copy(postings.exclude_rules, device),
         kinds=staged_copy(kinds.astype(np.uint8), device),
-        missing_passes_exclude=missing_passes_exclude,
+        missing_passes_exclude=target_set.missing_passes_exclude,
     )

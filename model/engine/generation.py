@@ -215,7 +215,7 @@ class GraphGeneration:
             features = empty_features(model, bucket, fast.dtype)
             self._inputs[bucket] = features
             bitmask = torch.zeros((bucket, 1), dtype=torch.int64, device=fast.device)
-            self._slot.point_at(UserTensors(bitmask, ()), index)
+            self._slot.point_at(UserTensors.asking(bitmask), index)
             for profile in widest_first:
                 search = partial(fast.search, features, self._slot, profile)
                 self._calls[bucket, profile] = GraphedCall(search, self._memory)

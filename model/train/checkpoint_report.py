@@ -34,10 +34,9 @@ from grace.model.train.evaluate import (
     compare,
     rank_of,
 )
-from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, reproducible
-from grace.model.train.people import People, find_people
 from grace.model.train.precisions import ByPrecision, by_precision
 from grace.model.train.recipe import profile_of
 
@@ -49,11 +48,12 @@ Bools = npt.NDArray[np.bool_]
 class Targeted:
     """The same people with and without targeting.
 
+    columns         of the log, which say who they are
     eligible_share  the mean share of the catalogue's SIDs that lead to an ad for a person
     """
 
-    source: str
-    people: int  # whose attributes are known
+    columns: tuple[str, ...]
+    people: int
     measured: int  # of them, who may see an ad of the true SID
     eligible_share: float
     with_targeting: dict[str, Quality]
@@ -62,7 +62,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointReport:
-    """The whole report. `targeted` is None if no data say who the users are."""
+    """The whole report. `targeted` is None if the log does not say who the users are."""
 
     checkpoint: str
     sid_space: str
@@ -98,10 +98,9 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     batches, events = HistoryBatches(log, history), log.last_events(spec.users)
     with reproducible(device=device):
         found = compare(search, batches, events, cutoffs, progress)
-        people = find_people(folder, catalogue, log, model.spec, spec.users)
         targeted = None
-        if people is not None:
-            targeted = _targeted(replace(search, index=index), catalogue, log, people, cutoffs)
+        if log.attributes:
+            targeted = _targeted(replace(search, index=index), catalogue, batches, events, cutoffs)
         precisions = by_precision(search, batches, events, cutoffs, kept, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
@@ -119,34 +118,38 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
 
 
 def _targeted(
-    search: Search, catalogue: Snapshot, log: Interactions, people: People, cutoffs: Sequence[int]
+    search: Search,
+    catalogue: Snapshot,
+    batches: HistoryBatches,
+    events: Int64,
+    cutoffs: Sequence[int],
 ) -> Targeted:
-    """`log` is what the rules know; the index of the search has the rules of targeting."""
-    batches = HistoryBatches(people.log, history_input(search.model.spec))
+    """The index of the search has the rules of targeting."""
+    log = batches.log
     encoder = UserEncoder(catalogue.schema, catalogue.set_values)
     free = replace(search, index=search.index.without_matchers())
     followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
     targeted: list[Ranked] = []
     untargeted: list[Ranked] = []
     may_see: list[Bools] = []
-    for start in range(0, len(people.events), USERS_PER_BATCH):
-        part = slice(start, start + USERS_PER_BATCH)
-        events = people.events[part]
-        last, truth = people.log.leaves[events - 1], people.log.leaves[events]
-        users = UserTensors.of(encoder.encode(people.attributes[part]), search.device)
+    for start in range(0, len(events), USERS_PER_BATCH):
+        part = events[start : start + USERS_PER_BATCH]
+        last, truth = log.leaves[part - 1], log.leaves[part]
+        attributes = tuple(map(log.attributes_at, part.tolist()))
+        users = UserTensors.of(encoder.encode(attributes), search.device)
         users = with_eligible(users, search.index, search.ops)
-        eligible = _eligible_leaves(users, search.index, len(events))
-        may_see.append(eligible[np.arange(len(events)), truth])
+        eligible = _eligible_leaves(users, search.index, len(part))
+        may_see.append(eligible[np.arange(len(part)), truth])
         for ranked, one, who, among in (
             (targeted, search, users, eligible),
             (untargeted, free, None, None),
         ):
-            listed = np.full(len(events), len(popularity.leaves))
+            listed = np.full(len(part), len(popularity.leaves))
             if among is not None:
                 listed = among.sum(axis=1)
             ranked.append(
                 Ranked(
-                    rank_of(truth, one.leaves(batches, events, who)),
+                    rank_of(truth, one.leaves(batches, part, who)),
                     followers.ranks(last, truth, among),
                     popularity.ranks(truth, among),
                     listed,
@@ -155,8 +158,8 @@ def _targeted(
     seen, most = np.concatenate(may_see), search.profile.num_sids
     listed = np.concatenate([each.listed for each in targeted])
     return Targeted(
-        source=people.source,
-        people=len(people.events),
+        columns=tuple(log.attributes),
+        people=len(events),
         measured=int(seen.sum()),
         eligible_share=float((listed / catalogue.trie.num_leaves).mean()),
         with_targeting=_joined(targeted, seen).qualities(cutoffs, most) if seen.any() else {},

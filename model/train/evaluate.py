@@ -158,7 +158,7 @@ class Search:
             features = self.model.features(inputs)
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
-            users = UserTensors(nobody, ())
+            users = UserTensors.asking(nobody)
         engine = self.engine or PlainGeneration(self.model, self.ops)
         found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
@@ -196,13 +196,6 @@ class Ranked:
         }
 
 
-def model_ranks(
-    search: Search, batches: HistoryBatches, events: Int64, progress: Progress
-) -> Int64:
-    """Rank each user's true SID in the order that the search generates.   -> [users]"""
-    return rank_of(batches.log.leaves[events], search.all_leaves(batches, events, progress))
-
-
 def rank_of(truth: Int64, listed: Int64) -> Int64:
     """Return the place of each true SID in its row, or ABSENT.   [users], [users, n] -> [users]"""
     ranks = np.full(len(truth), ABSENT)
@@ -225,7 +218,7 @@ def compare(
     log, trie_leaves = batches.log, len(batches.log.leaf_sids)
     last, truth = log.leaves[events - 1], log.leaves[events]
     ranked = Ranked(
-        model=model_ranks(search, batches, events, progress),
+        model=rank_of(truth, search.all_leaves(batches, events, progress)),
         followers=Followers.of(log).ranks(last, truth),
         popularity=Popularity.of(log, trie_leaves).ranks(truth),
         listed=np.full(len(events), trie_leaves),

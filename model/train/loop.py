@@ -2,10 +2,8 @@
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -21,7 +19,6 @@ from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
 from grace.model.train.interactions import HistoryBatches
 from grace.model.train.recipe import TrainingConfig
-from grace.model.train.saved_state import SavedState
 
 Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
@@ -29,47 +26,20 @@ Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """The outputs of a training while it runs.
-
-    `sample` measures the model in nine places and returns a text. `state` is saved every
-    `save_seconds`, so an interruption loses at most that.
-    """
-
-    progress: Progress
-    sample: Callable[[Model], str] = lambda _: ""
-    state: SavedState | None = None
-    save_seconds: float = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """The loss of every step, and the step that this run began with."""
-
-    losses: tuple[float, ...]
-    first_step: int
-
-
 def fit(
-    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, watch: Watch
-) -> Fitted:
-    """Train the model in place on its device.
+    model: Model, batches: HistoryBatches, config: TrainingConfig, seed: int, progress: Progress
+) -> tuple[float, ...]:
+    """Train the model in place on its device, and return the loss of every step.
 
-    Equal seeds give equal weights on one machine, also if a training is interrupted and goes on
-    from its saved state. Another processor may add in another order.
+    Equal seeds give equal weights on one machine. Another processor may add in another order.
     """
     device = model.decoder.start.device
     optimizer = torch.optim.AdamW(_groups(model, config.weight_decay), betas=(0.9, 0.98))
-    losses = [] if watch.state is None else watch.state.restore(model, optimizer)
+    losses: list[float] = []
     order = _endless(batches.log.examples(), config.batch, np.random.default_rng(seed))
-    first = len(losses)
-    sampled, saved_at = "", time.monotonic()
     model.train()
     with reproducible(config.threads, device):
         for step, events in enumerate(islice(order, config.steps)):
-            if step < first:
-                continue
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(step, config)
             context = model.user_context(batches.inputs(events).to(device))
@@ -85,21 +55,9 @@ def fit(
                     f"at step {step + 1}; choose a lower one"
                 )
             losses.append(value)
-            if _samples_at(step + 1, config.steps):
-                sampled = watch.sample(model.eval())
-                model.train()
-            watch.progress("train", step + 1, config.steps, f"loss {value:.3f}{sampled}")
-            last = step + 1 == config.steps
-            if watch.state and (last or time.monotonic() - saved_at >= watch.save_seconds):
-                watch.state.save(model, optimizer, losses)
-                saved_at = time.monotonic()
+            progress("train", step + 1, config.steps, f"loss {value:.3f}")
     model.eval()
-    return Fitted(tuple(losses), first)
-
-
-def _samples_at(step: int, steps: int) -> bool:
-    """Return whether a tenth of the steps ends at this one, except the last tenth."""
-    return step < steps and step * 10 // steps > (step - 1) * 10 // steps
+    return tuple(losses)
 
 
 def sequence_loss(logits: tuple[Tensor, ...], targets: Tensor) -> Tensor:

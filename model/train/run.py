@@ -1,6 +1,5 @@
 """`grace train`: from a data folder and a recipe to a checkpoint and its recall."""
 
-import math
 import tempfile
 import time
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import xxhash
 
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
@@ -26,21 +24,17 @@ from grace.model.checkpoints.checkpoint import (
 )
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
-from grace.model.definition.model import Model
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, model_ranks, quality, skew_of
-from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, skew_of
+from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, read_log
-from grace.model.train.loop import Progress, Watch, fit, reproducible
+from grace.model.train.loop import Progress, fit, reproducible
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
-from grace.model.train.saved_state import SavedState
 
 RECIPE_FILE = "recipe.yaml"
 
 MOST_USERS = 2000  # held-out users whose newest event measures the checkpoint
 
-_SAMPLED_USERS = 128  # measured while the training runs
-_SAMPLED_CUTOFF = 10
 _FINAL_SHARE = 0.05  # the final loss is the mean over this share of the steps, the last ones
 
 
@@ -62,9 +56,8 @@ class TrainingReport:
     config: TrainingConfig
     seed: int
     device: str
-    resumed_at: int  # the step that this run went on from, 0 for the beginning
     losses: tuple[float, ...]
-    train_seconds: float  # of the steps of this run
+    train_seconds: float
     beams: BeamProfile
     recall: dict[str, dict[int, float]]
 
@@ -89,7 +82,6 @@ def train_model(
 ) -> TrainingReport:
     """Train a model, write its checkpoint, and evaluate the checkpoint as read back from disk.
 
-    The state of an interrupted run stays next to `out`, and the next such run continues from it.
     `note` receives a line before each part that shows no progress.
     """
     require_new(run.out)
@@ -107,7 +99,6 @@ def train_model(
         note(prepared.plan())
         report = _train(run, prepared, partial, progress)
         partial.rename(run.out)
-        prepared.state.remove()
     return report
 
 
@@ -117,7 +108,6 @@ class _Prepared:
     read: ReadLog
     recipe: Recipe
     batches: HistoryBatches
-    state: SavedState
     device: torch.device
 
     def plan(self) -> str:
@@ -137,19 +127,9 @@ def _prepare(run: TrainingRun, device: torch.device) -> _Prepared:
     read = read_log(folder, catalogue, written.side_columns, run.max_unknown)
     log = read.interactions
     recipe = recipe_for(written, catalogue, log, device.type)
-    recipe = replace(recipe, training=_with_steps(recipe.training, run, len(log.examples())))
-    facts = {
-        **recipe.to_json(),
-        "sid_space": recipe.model.sid_space,
-        "data": _digest(log),
-        "seed": run.seed,
-        "device": device.type,
-    }
-    state = SavedState.of_run(run.out, facts)
-    if not run.resume:
-        state.remove()
+    recipe = replace(recipe, training=_with_steps(recipe.training, run.steps))
     batches = HistoryBatches(log, history_input(recipe.model))
-    return _Prepared(catalogue, read, recipe, batches, state, device)
+    return _Prepared(catalogue, read, recipe, batches, device)
 
 
 def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress) -> TrainingReport:
@@ -157,17 +137,9 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     device = prepared.device
     log, profile = batches.log, recipe.generation.profiles[recipe.generation.default_profile]
     index = DecodeIndex.of(catalogue, device)
-    sample = log.last_events(_SAMPLED_USERS)
-
-    def recall_now(model: Model) -> str:
-        ranks = model_ranks(Search(model, index, profile), batches, sample, lambda *_: None)
-        share = quality(ranks, (_SAMPLED_CUTOFF,)).recall[_SAMPLED_CUTOFF]
-        return f", recall@{_SAMPLED_CUTOFF} {share:.0%} of {len(sample)} users"
-
     model = random_model(recipe.model, run.seed).to(device)
     started = time.perf_counter()
-    watch = Watch(progress, recall_now, prepared.state)
-    fitted = fit(model, batches, recipe.training, run.seed, watch)
+    losses = fit(model, batches, recipe.training, run.seed, progress)
     seconds = time.perf_counter() - started
     save_checkpoint(model, out)
     write_yaml(out / RECIPE_FILE, recipe.to_json())
@@ -190,31 +162,18 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         config=recipe.training,
         seed=run.seed,
         device=device.type,
-        resumed_at=fitted.first_step,
-        losses=fitted.losses,
+        losses=losses,
         train_seconds=seconds,
         beams=profile,
         recall={name: each.recall for name, each in found.items()},
     )
 
 
-def _with_steps(config: TrainingConfig, run: TrainingRun, examples: int) -> TrainingConfig:
+def _with_steps(config: TrainingConfig, steps: int | None) -> TrainingConfig:
     """Return the configuration with the run's length. A warm-up takes at most a tenth of it."""
-    steps = run.steps
-    if run.epochs is not None:
-        steps = math.ceil(run.epochs * examples / config.batch)
     if steps is None:
         return config
     return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))
-
-
-def _digest(log: Interactions) -> str:
-    """Return a number of what training reads of the log."""
-    digest = xxhash.xxh3_128()
-    arrays = (log.offsets, log.held_out, log.leaves, log.leaf_sids, log.times_ms)
-    for array in (*arrays, *log.side.values()):
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def _rounded(values: dict[Any, float]) -> dict[Any, float]:

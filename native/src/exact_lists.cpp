@@ -46,13 +46,6 @@ struct Leaves {
     grace::require(found != end && *found == ad_rule[ad], "live_pairs: a leaf lacks a rule");
     return found - rules;
   }
-
-  bool lives(int64_t leaf, int64_t pair) const {
-    for (int64_t ad = ad_offsets[leaf]; ad < ad_offsets[leaf + 1]; ++ad) {
-      if (ad_rule[ad] == rules[pair] && !is_stopped(ad)) return true;
-    }
-    return false;
-  }
 };
 
 constexpr uint8_t kLives = 1;
@@ -161,10 +154,6 @@ GRACE_API int32_t grace_live_pairs(int64_t leaves, int64_t ads, const int64_t* a
     const Leaves all{leaves, ad_offsets, ad_rule, rule_offsets, rules, stopped};
     std::vector<uint8_t> states;
     int64_t out = 0;
-    const auto write = [&](int64_t pair, bool lives) {
-      positions[out] = pair;
-      live[out++] = lives ? rules[pair] : num_rules;
-    };
     int64_t leaf = 0;
     int64_t next = 0;
     for (int64_t i = 0; i < count; i = next) {
@@ -173,15 +162,12 @@ GRACE_API int32_t grace_live_pairs(int64_t leaves, int64_t ads, const int64_t* a
       for (next = i + 1; next < count && ordinals[next] < ad_offsets[leaf + 1]; ++next) {
         grace::require(ordinals[next] >= ordinals[next - 1], "live_pairs: ordinals must ascend");
       }
-      if (next == i + 1) {
-        const int64_t pair = all.pair_of(leaf, ordinals[i]);
-        write(pair, all.lives(leaf, pair));
-        continue;
-      }
       find_states(all, leaf, ordinals + i, ordinals + next, states);
       for (size_t k = 0; k < states.size(); ++k) {
         if ((states[k] & kWanted) == 0) continue;
-        write(rule_offsets[leaf] + static_cast<int64_t>(k), (states[k] & kLives) != 0);
+        positions[out] = rule_offsets[leaf] + static_cast<int64_t>(k);
+        live[out] = (states[k] & kLives) != 0 ? rules[positions[out]] : num_rules;
+        ++out;
       }
     }
     *written = out;

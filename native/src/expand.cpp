@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <string>
 
 #include "grace/abi.h"
-#include "grace/ranking.h"
 
 namespace grace::exact {
 
@@ -25,9 +26,13 @@ void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
   for (int64_t i = 0; i < request.num_leaves; ++i) {
     const int32_t leaf = request.leaves[i];
     if (leaf == kNoLeaf) continue;
-    if (leaf < 0 || leaf >= ads.num_leaves) throw LeafFault(LeafFault::kOutOfRange, i);
-    if (std::isnan(request.scores[i])) throw LeafFault(LeafFault::kNotANumber, i);
-    if (!scratch.distinct.insert(leaf)) throw LeafFault(LeafFault::kTwice, i);
+    const char* fault = leaf < 0 || leaf >= ads.num_leaves ? "out of range"
+                        : std::isnan(request.scores[i])    ? "its score is not a number"
+                        : !scratch.distinct.insert(leaf)   ? "named a second time"
+                                                           : nullptr;
+    if (fault == nullptr) continue;
+    throw std::invalid_argument("request " + std::to_string(request.number) + ", leaf " +
+                                std::to_string(leaf) + " at " + std::to_string(i) + ": " + fault);
   }
 }
 
@@ -141,70 +146,37 @@ int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int
   return dropped;
 }
 
-// Matches come by descending score; only those of equal scores need ordering.
-void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
-  const std::vector<Match>& matches = scratch.matches;
-  const size_t size = std::min(matches.size(), static_cast<size_t>(request.max_ads));
-  reply.ad_ids.resize(size);
-  reply.positions.resize(size);
-  TiedMatches ties{ads, request.weight, matches};
-  for (size_t begin = 0, end = 0; begin < size; begin = end) {
-    end = ties.end_of(begin);
-    if (end - begin == 1) {
-      reply.ad_ids[begin] = ads.ids[matches[begin].ordinal];
-      reply.positions[begin] = matches[begin].position;
-      continue;
-    }
-    order_tied(ads, request.weight, matches, begin, end, scratch.tied);
-    for (size_t i = begin; i < std::min(end, size); ++i) {
-      const Candidate& best = scratch.tied[i - begin];
-      reply.ad_ids[i] = best.id;
-      reply.positions[i] = matches[best.match].position;
-    }
-  }
+// Inlined, the address of a thread's own memory would be computed again in every loop, which takes
+// a third of the time of a match.
+__attribute__((noinline)) Scratch& scratch_of_thread() {
+  thread_local Scratch scratch;
+  return scratch;
 }
 
 }  // namespace
 
-Reply Matcher::match(const Request& request) {
-  std::unique_ptr<Scratch> scratch = lend();
-  Reply reply;
-  check_leaves(ads_, request, *scratch);
-  reply.counts.generated = find_ads(ads_, request, *scratch);
-  reply.counts.leaves = static_cast<int64_t>(scratch->leaves.size());
-  number_rules(ads_, reply.counts.generated, *scratch);
-  match_rules(ads_, request, *scratch);
-  collect_matches(*scratch, reply.counts);
-  reply.counts.stopped = drop_stopped(request, scratch->matches);
-  reply.counts.excluded =
-      drop_excluded_ads(ads_, request, scratch->excluded_ads, scratch->matches) +
-      drop_excluded_entities(ads_, request, scratch->excluded, scratch->matches);
-  reply.counts.matched = static_cast<int64_t>(scratch->matches.size());
-  if (request.at_most == nullptr) {
-    write_reply(ads_, request, *scratch, reply);
-  } else {
-    write_limited_reply(ads_, request, *scratch, reply);
+Reply Matcher::match(const Request& request) const {
+  Scratch& scratch = scratch_of_thread();
+  try {
+    Reply reply;
+    check_leaves(ads, request, scratch);
+    reply.counts.generated = find_ads(ads, request, scratch);
+    reply.counts.leaves = static_cast<int64_t>(scratch.leaves.size());
+    number_rules(ads, reply.counts.generated, scratch);
+    match_rules(ads, request, scratch);
+    collect_matches(scratch, reply.counts);
+    reply.counts.stopped = drop_stopped(request, scratch.matches);
+    reply.counts.excluded = drop_excluded_ads(ads, request, scratch.excluded_ads, scratch.matches) +
+                            drop_excluded_entities(ads, request, scratch.excluded, scratch.matches);
+    reply.counts.matched = static_cast<int64_t>(scratch.matches.size());
+    write_reply(ads, request, scratch, reply);
+    reply.scores.reserve(reply.positions.size());
+    for (const int32_t position : reply.positions) reply.scores.push_back(request.scores[position]);
+    return reply;
+  } catch (...) {
+    scratch = Scratch();  // it may be in the middle of a request
+    throw;
   }
-  reply.scores.resize(reply.positions.size());
-  for (size_t i = 0; i < reply.scores.size(); ++i) {
-    reply.scores[i] = request.scores[reply.positions[i]];
-  }
-  take_back(std::move(scratch));
-  return reply;
-}
-
-std::unique_ptr<Scratch> Matcher::lend() {
-  const std::lock_guard<std::mutex> hold(lock_);
-  if (idle_.empty()) return std::make_unique<Scratch>();
-  std::unique_ptr<Scratch> scratch = std::move(idle_.back());
-  idle_.pop_back();
-  return scratch;
-}
-
-// After an exception, a scratch does not come back: it may be in the middle of a request.
-void Matcher::take_back(std::unique_ptr<Scratch> scratch) {
-  const std::lock_guard<std::mutex> hold(lock_);
-  idle_.push_back(std::move(scratch));
 }
 
 namespace {
@@ -256,7 +228,7 @@ void write_counts(const Counts& counts, int64_t* out) {
 }  // namespace
 
 void add_component(uint64_t handle, Part part) {
-  reinterpret_cast<Matcher*>(handle)->add(std::move(part));
+  reinterpret_cast<Matcher*>(handle)->ads.parts.push_back(std::move(part));
 }
 
 // The arrays must outlive the handle. `threads` counts the caller's thread, too. Each form of
@@ -275,7 +247,8 @@ GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_
 
 // Add the entities in the schema's order, before the first match.   of_ad int32 [ads]
 GRACE_API int32_t grace_exact_add_entities(uint64_t handle, int64_t count, const int32_t* of_ad) {
-  return guarded([&] { reinterpret_cast<Matcher*>(handle)->add_entities({count, of_ad}); });
+  return guarded(
+      [&] { reinterpret_cast<Matcher*>(handle)->ads.entities.push_back({count, of_ad}); });
 }
 
 GRACE_API int32_t grace_exact_close(uint64_t handle) {
@@ -291,8 +264,6 @@ GRACE_API int32_t grace_exact_close(uint64_t handle) {
 //   reply_offsets  int64 [requests + 1]
 //   counts         int64 [requests, 7 + components]: live leaves, those of which no ad passed its
 //                  rule, generated, stopped, excluded, matched, limited, failed by component
-//   fault          int64 [2]: the kind and position of a LeafFault. If there is one, there is no
-//                  handle; otherwise the array stays as it was
 GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int64_t* leaf_offsets,
                                     const int32_t* leaves, const float* scores,
                                     const void* const* asked, const uint64_t* stopped,
@@ -300,10 +271,10 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
                                     const int64_t* excluded_ads, const int64_t* entity_offsets,
                                     const int32_t* entity_places, const int64_t* at_most,
                                     const int64_t* max_ads, int64_t* reply_offsets, int64_t* counts,
-                                    int64_t* fault, uint64_t* replies_handle) {
+                                    uint64_t* replies_handle) {
   return guarded([&] {
     Matcher& matcher = *reinterpret_cast<Matcher*>(handle);
-    const Ads& ads = matcher.ads();
+    const Ads& ads = matcher.ads;
     require_offsets(leaf_offsets, requests, "exact_match: leaf_offsets descend");
     require_offsets(ad_offsets, requests, "exact_match: ad_offsets descend");
     const auto kinds = static_cast<int64_t>(ads.entities.size());
@@ -313,28 +284,16 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
       ads.parts[c].component->require_valid(asked[c], requests);
     }
     auto replies = std::make_unique<Replies>(requests);
-    const auto match_one = [&](int64_t b) {
+    matcher.workers.run(requests, [&](int64_t b) {
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
-      try {
-        (*replies)[b] =
-            matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first, asked, b,
-                           stopped, weight == nullptr ? ads.weight : weight,
-                           excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
-                           excluded.empty() ? nullptr : excluded.data() + b * kinds,
-                           limits_of(at_most, kinds, b), max_ads[b]});
-      } catch (LeafFault& found) {
-        found.position += first;
-        throw;
-      }
-    };
-    try {
-      matcher.workers.run(requests, match_one);
-    } catch (const LeafFault& found) {
-      fault[0] = found.kind;
-      fault[1] = found.position;
-      return;
-    }
+      (*replies)[b] =
+          matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first, asked, b,
+                         stopped, weight == nullptr ? ads.weight : weight,
+                         excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
+                         excluded.empty() ? nullptr : excluded.data() + b * kinds,
+                         limits_of(at_most, kinds, b), max_ads[b]});
+    });
     reply_offsets[0] = 0;
     for (int64_t b = 0; b < requests; ++b) {
       const Reply& reply = (*replies)[b];

@@ -1,8 +1,10 @@
 // Orders ads by id and by SID: stable counting sorts over digits, all cores, linear in the ads.
+// Numbers ids and spans by first use.
 #include <cstdint>
 #include <vector>
 
 #include "grace/abi.h"
+#include "grace/interner.h"
 #include "grace/parallel.h"
 
 namespace {
@@ -89,5 +91,20 @@ GRACE_API int32_t grace_first_use(int64_t count, const int32_t* uses, int64_t nu
       old_ids[used++] = id;
     }
     *num_used = used;
+  });
+}
+
+// As grace_first_use, of spans: span i is words[offsets[i]] .. words[offsets[i + 1]]. old_ids has
+// the place of the first span of each number.
+GRACE_API int32_t grace_first_equal(int64_t count, const int64_t* offsets, const uint32_t* words,
+                                    int32_t* new_ids, int32_t* old_ids, int64_t* num_used) {
+  return grace::guarded([&] {
+    grace::Interner<uint32_t> spans;
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t before = spans.size();
+      new_ids[i] = spans.find_or_add(words + offsets[i], offsets[i + 1] - offsets[i]);
+      if (new_ids[i] == before) old_ids[before] = static_cast<int32_t>(i);
+    }
+    *num_used = spans.size();
   });
 }

@@ -28,7 +28,6 @@ from grace.server.messages import (
     Span,
     queue_seconds,
 )
-from grace.server.observe.traces import TRACE_RESULTS, TraceResult
 from grace.server.server_state import Phase, ServerState
 from grace.server.updates.ad_updates import UPDATE_RESULTS, UpdateResult
 
@@ -112,9 +111,6 @@ class Metrics:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
 
-    def traced(self, result: TraceResult, count: int) -> None:
-        self._traces[result].inc(count)
-
     def certificate_expires(self, listener: str, at: float) -> None:
         """Set when a listener's certificate expires, in Unix seconds."""
         self._expiry.labels(listener).set(at)
@@ -159,9 +155,6 @@ class Metrics:
         for setting in ("listen.tls", "admin.tls", "listen.token_file"):
             for result in ("ok", "failed"):
                 self._credentials.labels(setting, result)
-        means = "Traced calls; dropped: too many waited; failed: the collector did not take them."
-        traces = counter("grace_traces", means, ["result"])
-        self._traces = {result: traces.labels(result) for result in TRACE_RESULTS}
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
         means = "Requests refused or displaced for lack of room in the queue, by priority."

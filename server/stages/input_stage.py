@@ -8,11 +8,12 @@ The users come first. A GPU then makes their masks of eligible nodes while C++ r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
 from grace.index.users.user_rows import UserRows
-from grace.kernels import QueryTensors, UserTensors
+from grace.kernels import UserTensors
 from grace.model.engine.device_copy import copied_together
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.model.engine.feature_reader import ReadFeatures
@@ -125,10 +126,8 @@ def _users_on_device(users: UserTensors, device: torch.device) -> UserTensors:
     """In one copy, without waiting for it: what runs later on the same stream sees it."""
     if device.type == "cpu":
         return users
-    queries = [tensor for each in users.sets for tensor in each.tensors()]
-    bitmask, *there = copied_together((users.bitmask, *queries), device)
-    sets = tuple(QueryTensors(*there[i : i + 4]) for i in range(0, len(there), 4))
-    return UserTensors(bitmask, sets)
+    there = iter(copied_together([tensor for each in users.asked for tensor in each], device))
+    return UserTensors(tuple(each._make(islice(there, len(each))) for each in users.asked))
 
 
 def _inputs_on_device(inputs: FeatureLookups, device: torch.device) -> FeatureLookups:

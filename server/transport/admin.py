@@ -1,13 +1,16 @@
-"""The Admin service: what operators ask a server."""
+"""The Admin service: what operators ask a server, and how each call reads its request and fails."""
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import cast, get_args
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
 
 import torch
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
@@ -25,35 +28,50 @@ from grace.proto.retrieval_pb2 import (
     GetStatusResponse,
     GetStopsRequest,
     GetStopsResponse,
+    LoadRequest,
+    LoadResponse,
     ModelStatus,
     ProfileStatus,
+    RollbackRequest,
+    RollbackResponse,
     SetLogLevelRequest,
     SetLogLevelResponse,
     SnapshotStatus,
     UnknownIds,
+    UnpinRequest,
+    UnpinResponse,
     UpdateAdsResponse,
     UpdatesStatus,
 )
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import FIELD_CHARACTERS, ServiceError, invalid_field
+from grace.server.errors import (
+    FIELD_CHARACTERS,
+    ServiceError,
+    internal,
+    invalid_field,
+    malformed,
+    unknown_field,
+)
 from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
-from grace.server.transport.load_calls import LoadCalls
-from grace.server.transport.operator_calls import method_of, method_of_bytes
 from grace.server.updates.ad_updates import AdUpdates, Updated
 
 PAGE_IDS = 1 << 16
 """The most ids in a reply of GetStops."""
+
+MOST_SMALL_BYTES = 8192
+"""The most bytes of a request that is read here, on the event loop."""
 
 MOST_UNKNOWN = 10
 """The most ids of one level that a reply of UpdateAds names as unknown."""
 
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
+_Request = TypeVar("_Request", bound=Message)
 _KINDS: dict[type[InputSpec], str] = {
     DenseInput: "dense",
     CategoricalInput: "categorical",
@@ -74,12 +92,14 @@ class Admin:
     @property
     def methods(self) -> Mapping[str, Method]:
         return {
-            "GetStatus": method_of(GetStatusRequest, self._get_status),
-            "SetLogLevel": method_of(SetLogLevelRequest, self._set_log_level),
-            "UpdateAds": method_of_bytes(self._update_ads),
-            "GetStops": method_of(GetStopsRequest, self._get_stops),
-            "Explain": method_of_bytes(self._explain.reply),
-            **LoadCalls(self._reloads).methods,
+            "GetStatus": _method(GetStatusRequest, self._get_status),
+            "SetLogLevel": _method(SetLogLevelRequest, self._set_log_level),
+            "Load": _method(LoadRequest, self._load),
+            "Rollback": _method(RollbackRequest, self._roll_back),
+            "Unpin": _method(UnpinRequest, self._unpin),
+            "UpdateAds": _method_of_bytes(self._update_ads),
+            "GetStops": _method(GetStopsRequest, self._get_stops),
+            "Explain": _method_of_bytes(self._explain.reply),
         }
 
     async def _set_log_level(self, request: SetLogLevelRequest) -> SetLogLevelResponse:
@@ -96,6 +116,23 @@ class Admin:
         )
         _LOG.handle(made)
         return SetLogLevelResponse(previous=previous)
+
+    async def _load(self, request: LoadRequest) -> LoadResponse:
+        checkpoint = _folder(request.checkpoint)
+        served = await self._reloads.load(request.snapshot_version, checkpoint)
+        return LoadResponse(
+            snapshot_version=served.version, checkpoint=served.checkpoint, changed=served.changed
+        )
+
+    async def _roll_back(self, request: RollbackRequest) -> RollbackResponse:
+        served = await self._reloads.roll_back(request.snapshot_version)
+        return RollbackResponse(
+            snapshot_version=served.version, previous_version=served.previous_version
+        )
+
+    async def _unpin(self, _: UnpinRequest) -> UnpinResponse:
+        served = await self._reloads.unpin()
+        return UnpinResponse(snapshot_version=served.version, previous_pin=served.previous_pin)
 
     async def _update_ads(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
@@ -139,6 +176,60 @@ class Admin:
             updates=None if state.updates is None else _updates_status(state),
             load=self._reloads.status(),
         )
+
+
+def _method(
+    kind: type[_Request], answer: Callable[[_Request], Coroutine[Any, Any, Message | bytes]]
+) -> Method:
+    """Return the method that answers small requests of this kind."""
+
+    async def reply(message: bytes, _: GrpcContext) -> bytes:
+        answered = await answer(_read(kind, message))
+        return answered if isinstance(answered, bytes) else answered.SerializeToString()
+
+    return _method_of_bytes(reply)
+
+
+def _method_of_bytes(reply: Method) -> Method:
+    """Return the method that replies as `reply` does, or ends the call if it raises."""
+
+    async def method(message: bytes, context: GrpcContext) -> bytes:
+        try:
+            return await reply(message, context)
+        except ServiceError as error:
+            # The traceback would keep what the call used, such as a batch and its pair.
+            failure = error.with_traceback(None)
+        except Exception as error:  # noqa: BLE001, the caller must not see its text
+            _LOG.error("call_failed", exc_info=error)
+            failure = internal()
+        return await context.abort(failure.code, failure.text, failure.trailers)
+
+    return method
+
+
+def _read(kind: type[_Request], message: bytes) -> _Request:
+    """Return the request. Refuse unknown fields: the server would carry out only a part of it."""
+    name = kind.DESCRIPTOR.name
+    if len(message) > MOST_SMALL_BYTES:
+        text = f"the {name} has {len(message)} bytes, at most {MOST_SMALL_BYTES}; send fewer"
+        raise ServiceError("too_large", text)
+    try:
+        request = kind.FromString(message)
+    except DecodeError:
+        raise malformed(name) from None
+    unknown = UnknownFieldSet(request)
+    if len(unknown):
+        raise unknown_field(name, unknown[0].field_number, unknown[0].wire_type)
+    return request
+
+
+def _folder(given: str) -> Path | None:
+    if not given:
+        return None
+    if not given.startswith("/") or "\0" in given:
+        fault = "not an absolute path; give that of a folder on the server's machine"
+        raise invalid_field("checkpoint", fault)
+    return Path(given)
 
 
 def _unknown(pair: ServingPair | None, updated: Updated) -> dict[str, UnknownIds]:

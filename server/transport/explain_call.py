@@ -45,7 +45,7 @@ class ExplainCall:
 
     async def reply(self, message: bytes, context: GrpcContext) -> bytes:
         """Return the bytes of an ExplainResponse, or raise a ServiceError."""
-        deadline = context.deadline(perf_counter())
+        call = context.incoming(message)
         if self._state.phase == Phase.STARTING:
             raise not_ready()
         if not self._state.takes:
@@ -54,7 +54,7 @@ class ExplainCall:
         retrieval = read_request(request, self._limits, self._generation)
         if not self._places.acquire(blocking=False):
             raise too_many_explanations(MOST_EXPLANATIONS)
-        caller = _Caller(deadline)
+        caller = _Caller(call.deadline)
         try:
             return await self._thread.run(lambda: self._explained(ad_id, retrieval, caller))
         except asyncio.CancelledError:

@@ -10,7 +10,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
@@ -37,17 +37,11 @@ from grace.server.messages import (
 )
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
-from grace.server.observe.traces import TracedCall, TraceIds, Traces
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
 from grace.server.transport.credentials.credential_files import CredentialFiles
 from grace.server.transport.credentials.tokens import Tokens
-from grace.server.transport.listener.grpc_listener import (
-    AUTHORIZATION,
-    TRACEPARENT,
-    Context,
-    GrpcContext,
-)
+from grace.server.transport.listener.grpc_listener import Context, GrpcContext, IncomingCall
 
 MAX_TEXT_BYTES = 1000
 
@@ -62,24 +56,15 @@ _LOG = logging.getLogger(LOGGER)
 
 @dataclass(slots=True)
 class Call:
-    """One call; its times are by `perf_counter`.
-
-    connection     the caller's end of the connection, which names the connection
-    authorization  the call's header of this name, never logged; empty if the server needs no token
-    traceparent    the same; empty if the server does not trace
-    untrusted      it has no accepted token: it is refused, and its message is not read
-    surplus        it is one too many: it is refused, and its message is not read
-    request        None until the message has been read
+    """
+    untrusted  it has no accepted token: it is refused, and its message is not read
+    surplus    it is one too many: it is refused, and its message is not read
+    request    None until the message has been read
     """
 
-    message: bytes
-    arrived: float
-    deadline: float
-    connection: str
-    authorization: str = field(default="", repr=False)
-    traceparent: str = ""
-    untrusted: bool = False
-    surplus: bool = False
+    given: IncomingCall
+    untrusted: bool
+    surplus: bool
     request: PendingRequest | None = None
 
 
@@ -92,14 +77,12 @@ class FrontEnd:
         config: ServingConfig,
         metrics: Metrics,
         tokens: CredentialFiles[Tokens] | None = None,
-        traces: Traces | None = None,
     ) -> None:
         self._state = state
         self._limits, self._generation = config.limits, config.generation
         self._metrics = metrics
         self._log_requests = config.logs.requests
         self._tokens = tokens
-        self._traces = traces
         self._loop = asyncio.get_running_loop()
         self._unread = 0
         self._log_unread_at = -math.inf
@@ -120,25 +103,22 @@ class FrontEnd:
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
-        arrived = perf_counter()
-        call = Call(
-            *(message, arrived, context.deadline(arrived), context.peer()),
-            "" if self._tokens is None else context.header(AUTHORIZATION),
-            "" if self._traces is None else context.header(TRACEPARENT),
-        )
-        self.opened(call, context)
-        return await self.answer(call, context)
+        given = context.incoming(message, needs_token=self._tokens is not None)
+        return await self.answer(self.opened(given, context), context)
 
-    def opened(self, call: Call, context: Context) -> None:
+    def opened(self, given: IncomingCall, context: Context) -> Call:
         """Count a call as open until its context is done. Call this as soon as the call comes in,
         before `answer`: the calls that are open now decide whether it is one too many."""
         self._state.open_calls += 1
         self._latest = perf_counter()
         self._idle.clear()
-        context.add_done_callback(partial(self._closed, call.connection))
-        call.surplus = self._state.open_calls > self._limits.open_calls
+        context.add_done_callback(partial(self._closed, given.connection))
         tokens = self._tokens
-        call.untrusted = tokens is not None and not tokens.latest.allow(call.authorization)
+        return Call(
+            given,
+            untrusted=tokens is not None and not tokens.latest.allow(given.authorization),
+            surplus=self._state.open_calls > self._limits.open_calls,
+        )
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
@@ -193,10 +173,10 @@ class FrontEnd:
         if not state.takes:
             raise draining()
         assert state.pipeline is not None
-        retrieval = read_request(call.message, self._limits, self._generation)
+        retrieval = read_request(call.given.message, self._limits, self._generation)
         completion: asyncio.Future[Outcome] = self._loop.create_future()
         call.request = PendingRequest(
-            retrieval, perf_counter(), call.deadline, call.connection, completion
+            retrieval, perf_counter(), call.given.deadline, call.given.connection, completion
         )
         state.pipeline.submit(call.request)
         outcome = await completion
@@ -209,23 +189,22 @@ class FrontEnd:
         if call.request is not None:
             assert self._state.pipeline is not None
             self._state.pipeline.cancel(call.request)
-        late = perf_counter() >= call.deadline - _deadline_tolerance(call)
+        late = perf_counter() >= call.given.deadline - _deadline_tolerance(call.given)
         text = "the deadline passed before the answer was ready"
         error = ServiceError("deadline_exceeded", text) if late else cancelled()
         self._ended(call, error, perf_counter())
 
     def _ended(self, call: Call, error: ServiceError | None, now: float) -> None:
-        slack = None if math.isinf(call.deadline) else call.deadline - now
-        self._metrics.ended(now - call.arrived, slack, error)
+        given = call.given
+        slack = None if math.isinf(given.deadline) else given.deadline - now
+        self._metrics.ended(now - given.arrived, slack, error)
         if error is not None and error.reason in SHED_REASONS:
             assert call.request is not None
             self._metrics.shed(call.request.retrieval.priority)
-        if self._traces is not None and (ids := self._traces.ids_of(call.traceparent)) is not None:
-            self._traces.ended(_traced(call, ids, now, error))
         # The text of such a failure refers its caller to the log.
         internal_fault = error is not None and error.code is StatusCode.INTERNAL
         if self._log_requests or internal_fault:
-            _log_end(call, _request_id(call, self._limits), now - call.arrived, error)
+            _log_end(call, _request_id(call, self._limits), now - given.arrived, error)
 
     def _closed(self, connection: str, context: Context) -> None:
         if context.unread:
@@ -248,22 +227,6 @@ class FrontEnd:
         fields = {"calls": self._unread, "connection": connection}
         _LOG.warning("replies_unread", extra=fields)
         self._unread = 0
-
-
-def _traced(call: Call, ids: TraceIds, now: float, error: ServiceError | None) -> TracedCall:
-    """Return what a trace keeps of the call: not the message, which would take memory."""
-    facts: dict[str, str | int | bool] = {}
-    code, request = StatusCode.OK, call.request
-    if error is not None:
-        code, facts["grace.reason"] = error.code, error.reason
-    if request is None:
-        return TracedCall(ids, call.arrived, now, code, None, (), facts)
-    facts["grace.request_id"] = request.retrieval.request_id
-    facts["grace.profile"] = request.profile
-    facts["grace.degraded"] = request.degraded
-    if request.spans:
-        facts["grace.batch_size"] = request.batch_size
-    return TracedCall(ids, call.arrived, now, code, request.arrived, request.spans, facts)
 
 
 def _log_end(
@@ -297,7 +260,7 @@ def _bounded(text: str) -> str:
     return f"{encoded[:MAX_TEXT_BYTES].decode(errors='ignore')}..."
 
 
-def _deadline_tolerance(call: Call) -> float:
+def _deadline_tolerance(call: IncomingCall) -> float:
     """Return how early a call may end by its caller's clock: timeouts are rounded up on the way."""
     return 0.005 + 0.02 * (call.deadline - call.arrived)
 
@@ -306,7 +269,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Return the request id, also of a refused call if its message can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if call.untrusted or call.surplus or len(call.message) > limits.message_bytes:
+    if call.untrusted or call.surplus or len(call.given.message) > limits.message_bytes:
         return None
-    request_id = request_id_of(call.message)
+    request_id = request_id_of(call.given.message)
     return None if request_id is None else request_id[: limits.request_id_bytes]

@@ -3,8 +3,6 @@
 No test checks a rate: what modes return is in the result files.
 """
 
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +12,11 @@ import torch
 
 from grace.bench import result_tables
 from grace.bench.eligibility import study
-from grace.bench.eligibility.audience import (
-    SWEEP_RANGES,
-    Person,
-    make_audience,
-    with_many_locations,
-)
+from grace.bench.eligibility.audience import Person, make_audience, with_many_locations
 from grace.bench.eligibility.path_scores import PathScores
-from grace.bench.eligibility.picture import draw_picture
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import paper_tables, study_tables
-from grace.bench.result_file import Row, read_result, record
+from grace.bench.result_file import Row, read_result
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.generator import (
@@ -152,14 +144,6 @@ def test_the_best_possible_search_is_that_of_an_exact_test_and_unlimited_beams(
         assert int(torch.isfinite(found.scores[user]).sum()) == len(expected)
 
 
-def test_the_sweep_has_users_in_its_ranges(people: list[Person]) -> None:
-    sweep = [person for person in people if person.in_sweep]
-    assert [person.number for person in people[:USERS]] == list(range(USERS))
-    assert 3 <= len(sweep) <= len(SWEEP_RANGES)
-    for person in sweep:
-        assert any(least <= person.share < below for least, below in SWEEP_RANGES)
-
-
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
     return list(study.measure(tiny("eligibility", sids=(22_222,))))
@@ -196,20 +180,6 @@ def test_the_better_a_way_knows_eligibility_the_less_it_wastes(
     assert exact["live_beams"][0] <= union["live_beams"][0] <= cd["live_beams"][0]
 
 
-def test_a_file_has_each_row_once_after_a_part_is_measured_again(
-    rows: list[Row], tmp_path: Path
-) -> None:
-    file = tmp_path / "passrate.json"
-    facts = {"machine": "m", "commit": "c", "command": "grace bench eligibility"}
-    record(rows, file, facts)
-    again = [row | {"users": 5} for row in of(rows, mode="union")]
-    record(again, file, facts, add=True)
-    merged = read_result(file)["rows"]
-    assert len(merged) == len(rows)
-    assert of(merged, table="pass", mode="union") == of(again, table="pass")
-    assert of(merged, table="pass", mode="exact") == of(rows, table="pass", mode="exact")
-
-
 def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> None:
     out = tmp_path / "passrate.json"
     command = ("bench", "eligibility", "--device", "cpu", "--sids", "3000", "--users", "3")
@@ -223,14 +193,3 @@ def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> N
     (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["exact"]]
     assert f"{everyone['eligible_ads']:,.0f}" in line.split()
     assert "Rules do not follow the SIDs" not in done.stdout  # not measured
-
-
-def test_the_picture_shows_the_committed_result(repository: Path, tmp_path: Path) -> None:
-    result = tmp_path / "passrate.json"
-    shutil.copy(repository / "bench" / "results" / "cpu-2core" / "passrate.json", result)
-    drawn = draw_picture(result)
-    assert drawn == result.with_suffix(".png")
-    assert drawn.read_bytes().startswith(b"\x89PNG")
-    text = (repository / "docs" / "eligibility.md").read_text(encoding="utf-8")
-    (shown,) = re.findall(r"!\[.*\]\(\.\./(\S+)\)", text)
-    assert (repository / shown).is_file()

@@ -1,6 +1,5 @@
 """Times are of one call, options are checked, and result files stay of one commit."""
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,25 +194,15 @@ def test_counters_are_those_of_the_longest_kernel_of_each_marked_call() -> None:
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        (None, r"Nsight Compute \(ncu\) is not on this machine"),
-        ("echo '==ERROR== ERR_NVGPUCTRPERM: no permission'", "ncu: ERR_NVGPUCTRPERM: no permi"),
-        (f"cat <<'END'\n{NCU}END", r"reported 2 of 5 calls, exit 0: it printed nothing"),
-        ("echo 'no module' >&2; exit 3", r"reported 0 of 5 calls, exit 3: no module"),
-    ],
-)
 def test_the_tools_own_message_is_the_reason(
-    script: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if script is not None:
-        tool = tmp_path / "ncu"
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
+    tool = tmp_path / "ncu"
+    tool.write_text("#!/bin/sh\necho '==ERROR== ERR_NVGPUCTRPERM: no permission'\n")
+    tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     work = tiny("attention")
     object.__setattr__(work.options, "device", "cuda")
     rows = measure_counters(work)
     assert [(row["kernel"], row["variant"]) for row in rows] == list(COUNTED)
-    assert all(re.search(reason, row["unavailable"]) for row in rows)
+    assert {row["unavailable"] for row in rows} == {"ncu: ERR_NVGPUCTRPERM: no permission"}

@@ -1,22 +1,17 @@
-"""A load's result in ghz's schema, and the page that reads our results and ghz's alike."""
+"""A load's result in ghz's schema, and the report that reads our results and ghz's alike."""
 
 import json
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from grace.bench.load.client import Call, ClosedLoop, LoadRun, OpenLoop, ServerTimes
 from grace.bench.load.client_process import merged
-from grace.bench.load.ghz import (
-    invalid_because,
-    load_result,
-    read_summary,
-    write_load_result,
-)
-from grace.bench.load.report import main
+from grace.bench.load.ghz import invalid_because, load_result, read_summary
+from grace.bench.load.report import load_report
 from grace.configs.errors import InputError
 from grace.server.errors import draining
 
@@ -49,7 +44,7 @@ def test_a_result_is_in_ghz_s_schema_and_has_our_own_numbers_in_addition() -> No
     result = load_result(MIXED, LOAD, connections=4, timeout_seconds=0.5)
     own, options = result.pop("grace"), result.pop("options")
     detail = result.pop("details")[1]
-    histogram, latencies = result.pop("histogram"), result.pop("latencyDistribution")
+    latencies = result.pop("latencyDistribution")
     assert result.pop("average") > 0
     assert result == {
         "endReason": "normal", "date": "2026-01-31T12:00:00Z", "count": 7, "total": 3_500_000_000,
@@ -64,7 +59,6 @@ def test_a_result_is_in_ghz_s_schema_and_has_our_own_numbers_in_addition() -> No
     }  # fmt: skip
     timestamp = "2026-01-31T12:00:00.630000Z"
     assert detail == {"timestamp": timestamp, "latency": 30_000_000, "error": "", "status": "OK"}
-    assert [bucket["count"] for bucket in histogram] == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     assert {row["percentage"]: row["latency"] for row in latencies}[50] == 20_000_000
     assert (options["rps"], options["timeout"]) == (63, 500_000_000)
     closed = load_result(MIXED, ClosedLoop(in_flight=16, seconds=3), 4, None)["options"]
@@ -75,23 +69,6 @@ def test_a_result_is_in_ghz_s_schema_and_has_our_own_numbers_in_addition() -> No
     assert medians == pytest.approx([3, 0.3, 20 - 4])
     nothing = load_result(run_of(), LOAD, 4, None)
     assert [nothing[name] for name in ("count", "average", "rps", "fastest")] == [0, 0, 0, 0]
-
-
-def test_percentiles_are_of_the_calls_of_all_processes_together() -> None:
-    def part(latency: float, calls: int, begin: float) -> LoadRun:
-        times = [begin + i / 1e3 for i in range(calls)]
-        ended = tuple(Call(t, t + 0.001, t + latency, "OK") for t in times)
-        return LoadRun("ads:1", BEGAN + timedelta(seconds=begin), 2.0 + begin, ended, 2)
-
-    run = merged([part(0.010, 97, 0.0), part(0.200, 3, 0.02)])
-    result = load_result(run, OpenLoop(50, 2), connections=2, timeout_seconds=None)
-    own = result["grace"]
-    assert own["ms"]["latency_ok"]["p99"] == pytest.approx(200)
-    assert own["ms"]["latency_ok"]["p90"] == pytest.approx(10)
-    assert (result["count"], result["total"]) == (100, 2_020_000_000)
-    assert result["options"]["connections"] == 4
-    assert (own["processes"], own["warm_up_calls"]) == (2, 4)
-    assert own["began"] == BEGAN.timestamp()
 
 
 GONE = Call(1.0, 1.2, 1.21, "Unavailable", text="failed to connect to all addresses")
@@ -135,7 +112,7 @@ def test_a_run_is_valid_only_if_it_measures_the_server(
 
 def write_ours(folder: Path, run: LoadRun = MIXED) -> Path:
     path = folder / "ours.json"
-    write_load_result(load_result(run, LOAD, 4, None), path)
+    path.write_text(json.dumps(load_result(run, LOAD, 4, None)))
     return path
 
 
@@ -230,26 +207,17 @@ def test_a_ghz_run_that_measures_nothing_is_not_valid(
     assert (found is None) == (fault is None)
 
 
-def test_the_page_is_self_contained_and_says_what_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "report.html"
-    ghz = write_ghz(tmp_path, {"OK": 3}, {})
-    main([str(write_ours(tmp_path)), str(ghz), "--out", str(out)])
-    assert capsys.readouterr().out == f"{out}: 2 loads\n"
-    page = out.read_text()
-    assert page.index("<table>") < page.index("<img")
-    assert "data:image/png;base64," in page
-    assert not re.search(r"(src|href)='(?!data:)", page)
-    rows = re.findall(r"<tr>(<td>.*?)</tr>", page)
-    assert rows[0].startswith("<td>63</td>")
-    assert rows[1].startswith("<td>111</td>")
-    assert "queue_full" in page
-    assert "not valid: the server went away" in page
-    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG\r\n")
-    main([str(write_ours(tmp_path, run_of(ok(0.5, 0.01)))), "--out", str(out)])
-    assert "not valid" not in out.read_text()
-    assert "No call failed." in out.read_text()
+def test_the_report_has_a_row_for_each_load_and_says_what_failed(tmp_path: Path) -> None:
+    ours, ghz = read_summary(write_ours(tmp_path)), read_summary(write_ghz(tmp_path, {"OK": 3}, {}))
+    report = load_report([ours, ghz])
+    ends = "7 | 3 | 3 | 1 | 20.0 | 30.0 | 30.0 | 30.0 | 30.0 | 2.0 | ours |"
+    assert f"| 63 | 0.9 | {ends}\n| 111 | 1.0 | 3 | 3 | 0 | 0 | " in report
+    assert "| offered/s | none given | queue_full |\n| --- | --- | --- |\n| 63 | 1 | 2 |" in report
+    assert "| 63 | 0.30 | 0.10 | 0.20 | 3.00 | 0.40 | 16.00 |" in report
+    assert "63 calls/s: not valid: the server went away" in report
+    good = load_report([read_summary(write_ours(tmp_path, run_of(ok(0.5, 0.01))))])
+    assert "not valid" not in good
+    assert "by reason" not in good
 
 
 def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path) -> None:

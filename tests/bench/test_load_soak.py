@@ -6,17 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from grace.bench.load.soak.__main__ import count_faults
 from grace.bench.load.soak.holdings import Holdings, Sample, growth_rows, growth_table, holdings_of
-from grace.bench.load.soak.soak import count_faults
 from grace.configs.errors import CallError
 
-HOUR = 3600.0
 
-
-def sampled(held: Callable[[float], Holdings], seconds: float = HOUR) -> list[Sample]:
-    """A sample every ten seconds."""
-    times = [10.0 * i for i in range(int(seconds / 10) + 1)]
-    return [Sample(time, {"server": held(time)}) for time in times]
+def sampled(held: Callable[[float], Holdings]) -> list[Sample]:
+    """A sample every ten seconds of an hour."""
+    return [Sample(10.0 * i, {"server": held(10.0 * i)}) for i in range(361)]
 
 
 def flat(held: Callable[[float], Holdings]) -> list[bool]:
@@ -32,19 +29,10 @@ def test_what_grows_with_the_first_load_or_for_a_moment_is_flat_and_other_growth
 
     assert flat(settles) == [True, True, True]
     assert flat(grows) == [False, False, False]
+    assert not flat(lambda time: Holdings(280 + 0.12 * time / 60, 17, 23, time))[0]
     table = growth_table(growth_rows(sampled(grows))).splitlines()
     assert table[2] == "| server | memory, MiB | 280 | 340 | +60.00 | NO |"
     assert table[3] == "| server | threads | 17 | 22 |  | NO |"
-
-
-@pytest.mark.parametrize(("mib_a_minute", "seconds"), [(0.12, HOUR), (0.5, 600.0), (3.0, 120.0)])
-def test_memory_that_grows_is_not_flat_and_a_slow_growth_takes_longer_to_see(
-    mib_a_minute: float, seconds: float
-) -> None:
-    samples = sampled(lambda time: Holdings(280 + mib_a_minute * time / 60, 17, 23, time), seconds)
-    (memory, *_) = growth_rows(samples)
-    assert not memory["flat"]
-    assert memory["slope_per_hour"] == pytest.approx(60 * mib_a_minute)
 
 
 @pytest.mark.subprocess
@@ -78,41 +66,57 @@ def test_holdings_are_read_while_a_process_runs_and_its_end_is_reported() -> Non
             holdings_of(process.pid)
 
 
-def test_calls_that_clients_wait_for_count_the_same_on_both_sides() -> None:
-    ends = {
-        "good": {"OK": 101, "deadline_unmeetable": 1},
-        "malformed": {"malformed": 7},
-        "health": {"OK": 3},
-        "beyond_grpc": {"ResourceExhausted": 2},
-    }
-    assert count_faults(ends, {"OK": 101, "malformed": 7, "deadline_unmeetable": 1}) == []
-    assert count_faults(ends, {"OK": 100, "malformed": 7, "deadline_unmeetable": 1}) == [
-        "OK: clients saw 101, the server counted 100"
-    ]
-    assert count_faults(ends, {"OK": 101, "malformed": 9, "deadline_unmeetable": 1}) == [
-        "malformed: clients saw 7, the server counted 9",
-        "the server counted more calls than clients made",
-    ]
+GIVEN_UP = {"good": {"OK": 5}, "cancelled": {"OK": 1, "withdrawn": 3, "deadline_unmeetable": 1}}
+WAITED_FOR = {
+    "good": {"OK": 101, "deadline_unmeetable": 1},
+    "malformed": {"malformed": 7},
+    "health": {"OK": 3},
+    "beyond_grpc": {"ResourceExhausted": 2},
+}
 
 
-def test_calls_that_clients_give_up_may_end_in_some_ways_at_the_server_or_not_reach_it() -> None:
-    ends = {"good": {"OK": 5}, "cancelled": {"OK": 1, "withdrawn": 3, "deadline_unmeetable": 1}}
-    seen = {"OK": 6, "deadline_unmeetable": 1}
-    assert count_faults(ends, {**seen, "cancelled": 3}) == []
-    assert count_faults(ends, {"OK": 9, "deadline_unmeetable": 1}) == []
-    assert count_faults(ends, seen) == []
-    assert count_faults(ends, {**seen, "cancelled": 4}) == [
-        "cancelled: clients saw 0, the server counted 4",
-        "the server counted more calls than clients made",
-    ]
-    assert count_faults(ends, {**seen, "internal": 1}) == [
-        "internal: clients saw 0, the server counted 1"
-    ]
-
-
-def test_work_that_the_server_does_not_count_must_end_well() -> None:
-    ends = {"scrape": {"OK": 5, "ConnectionRefusedError": 1}, "health": {"Unavailable": 2}}
-    assert sorted(count_faults(ends, {})) == [
-        "health: 2 ended with Unavailable",
-        "scrape: 1 ended with ConnectionRefusedError",
-    ]
+@pytest.mark.parametrize(
+    ("ends", "counted", "faults"),
+    [
+        (WAITED_FOR, "101 OK, 7 malformed, 1 deadline_unmeetable", []),
+        (
+            WAITED_FOR,
+            "100 OK, 7 malformed, 1 deadline_unmeetable",
+            ["OK: clients saw 101, the server counted 100"],
+        ),
+        (
+            WAITED_FOR,
+            "101 OK, 9 malformed, 1 deadline_unmeetable",
+            [
+                "malformed: clients saw 7, the server counted 9",
+                "the server counted more calls than clients made",
+            ],
+        ),
+        (GIVEN_UP, "6 OK, 1 deadline_unmeetable, 3 cancelled", []),
+        (GIVEN_UP, "9 OK, 1 deadline_unmeetable", []),
+        (GIVEN_UP, "6 OK, 1 deadline_unmeetable", []),
+        (
+            GIVEN_UP,
+            "6 OK, 1 deadline_unmeetable, 4 cancelled",
+            [
+                "cancelled: clients saw 0, the server counted 4",
+                "the server counted more calls than clients made",
+            ],
+        ),
+        (
+            GIVEN_UP,
+            "6 OK, 1 deadline_unmeetable, 1 internal",
+            ["internal: clients saw 0, the server counted 1"],
+        ),
+        (
+            {"scrape": {"OK": 5, "ConnectionRefusedError": 1}},
+            "",
+            ["scrape: 1 ended with ConnectionRefusedError"],
+        ),
+    ],
+)
+def test_clients_and_server_count_the_same_except_calls_that_clients_give_up(
+    ends: dict[str, dict[str, int]], counted: str, faults: list[str]
+) -> None:
+    pairs = (each.split() for each in counted.split(", ") if each)
+    assert count_faults(ends, {name: int(count) for count, name in pairs}) == faults

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from grace.bench.load.thread_times import ThreadTimes
-from grace.bench.load.timeline import Slice, busy_share, read_timeline, window, write_window
+from grace.bench.load.timeline import Slice, busy_share, generated_batches, read_timeline
 from grace.configs.generation import BeamProfile
 from grace.server.messages import RequestBatch, Span
 from grace.server.observe.timeline import Timeline
@@ -45,15 +45,9 @@ def test_the_busy_share_is_the_time_worked(slices: tuple[Slice, ...]) -> None:
     assert busy_share(slices, "generate", first, first + 0.34) == pytest.approx(0.27 / 0.34)
     assert busy_share(slices, "generate", first + 0.045, first + 0.09) == pytest.approx(1)
     assert busy_share(slices, "generate", first + 0.2, first + 0.24) == 0
-    both = [Slice("post", begin, end, 1, {}) for begin, end in ((0, 3), (1, 2), (2, 4))]
+    both = [Slice("post", begin, end, 1) for begin, end in ((0, 3), (1, 2), (2, 4))]
     assert busy_share(both, "post", 0, 8) == pytest.approx(0.5), "overlaps count once"
-
-
-def test_a_window_can_be_written_as_a_trace(slices: tuple[Slice, ...], tmp_path: Path) -> None:
-    shown = window(slices, slices[0].begin + 0.08, slices[0].begin + 0.2)
-    assert 0 < len(shown) < len(slices)
-    write_window(tmp_path / "trace.json", shown, tmp_path / "out" / "window.json")
-    assert read_timeline(tmp_path / "out" / "window.json") == shown
+    assert generated_batches(slices, first + 0.05, first + 0.2) == (2, 3)
 
 
 def times(at: float, **spent: float) -> ThreadTimes:

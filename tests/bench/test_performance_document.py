@@ -1,18 +1,19 @@
 """docs/performance.md is what the result files make, with the paper's numbers next to ours."""
 
 import json
-import os
 import re
 import shutil
+import sys
+from importlib import reload
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grace.bench import pictures
 from grace.bench.gpu.pages.document import NAME, performance_document
-from grace.bench.gpu.pages.overview import draw_overview, eligible_ads
-from grace.bench.gpu.pages.pictures import draw_pictures
 from grace.bench.options import TABLES
+from grace.bench.pictures import draw_pictures, eligible_ads
 from grace.bench.result_file import Row
 from grace.configs.marked_text import replaced
 
@@ -54,21 +55,13 @@ def test_the_document_is_current(repository: Path) -> None:
         assert len({line.count("|") for line in shown.splitlines()}) == 1, "a cell breaks its table"
 
 
-def test_every_picture_is_shown_in_its_section(results: Path) -> None:
+def test_the_pictures_show_the_committed_results(repository: Path, results: Path) -> None:
     drawn = draw_pictures(results)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
-    shown = re.findall(r"!\[.*\]\(\.\./(\S+)\)", performance_document(results))
-    assert sorted(map(os.path.basename, shown)) == sorted(path.name for path in drawn)
-    assert len(shown) == 5
-
-
-def test_the_readme_shows_the_picture_of_the_committed_results(
-    repository: Path, results: Path
-) -> None:
-    (drawn,) = draw_overview(results)
-    assert drawn.read_bytes().startswith(b"\x89PNG")
-    readme = (repository / "README.md").read_text()
-    assert f"](bench/results/h200/{drawn.name})" in readme
+    for path, document in zip(drawn, ("README.md", "docs/eligibility.md"), strict=True):
+        text = (repository / document).read_text(encoding="utf-8")
+        assert f"bench/results/h200/{path.name})" in text
+        assert (repository / RESULTS / path.name).is_file()
     rows = json.loads((results / "passrate.json").read_text())["rows"]
     (exact,) = [
         row["eligible_ads"]
@@ -78,6 +71,13 @@ def test_the_readme_shows_the_picture_of_the_committed_results(
     everybody, narrow = eligible_ads(rows).values()
     assert everybody[-1] == exact
     assert narrow == sorted(narrow)
+
+
+def test_without_matplotlib_one_line_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
+    fault = r"^error: the pictures need matplotlib.axes: \S+ -m pip install 'matplotlib\S+'$"
+    with pytest.raises(SystemExit, match=fault):
+        reload(pictures)
 
 
 def test_the_reason_why_something_was_not_measured_is_in_its_cell(results: Path) -> None:

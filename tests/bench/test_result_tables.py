@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import asdict
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,13 @@ from grace.bench.fleet.tables import fleet_document
 from grace.bench.options import TABLES
 from grace.bench.result_file import Row, read_result, rows_of
 from grace.bench.result_tables import RESULTS, build_tables, printed_tables, sid_tables
-from grace.catalogues.paper import published
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
-from grace.configs.eligibility import MatcherMode
 from grace.configs.marked_text import replaced
 
 BUILD, PASSRATE, SIDS = map(
     read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.SIDS)
 )
-BUCKETS = ("<5k", "5k-9.9k", "10k+")
 
 
 def lines(text: str) -> list[list[str]]:
@@ -88,18 +84,11 @@ def test_the_conclusions_on_sids_and_on_the_papers_modes_follow_from_the_results
     passes = {(row["mode"], row["bucket"]): row for row in rows if row["table"] == "pass"}
     final = {key: row["final_pct"] for key, row in passes.items()}
     assert final["union", "all"] > 4 / 3 * final["cd", "all"]
-    gains = [final["union", bucket] / final["cd", bucket] for bucket in BUCKETS]
-    assert max(gains) == gains[0]
-    for mode in ("static", "dynamic"):
-        assert abs(final[mode, "all"] - final["union", "all"]) < 1
+    assert all(
+        abs(final[mode, "all"] - final["union", "all"]) < 1 for mode in ("static", "dynamic")
+    )
     assert passes["union", "all"]["eligible_ads"] > 2 * passes["cd", "all"]["eligible_ads"]
-    largest = passes["union", "10k+"]["users_pct"]
-    assert largest > 1.5 * published.PASS["10k+", "union"].users
     static = [row for row in rows if row["table"] == "matchers" and row["mode"] == "static"]
-    for row in static:
-        kind = "bitmask" if row["kind"] == "bitmask" else "bloom"
-        if row["position"] < 3:
-            assert row["fill"] < published.FILL[kind, "static"][row["position"]]
     ids = sum(4 * row["partitions"] for row in static)
     assert ids > 2 * sum(row["bytes_after"] for row in static)
 
@@ -136,31 +125,24 @@ def sweep(catalogue: str, mode: str) -> list[Row]:
     return sorted(rows, key=lambda row: float(row["from_pct"]))
 
 
-def test_the_conclusions_on_exact_targeting_follow_from_the_study() -> None:
-    for catalogue in ("paper", "shuffled"):
-        exact = sweep(catalogue, "exact")
-        assert len(exact) >= 6
-        for own, union, cd in zip(
-            exact, sweep(catalogue, "union"), sweep(catalogue, "cd"), strict=True
-        ):
-            assert own["wasted_sids_pct"] == 0
-            assert own["score_mass_pct"] >= union["score_mass_pct"] > cd["score_mass_pct"]
-            if own["to_pct"] <= 60:
-                assert own["eligible_ads"] > union["eligible_ads"]
-            else:
-                assert own["eligible_ads"] == pytest.approx(union["eligible_ads"], rel=0.02)
-            assert union["eligible_ads"] > cd["eligible_ads"]
-            if own["to_pct"] <= 1:
-                assert cd["wasted_sids_pct"] > 95
-                assert cd["top_ads_pct"] < 50
-    for mode in ("static", "dynamic"):
-        for own, union in zip(sweep("paper", mode), sweep("paper", "union"), strict=True):
-            assert own["wasted_sids_pct"] == pytest.approx(union["wasted_sids_pct"], abs=1)
-    for own, union in zip(sweep("paper", "exact"), sweep("paper", "union"), strict=True):
-        assert own["eligible_ads"] < 1.5 * union["eligible_ads"]
-    for own, union in zip(sweep("shuffled", "exact"), sweep("shuffled", "union"), strict=True):
-        if own["to_pct"] <= 1:
-            assert own["eligible_ads"] > 1.5 * union["eligible_ads"]
+@pytest.mark.parametrize("catalogue", ["paper", "shuffled"])
+def test_the_conclusions_on_exact_targeting_follow_from_the_study(catalogue: str) -> None:
+    ways = [sweep(catalogue, mode) for mode in ("exact", "union", "cd")]
+    assert len(ways[0]) >= 6
+    for exact, union, cd in zip(*ways, strict=True):
+        assert exact["wasted_sids_pct"] == 0
+        assert exact["score_mass_pct"] >= union["score_mass_pct"] > cd["score_mass_pct"]
+        assert union["eligible_ads"] > cd["eligible_ads"]
+        gain = exact["eligible_ads"] / union["eligible_ads"]
+        if exact["to_pct"] > 60:
+            assert gain == pytest.approx(1, rel=0.02)
+        elif catalogue == "paper":
+            assert 1 < gain < 1.5
+        else:
+            assert gain > (1.5 if exact["to_pct"] <= 1 else 1)
+        if exact["to_pct"] <= 1:
+            assert cd["wasted_sids_pct"] > 95
+            assert cd["top_ads_pct"] < 50
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "fleet"])
@@ -175,24 +157,8 @@ def test_a_run_of_some_parts_is_printed(table: str) -> None:
         assert printed_tables(table, part)
 
 
-def test_the_papers_numbers_agree_with_each_other() -> None:
-    modes = tuple(published.MODE_NAMES)
-    assert set(modes) == set(MatcherMode) - {MatcherMode.EXACT}
-    assert set(published.PASS) == set(product((*BUCKETS, "all"), modes))
-    for rates in published.PASS.values():
-        assert rates.bitmask * rates.bloom / 100 == pytest.approx(rates.final, abs=0.02)
-    for mode in modes:
-        users = sum(published.PASS[bucket, mode].users for bucket in BUCKETS)
-        assert users == pytest.approx(100, abs=0.02)
-    assert set(published.FILL) == set(product(published.MATCHER_WORDS, modes[1:]))
-    for kind, words in published.MATCHER_WORDS.items():
-        entries = [before * 1e6 / 8 / words for before, _ in published.STORAGE_MB[kind]]
-        assert entries == pytest.approx([196e3, 11.1e6, 29.4e6], rel=0.05)
-
-
 def test_every_committed_result_names_its_machine_commit_and_command() -> None:
-    files = [path for path in RESULTS.glob("*/*.json") if "timeline" not in path.name]
-    for path in files:
+    for path in RESULTS.glob("*/*.json"):
         result = json.loads(path.read_text())
         assert sorted(result) == ["command", "commit", "machine", "rows"], path.name
 

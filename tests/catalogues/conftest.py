@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from grace.catalogues.synth import Catalogue, Written, make_catalogue, preset_spec, write_folder
+from grace.catalogues.folder import Written
+from grace.catalogues.synth import Catalogue, make_catalogue, preset_spec, write_folder
 
 
 @pytest.fixture(scope="session")

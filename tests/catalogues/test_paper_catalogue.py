@@ -9,12 +9,11 @@ import pytest
 from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads, write_paper_folder
-from grace.catalogues.paper.population import SMALL, make_users
 from grace.catalogues.paper.snapshots import (
     decode_snapshot,
     paper_snapshot,
 )
-from grace.catalogues.paper.spec import PaperKnobs, PaperSpec
+from grace.catalogues.paper.spec import PaperSpec
 from grace.configs.eligibility import CD, Eligibility, MatcherMode
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
@@ -77,20 +76,6 @@ def test_draws_depend_on_no_chunk_or_thread_and_ids_are_unique(catalogue: PaperC
         np.testing.assert_array_equal(getattr(odd, name), getattr(whole, name)[7::111])
 
 
-def test_the_rules_carry_the_shares_that_the_knobs_state(catalogue: PaperCatalogue) -> None:
-    knobs = catalogue.spec.knobs
-    campaigns = np.arange(0, catalogue.campaigns.num_rules, knobs.variants)
-    region, *small, location = catalogue.rules.columns(campaigns)
-    assert region.valid.all()
-    # Popularity moves these shares; it is that of whole prefixes, of which there are few hundred.
-    assert (np.diff(region.offsets) > 1).mean() == pytest.approx(knobs.package_share, abs=0.12)
-    assert location.valid.mean() == pytest.approx(knobs.located, abs=0.06)
-    for column in small:
-        assert column.valid.mean() == pytest.approx(knobs.small_rule, abs=0.02)
-    counts = np.diff(location.offsets)[location.valid == 1]
-    assert counts.mean() == pytest.approx(knobs.location_mean, rel=0.1)
-
-
 def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
@@ -129,17 +114,6 @@ def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_on
 def test_a_size_or_seed_out_of_range_is_refused(sids: int, seed: int) -> None:
     with pytest.raises(InputError, match=r"^--s"):
         PaperSpec(sids, seed)
-
-
-def test_users_have_one_value_per_attribute_and_64_locations(catalogue: PaperCatalogue) -> None:
-    users = make_users(333, catalogue.draws, PaperKnobs())
-    assert users[:7] == make_users(7, catalogue.draws, PaperKnobs())
-    for user in users:
-        assert list(user) == ["region", *SMALL, "location"]
-        assert all(len(user[name]) == 1 for name in ("region", *SMALL))
-        assert len(set(user["location"])) == len(user["location"]) == 64
-    at_home = sum(user["region"] == ["region-000"] for user in users) / len(users)
-    assert at_home == pytest.approx(PaperKnobs().home_region, abs=0.08)
 
 
 def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one() -> None:

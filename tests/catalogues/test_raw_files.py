@@ -8,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.catalogues.synth import preset_spec, write_folder
-from grace.catalogues.synth.raw_files import RAW_FILES
 from support.in_process import invoke_grace
 
 SPEC = preset_spec("tiny", sids=333, seed=5)
@@ -55,14 +54,3 @@ def test_the_raw_files_have_the_ads_and_items_of_the_catalogue(raw: Path, tmp_pa
         times.setdefault(row["uid"], []).append(row["ts"])
     assert len(times) == 3000
     assert all(seen == sorted(seen) and 10 <= len(seen) <= 40 for seen in times.values())
-
-
-def test_raw_files_are_not_replaced_without_force(raw: Path, tmp_path: Path) -> None:
-    (tmp_path / "clicks.csv").write_text("mine")
-    asked = ("synth", "--raw", "--sids", "333", "--seed", "5", "--out", tmp_path)
-    done = invoke_grace(*asked)
-    assert (done.exit_code, (tmp_path / "clicks.csv").read_text()) == (2, "mine")
-    assert "clicks.csv; use --force" in done.stderr
-    assert invoke_grace(*asked, "--force").exit_code == 0
-    for name in RAW_FILES:
-        assert (tmp_path / name).read_bytes() == (raw / name).read_bytes(), "equal seeds"

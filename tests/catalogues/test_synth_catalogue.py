@@ -9,12 +9,17 @@ import pytest
 from grace.catalogues.synth import (
     Catalogue,
     CatalogueSpec,
-    TargetingKnobs,
     make_catalogue,
+    make_users,
+    preset_spec,
 )
-from grace.catalogues.synth.places import COUNTRIES
+from grace.catalogues.synth.learned_tokens import number_duplicates
+from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import NO_RULE, OPEN_CAMPAIGN
-from grace.catalogues.synth.schema import MAX_REQUEST_VALUES, RULE_COLUMNS, SCHEMA
+from grace.catalogues.synth.schema import RULE_COLUMNS
+from grace.catalogues.synth.sid_tree import make_sid_tree
+from grace.catalogues.synth.spec import Stream
+from grace.configs.errors import InputError
 
 
 def share_with_rule(catalogue: Catalogue, name: str) -> float:
@@ -55,38 +60,6 @@ def test_the_share_of_ads_with_a_rule_is_the_knob_s(tiny: Catalogue, small: Cata
     assert (small.ad_campaigns == OPEN_CAMPAIGN).mean() == pytest.approx(0.03, abs=0.005)
 
 
-def test_lists_are_distinct_and_hold_distinct_known_values(tiny: Catalogue) -> None:
-    known = {attribute.name: set(attribute.values) for attribute in SCHEMA.attributes}
-    for column in tiny.campaigns.columns:
-        used = np.unique(column.choice[column.choice != NO_RULE])
-        lists = [tuple(column.lists.strings(index)) for index in used]
-        assert len(set(lists)) == len(lists), column.name
-        for values in lists:
-            assert 0 < len(set(values)) == len(values) <= MAX_REQUEST_VALUES
-            assert set(values) <= known.get(column.name.removesuffix("_exclude"), set(values))
-
-
-def test_knobs_of_0_and_1_give_a_rule_to_no_ad_and_to_every_ad() -> None:
-    drawn = [name for name in RULE_COLUMNS if name != "age_exclude"]  # that one has no knob
-    none = TargetingKnobs(**dict.fromkeys(drawn, 0.0), age_if_leaning=0.0, gender_if_leaning=0.0)
-    bare = make_catalogue(CatalogueSpec("none", 111, 3, (64, 64, 64, 64), 1, none))
-    assert all(share_with_rule(bare, name) == 0 for name in drawn)
-    full = TargetingKnobs(
-        country=1.0, country_if_located=1.0, location=1.0, audience=1.0, open_ads=0.0
-    )
-    dense = make_catalogue(CatalogueSpec("full", 111, 3, (64, 64, 64, 64), 1, full))
-    assert all(share_with_rule(dense, n) == 1 for n in ("country", "location", "audience"))
-
-
-def test_include_minus_exclude_is_never_empty(tiny: Catalogue, small: Catalogue) -> None:
-    for catalogue in (tiny, small):
-        for campaign in range(0, len(catalogue.campaigns), 3):
-            rule = catalogue.campaigns.rule(campaign)
-            for attribute in SCHEMA.attributes:
-                allowed = set(rule.get(attribute.name, attribute.values))
-                assert allowed - set(rule.get(f"{attribute.name}_exclude", ())), rule
-
-
 @pytest.mark.parametrize("name", ["country", "location", "language"])
 def test_rules_below_one_three_token_prefix_are_alike(small: Catalogue, name: str) -> None:
     """The entropy of the rule within a product line is far below that of the whole catalogue."""
@@ -103,10 +76,41 @@ def test_rules_below_one_three_token_prefix_are_alike(small: Catalogue, name: st
     assert float(np.mean(within)) < 0.35 * entropy(choice)
 
 
-def test_a_location_list_lies_in_the_home_country(tiny: Catalogue) -> None:
-    column = tiny.campaigns.column("location")
-    countries = tiny.places.city_country[tiny.campaigns.city]
-    for campaign in np.flatnonzero(column.choice != NO_RULE):
-        home = COUNTRIES[countries[campaign]].code.lower()
-        values = column.lists.strings(column.choice[campaign])
-        assert {value.partition("/")[0] for value in values} == {home}
+@pytest.mark.parametrize("vocab_sizes", [(64, 64, 64, 64), (64, 63, 111, 8), (128, 8, 9, 65)])
+@pytest.mark.parametrize("num_sids", [64, 2063])
+def test_sids_are_as_many_as_asked_sorted_unique_and_in_range(
+    vocab_sizes: tuple[int, int, int, int], num_sids: int
+) -> None:
+    spec = CatalogueSpec("odd", num_sids, 1, vocab_sizes, seed=5)
+    sids = make_sid_tree(spec, spec.rng(Stream.SIDS)).sids
+    assert sids.shape == (num_sids, 4)
+    assert np.array_equal(sids, np.unique(sids, axis=0))
+    assert (sids.max(axis=0) < vocab_sizes).all()
+
+
+@pytest.mark.parametrize("num_sids", [-1, 0, 63, 10**8])
+def test_a_number_of_sids_that_cannot_be_is_refused_with_the_range(num_sids: int) -> None:
+    with pytest.raises(InputError, match=f"--sids {num_sids} is outside 64 to 265420"):
+        preset_spec("tiny", sids=num_sids)
+    for vocab_sizes in ((63, 64, 64, 64), (64, 64, 64, 7), (64, 64, 65537, 64)):
+        with pytest.raises(InputError, match="vocab_sizes"):
+            CatalogueSpec("odd", 111, 1, vocab_sizes, seed=1)
+
+
+def test_more_equal_codes_than_last_tokens_are_refused_with_the_remedy() -> None:
+    codes = np.zeros((9, 3), np.int64)
+    with pytest.raises(InputError, match=r"9 items have equal learned tokens.*has 8: .*fewer SIDs"):
+        number_duplicates(codes, 8)
+
+
+def test_clicks_of_requests_follow_the_same_process_as_the_log() -> None:
+    """Steps stay within a topic equally often, so a model of the log can continue them."""
+    demo = make_catalogue(preset_spec("demo", seed=3))
+    log = make_log(demo)
+    within = log.event_user[1:] == log.event_user[:-1]
+    topic = demo.tree.sid_topic
+    logged = (topic[log.items[:-1]] == topic[log.items[1:]])[within].mean()
+    clicks = [user.clicks for user in make_users(demo)]
+    pairs = np.concatenate([np.column_stack([each[:-1], each[1:]]) for each in clicks])
+    assert (topic[pairs[:, 0]] == topic[pairs[:, 1]]).mean() == pytest.approx(logged, abs=0.05)
+    assert (pairs[:, 0] != pairs[:, 1]).mean() > 0.98

@@ -10,10 +10,10 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
+from grace.catalogues.folder import Written
 from grace.catalogues.synth import (
     Catalogue,
     CatalogueSpec,
-    Written,
     make_catalogue,
     make_requests,
     make_users,
@@ -26,6 +26,7 @@ from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
 from grace.catalogues.synth.schema import ACTIONS, MAX_REQUEST_VALUES, SCHEMA
 from grace.catalogues.synth.users import DEVICE_MODELS
+from grace.client import request_of_json
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
@@ -113,23 +114,17 @@ def test_requests_are_in_the_api_s_json_form(
     requests: list[dict[str, Any]], tiny: Catalogue
 ) -> None:
     ad_ids = set(tiny.ad_ids.tolist())
-    allowed = {"request_id", "sid_space", "user", "features", "max_ads"}
-    optional = {"exclude_ads", "include_sids"}
     assert len({request["request_id"] for request in requests}) == len(requests) == 64
     for request in requests:
-        assert allowed <= set(request) <= allowed | optional
-        assert request["sid_space"] == "synth-tiny-3"
-        assert set(request["features"]) <= {"dense", "categorical", "sequences"}
-        for attribute in request["user"].values():
-            assert set(attribute) == {"values"}
-            assert all(isinstance(value, str) for value in attribute["values"])
-            assert len(set(attribute["values"])) <= MAX_REQUEST_VALUES
-        (hour,) = request["features"]["dense"]["hour"]["values"]
+        message = request_of_json(request)
+        assert message.sid_space == "synth-tiny-3"
+        assert set(message.exclude_ads) <= ad_ids
+        for attribute in message.user.values():
+            assert len(set(attribute.values)) == len(attribute.values) <= MAX_REQUEST_VALUES
+        (hour,) = message.features.dense["hour"].values
+        (model,) = message.features.categorical["device"].ids
         assert 0 <= hour < 24
-        (model,) = request["features"]["categorical"]["device"]["ids"]
-        assert 0 < int(model) < DEVICE_MODELS
-        denied = request.get("exclude_ads", [])
-        assert all(isinstance(ad_id, str) and int(ad_id) in ad_ids for ad_id in denied)
+        assert 0 < model < DEVICE_MODELS
     users: list[tuple[dict[str, Any], dict[str, Any]]]
     users = [({n: v["values"] for n, v in each["user"].items()}, each) for each in requests]
     for count in (  # what real traffic has and tidy data lacks
@@ -149,21 +144,17 @@ def test_clicks_are_sids_of_the_catalogue_oldest_first(
     requests: list[dict[str, Any]], tiny: Catalogue
 ) -> None:
     known = set(map(tuple, tiny.tree.sids.tolist()))
-    topics_seen = []
     for request in requests:
         clicks = request["features"].get("sequences", {}).get("clicks")
-        if clicks is None:
-            assert request["request_id"].endswith("newcomer")
-            continue
-        sids = list(map(tuple, np.reshape(clicks["sids"], (-1, 4)).tolist()))
-        times = [int(time) for time in clicks["timestamps_ms"]]
-        actions = clicks["side"]["action"]["ids"]
-        assert set(sids) <= known
-        assert len(sids) == len(times) == len(actions) >= 3
-        assert times == sorted(times)
-        assert all(isinstance(action, str) and 0 < int(action) < ACTIONS for action in actions)
-        topics_seen.append(len({sid[0] for sid in sids}))
-    assert set(topics_seen) == {1, 2, 3}
+        assert (clicks is None) == request["request_id"].endswith("newcomer")
+        if clicks is not None:
+            sids = list(map(tuple, np.reshape(clicks["sids"], (-1, 4)).tolist()))
+            times = [int(time) for time in clicks["timestamps_ms"]]
+            actions = clicks["side"]["action"]["ids"]
+            assert set(sids) <= known
+            assert len(sids) == len(times) == len(actions) >= 3
+            assert times == sorted(times)
+            assert all(0 < int(action) < ACTIONS for action in actions)
 
 
 def test_each_user_is_eligible_for_some_ads_and_not_for_others(tiny: Catalogue) -> None:
@@ -239,7 +230,6 @@ def test_a_build_accepts_every_ad_and_all_of_its_rules(
     assert (report.ads, report.rejects) == (tiny.num_ads, 0)
     assert report.ignored_columns == ("title",)
     assert (written.sids, written.ads, written.requests) == (report.sids, report.ads, 64)
-    assert (written.campaigns, written.sid_space) == (len(tiny.campaigns), report.sid_space)
-    assert written.distinct_rules == tiny.campaigns.distinct_rules()
+    assert written.sid_space == report.sid_space
     assert written.interactions == pq.read_metadata(out / LOG_FILE).num_rows
     assert written.bytes == sum(file.stat().st_size for file in out.iterdir())

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -30,9 +31,12 @@ def root(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def build(catalogue: Path, root: Path, *options: str | Path) -> tuple[int, str, str]:
-    inputs = ("--ads", catalogue / "ads.parquet", "--targeting", catalogue / "targeting.yaml")
-    done = invoke_grace("build", *inputs, "--root", root, *options)
+def build(
+    catalogue: Path, root: Path, *options: str | Path, ads: Path | None = None
+) -> tuple[int, str, str]:
+    table, targeting = ads or catalogue / "ads.parquet", catalogue / "targeting.yaml"
+    inputs = ("--ads", table, "--targeting", targeting, "--root", root)
+    done = invoke_grace("build", *inputs, *options)
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -77,7 +81,7 @@ class Inspected(NamedTuple):
             ),
             "matcher",
         ),
-        Inspected("union", None, ("333 SIDs", "mean fill", "row ids", "kB"), "empty partitions"),
+        Inspected("union", None, ("333 SIDs", "id bytes", "fill", "kB"), "empty partitions"),
         Inspected(
             "static:4,3,2,1",
             {"widths": [4, 3, 2, 1]},
@@ -179,6 +183,82 @@ def test_a_build_reports_when_it_makes_fewer_shards_than_asked(
     assert (code, f"{tokens} shards and not 333" in out) == (0, True)
     code, out, _ = build(catalogue, tmp_path, "--shards", "2")
     assert "shards and not" not in out
+
+
+def half_without_country(catalogue: Path, folder: Path) -> Path:
+    table = pq.read_table(catalogue / "ads.parquet")
+    for name in ("country", "country_exclude"):
+        lists = table[name].to_pylist()
+        column = pa.array(lists[: len(lists) // 2] + [None] * (len(lists) - len(lists) // 2))
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, column.cast(pa.list_(pa.string())))
+    pq.write_table(table, folder / "half.parquet")
+    return folder / "half.parquet"
+
+
+def share(ads: Path) -> float:
+    rows = pq.read_table(ads)
+    both = zip(rows["country"].to_pylist(), rows["country_exclude"].to_pylist(), strict=True)
+    return sum(bool(include or exclude) for include, exclude in both) / len(rows)
+
+
+def row_of(name: str, shown: str) -> list[str]:
+    """Return the numbers of a name in a printed table."""
+    (cells,) = (line.split()[1:] for line in shown.splitlines() if line.split()[:1] == [name])
+    return cells
+
+
+def current(root: Path) -> int:
+    return int((root / "CURRENT").read_text())
+
+
+def test_half_of_the_rules_lost_is_written_named_and_not_published(
+    catalogue: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    code, out, _ = build(catalogue, root)
+    assert code == 0
+    assert f"{share(catalogue / 'ads.parquet'):.1%}" in out
+    assert "change" not in out, "the first version has nothing to compare with"
+    half = half_without_country(catalogue, tmp_path)
+    code, out, err = build(catalogue, root, ads=half)
+    assert (code, current(root)) == (1, 1)
+    before, after = share(catalogue / "ads.parquet"), share(half)
+    assert "version 2 (not published)" in out
+    assert "version 1   change, points" in out
+    fallen = f"{(after - before) * 100:+.1f}"
+    assert row_of("country", out) == [f"{after:.1%}", f"{before:.1%}", fallen]
+    assert err == (
+        f"error: country: {before:.1%} of the ads had a rule in version 1, now {after:.1%} have "
+        "one; version 2 is written, but not published: if this is right, `grace publish "
+        f"{root} 2`, or build with a higher --max-coverage-drop than 0.2\n"
+    )
+    code, out, _ = build(catalogue, root, "--json", ads=half)
+    coverage = json.loads(out)["coverage"]
+    assert (code, coverage["version_before"]) == (1, 1)
+    assert coverage["falls"] == [{"name": "country", "before": before, "after": after}]
+    found = json.loads(invoke_grace("inspect", root, "--version", "3", "--json").stdout)
+    assert found["coverage"].items() <= coverage.items()
+    assert invoke_grace("publish", root, "2").exit_code == 0
+    assert current(root) == 2
+
+
+def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
+    catalogue: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    assert build(catalogue, root)[0] == 0
+    (root / "CURRENT").write_text("junk")
+    code, _, err = build(catalogue, root)
+    assert (code, (root / "CURRENT").read_text()) == (1, "junk")
+    last = err.splitlines()[-1]
+    assert last.startswith(
+        f"error: cannot compare the rules with those of the current version: {root}"
+    )
+    assert last.endswith(f"`grace publish {root} 2`, or build with --max-coverage-drop 1")
+    more = ("--max-coverage-drop", "1")
+    assert build(catalogue, root, *more)[0] == 0
+    assert current(root) == 3
 
 
 @pytest.mark.subprocess

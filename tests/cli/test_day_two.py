@@ -62,7 +62,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (shop / "targeting.yaml").write_text("attributes: {country: {values: [US]}}\n")
     write_ads(shop, named(ADS))
     write_items(shop, named(ADS), [*VECTORS[:ADS]])
-    done = invoke_grace("sids", "--data", shop, "--levels", "3", "--codes", "8", "--no-plot")
+    done = invoke_grace("sids", "--data", shop, "--levels", "3", "--codes", "8")
     assert done.exit_code == 0, done.stderr
     assert len(sids_of(shop)) == ADS
     return shop
@@ -187,7 +187,7 @@ def test_integer_ids_and_vectors_in_the_ads_table_do_as_well(
     (shop / "tables.yaml").write_text(tables.replace("id_map: ids.parquet\n", ""))
     write(ADS)
     (shop / "codebook" / ".sids.parquet.4711").touch()  # of a build that was killed
-    learn = ("--levels", "2", "--codes", "8", "--no-plot", "--force")
+    learn = ("--levels", "2", "--codes", "8", "--force")
     assert invoke_grace("sids", "--data", shop, *learn).exit_code == 0
     write(ADS + 5)
     code, out, err = build(shop, *shards)
@@ -235,7 +235,7 @@ def test_an_existing_codebook_gets_no_advice_on_its_codes(tmp_path: Path) -> Non
     vectors = np.random.default_rng(1).standard_normal((1007, 5)).astype(np.float32)
     np.save(tmp_path / "items.npy", vectors)
     items = ("sids", "--embeddings", tmp_path / "items.npy")
-    learn = ("--out", tmp_path / "c", "--levels", "3", "--codes", "64", "--no-plot")
+    learn = ("--out", tmp_path / "c", "--levels", "3", "--codes", "64")
     assert "fewer --codes or --levels" in invoke_grace(*items, *learn).stdout
     again = invoke_grace(*items, "--codebook", tmp_path / "c")
     assert (again.exit_code, "--codes" in again.stdout) == (0, False)

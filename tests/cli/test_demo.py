@@ -65,12 +65,6 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     assert re.search(r"^ +location: any of .*us/mn.* \(user: us/mn.*\)$", shown, re.MULTILINE)
 
 
-def test_the_user_may_see_every_ad_that_was_clicked(shown: str) -> None:
-    clicks = re.findall(r"^  clicked +\w.*\n {12}(.*)$", shown, re.MULTILINE)
-    assert len(clicks) == 4
-    assert all("location: any of us/mn" in why for why in clicks)
-
-
 def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
     own, own_targeted, mean, mean_targeted = found_ads(shown)
     assert own_targeted[0] > 1.2 * own[0]
@@ -83,11 +77,10 @@ def test_the_same_compute_finds_more_with_targeting(shown: str) -> None:
     assert all(0 < int(sids) < 64 for sids in wasted.groups())
 
 
-def test_the_demo_ends_its_server_and_leaves_a_picture(shown: str, folder: Path) -> None:
+def test_the_demo_ends_its_server(shown: str) -> None:
     server = server_in(shown)
     assert server is not None
     assert not is_running(server)
-    assert (folder / "demo files" / "targeting.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_commands_at_the_end_work_where_the_demo_ran(shown: str, folder: Path) -> None:

@@ -110,7 +110,6 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
     np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
     (tmp_path / "ids.txt").write_text("7\n8\n")
-    (tmp_path / "items.jsonl").write_text('{"item_id": "B01", "token_ids": [12, 3]}\n')
     (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
 

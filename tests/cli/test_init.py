@@ -91,9 +91,9 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
     [
         (
             lambda rows: rows[61].update(SKU="B00003"),
-            "column 'SKU' repeats 'B00003', in rows 4 and 62; an ad's id is there once",
+            "column 'SKU': item B00003 is in rows 4 and 62; give each item once; or name another",
         ),
-        (lambda rows: rows[49].update(SKU=None), "column 'SKU' has no value in row 50"),
+        (lambda rows: rows[49].update(SKU=None), " row 10: SKU: is null; or name another"),
         (
             lambda rows: [row.update(Artikel=row.pop("SKU")) for row in rows],
             "no column is named like an id (ad_id, id, sku, item_id ...): name it with",

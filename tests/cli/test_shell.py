@@ -15,10 +15,8 @@ from typer.testing import CliRunner
 from grace.cli.main import COMMANDS, app, report_errors
 from grace.cli.service import doctor
 from grace.configs.errors import ConfigError, SnapshotError
-from grace.index.storage import publish
 from grace.native.loader import load_library
 from support.command import run_python, without_torch
-from support.forgery import make_version
 from support.in_process import invoke_grace
 
 
@@ -164,16 +162,6 @@ def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
         assert finding["status"] in ("ok", "note")
 
 
-def test_doctor_loads_a_snapshot_and_reports_what_mode_exact_takes(tmp_path: Path) -> None:
-    make_version(tmp_path)
-    publish(tmp_path, 1)
-    asked = ("doctor", "--snapshots", tmp_path, "--max-batch", "17", "--json")
-    *_, found = json.loads(invoke_grace(*asked).stdout)["findings"]
-    assert (found["name"], found["status"], found["remedy"]) == ("snapshot", "ok", "")
-    assert found["found"].startswith("version 1; it loads and fits in the memory")
-    assert re.search(r"\d ms for 17 requests on cpu\. This takes \d+\.\d\d MB", found["found"])
-
-
 def test_doctor_names_a_missing_native_library_and_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,22 +174,6 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(
     assert fault["name"] == "native library"
     assert fault["found"] == f"{missing}: native library is missing"
     assert fault["remedy"] == "run `python -m grace.native.build`"
-
-
-def test_doctor_says_how_to_build_the_gpu_kernels(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("grace.native.loader.library_path", lambda *_: tmp_path / "none.so")
-    (note,) = (f for f in doctor.examine() if f.name == "CUDA kernels")
-    assert (note.status, note.found) == ("note", "not built: a GPU needs them")
-    assert note.remedy == "run `python -m grace.native.build --cuda` with nvcc"
-
-
-def test_doctor_calls_a_missing_package_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "NEEDED", ("no-such-distribution",))
-    (fault,) = (f for f in doctor.examine() if f.name == "no-such-distribution")
-    assert (fault.status, fault.found) == ("fault", "not installed")
-    assert "make setup" in fault.remedy
 
 
 LEAST = "(needed: 8.0)"

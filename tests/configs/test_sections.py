@@ -58,15 +58,6 @@ def fault(values: object, source: str = "") -> str:
     return str(caught.value)
 
 
-def test_an_integer_is_taken_for_a_number() -> None:
-    model = load_section(Model, {"decoder": {"heads": 2, "scale": 3}, "start": 1})
-    assert (str(model.decoder.scale), str(model.start)) == ("3.0", "1.0")
-
-
-def test_an_absent_key_takes_its_default_and_an_optional_one_may_be_nothing() -> None:
-    assert load_section(Model, {"decoder": DECODER, "start": None}) == Model(Decoder(2))
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -123,10 +114,6 @@ def test_an_error_about_a_wrong_value_has_its_path(key: str, value: object, mess
     found = fault({"decoder": DECODER, key: value})
     assert found.startswith(message)
     assert len(found) < 150
-
-
-def test_an_error_opens_with_the_source_and_then_the_path() -> None:
-    assert fault({"decoder": {}}, "model.yaml") == "model.yaml: decoder: missing key 'heads'"
 
 
 @dataclass

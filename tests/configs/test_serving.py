@@ -110,7 +110,6 @@ def test_every_number_has_bounds_and_a_value_beyond_them_is_refused_by_its_path(
         ("listen.prot", 1, "listen: unknown key 'prot'"),
         ("limits.default_max_ads", 10_001, "default_max_ads: 10001 is more than max_ads, 10000"),
         ("logs.format", "xml", "logs.format: expected one of text, json, got 'xml'"),
-        ("traces.endpoint", "there", "traces.endpoint: must be http://HOST:PORT or https://"),
         ("updates.require_full", True, "updates.require_full: needs a folder that keeps updates"),
         ("precision", "int8", "precision: expected one of auto, fp32, bf16, fp8, got 'int8'"),
         ("fp8_keep", ["qkv"], "fp8_keep: has no effect with precision auto; set precision: fp8"),

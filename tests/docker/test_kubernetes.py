@@ -27,7 +27,6 @@ NO_SCHEMA = {
     "ServiceMonitor",
 }  # of KEDA and the Prometheus operator
 OVERLAYS = ("cpu", "gpu", "fleet")
-SERVICE = "grace.v1.AdsRetrieval"
 USER = 65532
 
 pytestmark = [
@@ -127,12 +126,7 @@ def test_probes_ports_and_services_are_those_of_the_server(overlay: str, tmp_pat
         ("metrics", "/metrics")
     ]
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
-        probe = container[name]
-        if config.listen.tls is None:
-            assert probe["grpc"] == {"port": config.listen.port, "service": SERVICE}
-        else:  # the kubelet's gRPC probe speaks no TLS
-            assert probe["exec"]["command"] == ["python", "-I", "/usr/share/grace/health.py"]
-            assert "grpc" not in probe
+        assert container[name]["httpGet"] == {"path": "/healthz", "port": "metrics"}
 
 
 @every_overlay
@@ -156,8 +150,6 @@ def test_flags_and_paths_are_those_of_the_program(overlay: str, tmp_path: Path) 
     if config.listen.tls is not None:
         tls = config.listen.tls
         assert {str(tls.certificate), str(tls.key), str(tls.client_ca)} <= files
-    named = {each["value"] for each in container.get("env", ()) if each["value"][0] == "/"}
-    assert named <= files
     found = mounts(container)
     assert found[str(config.snapshots)]["readOnly"] is True
     assert config.state_dir is not None
@@ -239,20 +231,6 @@ def test_no_container_has_rights_or_a_writable_root(overlay: str) -> None:
             for path, mount in found.items():
                 inside = [other for other in found if other.startswith(f"{path}/")]
                 assert not (mount.get("readOnly") and inside)
-
-
-@every_overlay
-def test_only_the_group_of_a_pod_may_read_its_keys(overlay: str) -> None:
-    """The server warns of a key that others may read, too, which is the default of Kubernetes."""
-    for pod in pods(overlay):
-        volumes = [each["projected"] for each in pod["volumes"] if "projected" in each]
-        items = [
-            item
-            for volume in volumes
-            for source in volume["sources"]
-            for item in source.get("secret", {}).get("items", ())
-        ]
-        assert {item.get("mode") for item in items if item["key"] == "tls.key"} <= {0o440}
 
 
 @pytest.mark.parametrize(("overlay", "gpus"), [("cpu", None), ("gpu", 1), ("fleet", 1)])
@@ -359,7 +337,7 @@ def test_envoy_agrees_with_the_limits_of_the_server(repository: Path, tmp_path: 
     text = (repository / "docker" / "envoy" / "envoy.yaml").read_text()
     cluster = yaml.safe_load(text)["static_resources"]["clusters"][0]
     (check,) = cluster["health_checks"]
-    assert check["grpc_health_check"]["service_name"] == SERVICE
+    assert check["grpc_health_check"]["service_name"] == "grace.v1.AdsRetrieval"
     assert 2 * float(check["interval"].rstrip("s")) < config.listen.linger_seconds
     (options,) = cluster["typed_extension_protocol_options"].values()
     idle = options["common_http_protocol_options"]["idle_timeout"]

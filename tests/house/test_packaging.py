@@ -14,7 +14,7 @@ import pytest
 from support import layout
 from support.command import run_python
 
-OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "serve", "traces")
+OPTIONAL_EXTRAS = ("bench", "gpu", "plots", "ray", "serve")
 """Extras whose packages few modules import; a command that needs them names the extra."""
 
 

@@ -108,12 +108,6 @@ def test_sids_join_the_partition_that_stays_smallest_counted_by_hand() -> None:
     assert rows == [0b1101, 0b0110]
 
 
-def test_a_row_inside_an_earlier_partition_leaves_the_empty_ones_empty() -> None:
-    """q makes 2 bits with pq, 1 alone; qr makes 2 alone and with q, which comes first."""
-    rows = rows_of_root_child(["pq", "q", "qr", "qr"], StaticKWay((4, 1)))
-    assert rows == [0b011, 0b110, 0, 0]
-
-
 def test_dynamic_stops_at_the_first_k_that_reaches_the_target() -> None:
     """Eight values and `other`, nine bits: four SIDs of one bit each."""
     letters = ["p", "q", "r", "s"]

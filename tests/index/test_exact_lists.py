@@ -1,4 +1,4 @@
-"""The lists of mode `exact` and the live rules of leaves, against their plain definitions."""
+"""Large lists of mode `exact` and the live rules of leaves, against their plain definitions."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,16 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import NativeError
-from grace.index.matchers.exact_lists import (
-    ExactLists,
-    exact_lists,
-    exact_lists_reference,
-    postings,
-    postings_reference,
-)
+from grace.index.matchers.exact_lists import ExactLists, exact_lists, postings
 from grace.index.matchers.live_rules import changed_pairs
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
+from support.plain_builder import plain_exact_lists
 from support.strategies import examples
 
 seeds = st.integers(0, 2**32 - 1)
@@ -65,30 +60,12 @@ def assert_equal(one: npt.NDArray[np.generic], other: npt.NDArray[np.generic]) -
     np.testing.assert_array_equal(one, other)
 
 
-@examples(60)
-@given(
-    seed=seeds,
-    leaves=st.integers(1, 99),
-    num_rules=st.integers(1, 40),
-    num_values=st.lists(st.sampled_from([0, 1, 3, 65, 999]), max_size=3).map(tuple),
-    threads=st.sampled_from([1, 2, 5]),
-)
-def test_native_lists_equal_the_reference(
-    seed: int, leaves: int, num_rules: int, num_values: tuple[int, ...], threads: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    ads = random_ads(rng, rng.integers(1, 9, leaves), num_rules)
-    rules = random_rules(rng, num_rules, num_values)
-    expected = exact_lists_reference(ads, rules, num_values)
-    assert_same(exact_lists(ads, rules, num_values, threads), expected)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None:
     rng = np.random.default_rng(threads)
     sizes = np.where(rng.random(99_999) < 0.001, 4096, rng.integers(1, 4, 99_999))
     ads, rules = random_ads(rng, sizes, 777), random_rules(rng, 30_001, (7,))
-    assert_same(exact_lists(ads, rules, (7,), threads), exact_lists_reference(ads, rules, (7,)))
+    assert_same(exact_lists(ads, rules, (7,), threads), plain_exact_lists(ads, rules, (7,)))
 
 
 def test_a_value_out_of_range_is_an_error() -> None:
@@ -98,7 +75,7 @@ def test_a_value_out_of_range_is_an_error() -> None:
         np.zeros(2, np.int64),
         np.zeros(0, "i4"),
     )
-    assert postings_reference(rules, 4).include_rules.tolist() == [0]
+    assert postings(rules, 4, 1).include_rules.tolist() == [0]
     with pytest.raises(NativeError, match="a value out of range"):
         postings(rules, 3, 1)
 

@@ -1,228 +1,332 @@
-"""Published Semantic IDs become a table of SIDs; an item that cannot is listed by name."""
+"""Published Semantic IDs become a table of SIDs; a file with an item that cannot is refused."""
 
 import json
+import pickle
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from grace.configs.errors import InputError, RejectedAdsError
-from support.imports import import_spec, imported, rejects_of, run_import
+from grace.configs.errors import InputError
+from grace.configs.options import ImportSpec
+from grace.index.importers.npy import BATCH_ITEMS
+from grace.index.importers.sids import import_sids
+from support.builds import silent
+from support.strategies import examples
 
 LETTER = """{"0": ["<a_93>", "<b_85>", "<c_227>", "<d_174>"],
  "1": ["<a_93>", "<b_85>", "<c_27>", "<d_0>"],
  "12100": ["<a_119>", "<b_123>", "<c_72>", "<d_189>"]}"""
 
 
+def index_of(folder: Path, content: str | bytes, **changes: Any) -> ImportSpec:
+    source = folder / "x.index.json"
+    source.write_bytes(content.encode() if isinstance(content, str) else content)
+    return replace(ImportSpec(source, folder / "sids.parquet", "beauty-1"), **changes)
+
+
+def array_of(folder: Path, codes: Any, **changes: Any) -> ImportSpec:
+    np.save(folder / "codes.npy", codes)
+    return replace(ImportSpec(folder / "codes.npy", folder / "sids.parquet", "s"), **changes)
+
+
+def imported(spec: ImportSpec) -> dict[int | str, tuple[int, ...]]:
+    """The SID of each item in the table."""
+    report = import_sids(spec, silent)
+    table = pq.read_table(spec.out)
+    assert table.schema.field("item_id").type in (pa.int64(), pa.string())
+    assert table.schema.field("sid").type == pa.list_(pa.uint16())
+    sids = [tuple(sid) for sid in table["sid"].to_pylist()]
+    assert (report.items, report.sids) == (len(sids), len({*sids}))
+    return dict(zip(table["item_id"].to_pylist(), sids, strict=True))
+
+
+def refusal(spec: ImportSpec) -> str:
+    """What an import says that writes nothing."""
+    before = {path: path.read_bytes() for path in spec.source.parent.iterdir() if path.is_file()}
+    with pytest.raises(InputError) as caught:
+        import_sids(spec, silent)
+    after = {path: path.read_bytes() for path in spec.source.parent.iterdir() if path.is_file()}
+    assert after == before
+    assert len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
 def test_a_letter_index_becomes_a_table_with_derived_vocabularies(tmp_path: Path) -> None:
-    spec = import_spec(tmp_path / "Beauty.index.json", LETTER)
-    ads, report = imported(spec)
+    spec = index_of(tmp_path, LETTER)
+    ads = imported(spec)
     assert ads == {0: (93, 85, 227, 174), 1: (93, 85, 27, 0), 12100: (119, 123, 72, 189)}
-    assert report.vocab_sizes == (120, 124, 228, 190)
-    assert (report.read, report.items, report.sids, report.rejects) == (3, 3, 3, {})
     metadata = pq.read_schema(spec.out).metadata
     assert metadata[b"grace.sid_space"] == b"beauty-1"
     assert metadata[b"grace.vocab_sizes"] == b"120,124,228,190"
 
 
-@pytest.mark.parametrize("items", [1, 63, 3000])
-def test_an_index_longer_than_the_window_reads_the_same(tmp_path: Path, items: int) -> None:
-    """Values that straddle the border of two reads, and numbers that end at one."""
-    rng = np.random.default_rng(items)
-    wide = {str(i): rng.integers(0, 65536, 3).tolist() for i in rng.permutation(items)}
-    text = json.dumps(wide, indent=1).replace("\n", " " * 700 + "\r\n\t")
-    ads, report = imported(import_spec(tmp_path / "x.json", text))
-    assert ads == {int(item): tuple(tokens) for item, tokens in wide.items()}
-    assert report.read == items
-
-
-def test_json_lines_may_hold_numbers_or_token_texts_and_other_keys(tmp_path: Path) -> None:
-    lines = """{"item_id": 7, "token_ids": [1, 2, 3], "price": 1.5}
-
-{"token_ids": ["<a_4>", "<b_0>", "<c_65535>"], "item_id": "8"}\r
-{"item_id": 9, "token_ids": [1, 2, 3]}"""
-    ads, report = imported(import_spec(tmp_path / "items.jsonl", lines))
-    assert ads == {7: (1, 2, 3), 8: (4, 0, 65535), 9: (1, 2, 3)}
-    assert (report.vocab_sizes, report.sids) == ((5, 3, 65536), 2)
-
-
-ITEM_IDS: dict[str, tuple[list[int | str], list[int | str]]] = {
-    "integers": ([7, "8", 2**63 - 1], [7, 8, 2**63 - 1]),
-    "texts": ([7, "B07", "é"], ["7", "B07", "é"]),
-    "another spelling": (["7", "007"], ["7", "007"]),
-    "above int64": ([7, 2**63], ["7", str(2**63)]),
-    "negative": ([7, -1], ["7", "-1"]),
-}
-
-
-@pytest.mark.parametrize("name", ITEM_IDS)
-def test_ids_are_integers_if_all_are_and_texts_otherwise(tmp_path: Path, name: str) -> None:
-    given, written = ITEM_IDS[name]
-    lines = "".join(json.dumps({"item_id": each, "token_ids": [1]}) + "\n" for each in given)
-    assert list(imported(import_spec(tmp_path / "items.jsonl", lines))[0]) == written
-
-
-BAD_LINES: dict[str, tuple[str, str, str]] = {
-    "nan": ('{"item_id": 1, "token_ids": [NaN, 1, 2]}', "line", "not JSON"),
-    "no json": ("{item_id: 1}", "line", "not JSON"),
-    "not utf-8": ('{"item_id": "\udcff"}', "line", "UTF-8"),
-    "deep": ("[" * 100_000, "line", "nested too deeply"),
-    "digits": ('{"item_id": 1, "token_ids": [%s]}' % ("9" * 5000), "line", "not JSON"),
-    "large": ('{"item_id": 1, "token_ids": [1, 65536, 2]}', "sid", "position 1 is not 0 to 65535"),
-    "negative": ('{"item_id": 1, "token_ids": [1, 2, -1]}', "sid", "position 2 is not 0 to"),
-    "fraction": ('{"item_id": 1, "token_ids": [1, 2.0, 3]}', "sid", "position 1 is not like"),
-    "true": ('{"item_id": 1, "token_ids": [true, 1, 1]}', "sid", "position 0 is not like"),
-    "null token": ('{"item_id": 1, "token_ids": [1, 2, null]}', "sid", "not like <c_12>"),
-    "nested lists": (
-        '{"item_id": 1, "token_ids": [%s]}' % ("[" * 900 + "]" * 900),
-        "sid",
-        "position 0 is not like",
-    ),
-    "nested": ('{"item_id": 1, "token_ids": [[1], 2, 3]}', "sid", "position 0 is not like"),
-    "other letter": ('{"item_id": 1, "token_ids": ["<b_1>", 1, 1]}', "sid", "begin with <a_"),
-    "short": ('{"item_id": 1, "token_ids": [1, 2]}', "sid", "length is 3"),
-    "text sid": ('{"item_id": 1, "token_ids": "1,2,3"}', "sid", "not a list"),
-    "no sid": ('{"item_id": 1}', "token_ids", "missing"),
-    "no id": ('{"token_ids": [1, 2, 3]}', "item_id", "missing"),
-    "null id": ('{"item_id": null, "token_ids": [1, 2, 3]}', "item_id", "neither text nor"),
-    "twice": ('{"item_id": 1, "item_id": 2, "token_ids": [1, 2, 3]}', "line", "not JSON"),
-    "an array": ("[1, 2, 3]", "line", "not an object"),
-    "long id": (
-        '{"item_id": "%s", "token_ids": [1, 2, 3]}' % ("x" * 1025),
-        "item_id",
-        "is longer than 1024",
-    ),
-    "surrogate id": (
-        '{"item_id": "\\ud800", "token_ids": [1, 2, 3]}',
-        "item_id",
-        "half of a surrogate pair",
-    ),
-    "empty id": ('{"item_id": "", "token_ids": [1, 2, 3]}', "item_id", "is empty"),
-    "long": ('{"item_id": 1, "title": "%s"}' % ("x" * 2**20), "line", "longer than"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_LINES)
-def test_a_faulty_line_is_listed_with_its_place_and_reason(tmp_path: Path, name: str) -> None:
-    line, column, reason = BAD_LINES[name]
-    good = '{"item_id": 100, "token_ids": [1, 2, 3]}\n'
-    content = (good + "\n" + line + "\n" + good.replace("100", "102")).encode(
-        errors="surrogateescape"
-    )
-    spec = import_spec(tmp_path / "items.jsonl", content, max_rejects=1)
-    ads, report = imported(spec)
-    assert sorted(ads) == [100, 102]
-    (listed,) = rejects_of(spec)
-    assert (listed["row"], listed["column"]) == (3, column)
-    assert reason in listed["reason"]
-    assert len(json.dumps(listed)) < 1000
-    assert report.rejects == {f"{column}: {listed['reason']}": 1}
-    spec.out.unlink()
-    with pytest.raises(
-        RejectedAdsError, match=r"--max-rejects allows 0; first: .* row 3"
-    ) as caught:
-        run_import(replace(spec, max_rejects=0))
-    assert len(str(caught.value)) < 1000
-    assert not spec.out.exists()
-
-
-BAD_INDEX: dict[str, tuple[str | bytes, str]] = {
-    "an array": ('[["<a_1>"]]', "expected an object of item ids"),
-    "empty": ("", "ends before an object"),
-    "cut": ('{"0": ["<a_1>"', "not JSON that we read, at character 6"),
-    "cut after a comma": ('{"0": ["<a_1>"],', "expected an item id in quotes"),
-    "two": ('{"0": ["<a_1>"]} {}', "something follows the object"),
-    "nan": ('{"0": [NaN]}', "NaN is not JSON"),
-    "deep": ('{"0": ' + "[" * 200_000, "nested too deeply"),
-    "digits": ('{"0": [' + "9" * 5000 + "]}", "not JSON that we read, at character 6"),
-    "endless": ('{"0": ["' + "x" * 3 * 2**20, "Unterminated string"),
-    "number key": ("{0: [1]}", "expected an item id in quotes"),
-    "not utf-8": (b'{"0": ["\xff"]}', "expected UTF-8"),
-    "cut utf-8": (b'{"0": [1]} \xc3', "expected UTF-8"),
-    "nothing in it": (" { } ", "no items"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_INDEX)
-def test_an_index_that_is_not_json_is_refused_whole(tmp_path: Path, name: str) -> None:
-    content, message = BAD_INDEX[name]
-    spec = import_spec(tmp_path / "x.index.json", content, max_rejects=10)
-    with pytest.raises(InputError) as caught:
-        run_import(spec)
-    assert message in str(caught.value)
-    assert "x.index.json" in str(caught.value)
-    assert [path.name for path in tmp_path.iterdir()] == ["x.index.json"]
-
-
-@pytest.mark.parametrize("item", ["5", "B05"])
-@pytest.mark.parametrize("first", [False, True], ids=["copy last", "copy first"])
-@pytest.mark.parametrize("copy", ["[1, 2]", '["<a_1>", "nothing"]', "[1]", "1", "[1, 9]"])
-def test_every_copy_of_a_repeated_item_is_refused_with_faulty_ones_too(
-    tmp_path: Path, copy: str, first: bool, item: str
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        (["7", "8", str(2**63 - 1)], [7, 8, 2**63 - 1]),
+        (["7", "B07", "é"], ["7", "B07", "é"]),
+        (["7", "007"], ["7", "007"]),
+        (["7", str(2**63)], ["7", str(2**63)]),
+        (["7", "-1"], ["7", "-1"]),
+    ],
+    ids=["integers", "texts", "another spelling", "above int64", "negative"],
+)
+def test_ids_are_integers_if_all_are_and_texts_otherwise(
+    tmp_path: Path, given: list[str], written: list[int | str]
 ) -> None:
-    copies = [f'"{item}": {copy}', f'"{item}": [1, 2]']
-    text = ", ".join([*copies[:: 1 if first else -1], '"6": [2, 2]'])
-    spec = import_spec(tmp_path / "x.json", f"{{{text}}}", vocab_sizes=(3, 3), max_rejects=2)
-    ads, report = imported(spec)
-    assert ads == {6: (2, 2)}
-    repeated = report.rejects["item_id: is repeated; no copy of it is imported"]
-    assert repeated == (2 if copy == "[1, 2]" else 1)
-    assert [(each["row"], each["item_id"]) for each in rejects_of(spec)] == [(1, item), (2, item)]
+    text = json.dumps({each: [1, "<b_65535>"] for each in given})
+    assert imported(index_of(tmp_path, text)) == dict.fromkeys(written, (1, 65535))
 
 
-def test_tokens_outside_a_given_vocabulary_are_refused(tmp_path: Path) -> None:
-    text = '{"5": ["<a_1>", "<b_9>"], "6": ["<a_2>", "<b_10>"]}'
-    spec = import_spec(tmp_path / "x.json", text, max_rejects=1, vocab_sizes=(3, 10))
-    ads, _ = imported(spec)
-    assert ads == {5: (1, 9)}
-    (listed,) = rejects_of(spec)
-    assert (listed["item_id"], listed["value"]) == ("6", "10")
-    assert listed["reason"] == "token at position 1 is outside the vocabulary of 10"
+BAD_ITEMS: dict[str, tuple[str, str]] = {
+    "large": ('"9": [1, 65536, 2]', "row 2, item '9': sid '65536': token at position 1 is not 0"),
+    "negative": ('"9": [1, 2, -1]', "position 2 is not 0 to 65535"),
+    "true": ('"9": [true, 1, 1]', "position 0 is not like <a_12> or 12"),
+    "null token": ('"9": [1, 2, null]', "not like <c_12>"),
+    "nested": ('"9": [[1], 2, 3]', "position 0 is not like"),
+    "other letter": ('"9": ["<b_1>", 1, 1]', "must begin with <a_"),
+    "short": ('"9": [1, 2]', "the SID length is 3"),
+    "long": ('"9": [1, 2, 3, 4]', "the SID length is 3"),
+    "text sid": ('"9": "1,2,3"', "is not a list of tokens"),
+    "outside": ('"9": [1, 10, 3]', "token at position 1 is outside the vocabulary of 10"),
+    "long id": (f'"{"x" * 1025}": [1, 2, 3]', "item_id 'xxx"),
+    "empty id": ('"": [1, 2, 3]', "item_id '': is empty"),
+    "fraction": ('"9": [1, 2.0, 3]', "2.0: only integers are expected"),
+    "nan": ('"9": [NaN]', "NaN: only integers are expected"),
+    "deep": ('"9": ' + "[" * 200_000, "nested too deeply"),
+    "digits": (f'"9": [{"9" * 5000}]', "not JSON that we read"),
+    "surrogate id": ('"\\ud800": [1, 2, 3]', "not JSON that we read"),
+    "twice": ('"9": [1, 2, 3], "9": [1, 2]', "key '9' occurs twice"),
+    "cut": ('"9": ["<a_1>"', "not JSON that we read"),
+    "two": ('"9": [1, 2, 3]} {', "not JSON that we read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ITEMS)
+def test_a_faulty_item_ends_the_import_by_name(tmp_path: Path, name: str) -> None:
+    item, message = BAD_ITEMS[name]
+    text = f'{{"100": [1, 2, 3], {item}, "102": [1, 2, 3]}}'
+    said = refusal(index_of(tmp_path, text, vocab_sizes=(3, 10, 5)))
+    assert message in said
+    assert "x.index.json" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('[["<a_1>"]]', "expected an object, got"),
+        ("", "not JSON that we read"),
+        (b'{"0": ["\xff"]}', "not JSON that we read: 'utf-8' codec"),
+        (" { } ", "no items; nothing to import"),
+    ],
+)
+def test_a_file_that_is_no_index_is_refused(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
+    assert message in refusal(index_of(tmp_path, content))
 
 
 def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> None:
     """MiniOneRec appends one where items collide; ads may share a SID."""
-    text = '{"0": ["<a_1>", "<b_2>", "<d_0>"], "1": ["<a_1>", "<b_2>"], "2": ["<a_1>"]}'
-    spec = import_spec(tmp_path / "x.json", text, sid_length=2, max_rejects=1)
-    ads, report = imported(spec)
-    assert ads == {0: (1, 2), 1: (1, 2)}
-    assert (report.sids, rejects_of(spec)[0]["value"]) == (1, "1 token")
+    text = '{"0": ["<a_1>", "<b_2>", "<d_0>"], "1": ["<a_1>", "<b_2>"]}'
+    assert imported(index_of(tmp_path, text, sid_length=2)) == {0: (1, 2), 1: (1, 2)}
+    spec = array_of(tmp_path, [[1, 2, 0], [1, 2, 1]], vocab_sizes=(3, 3), force=True)
+    assert "sid '3 tokens': the SID length is 2" in refusal(spec)
+    assert imported(replace(spec, sid_length=2)) == {0: (1, 2), 1: (1, 2)}
 
 
-BAD_SPECS: dict[str, tuple[dict[str, Any], str]] = {
-    "sid space": ({"sid_space": ""}, "1 to 255 printable"),
-    "vocabulary": ({"vocab_sizes": (256, 0)}, "each must be 1 to 65536"),
-    "lengths": ({"vocab_sizes": (256, 256), "sid_length": 3}, "leave one option out"),
-    "length": ({"sid_length": 17}, "1 to 16"),
-    "ids": ({"ids": Path("ids.txt")}, "ids belong to a .npy"),
-    "limit": ({"max_rejects": -1}, "give 0 or more"),
-    "gone": ({"source": Path("gone.json")}, "no such file"),
-    "ending": ({"source": Path("gone.txt")}, "must end in"),
-    "no folder": ({"out": Path("no/such/sids.parquet")}, "no such folder"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_SPECS)
-def test_impossible_options_are_refused_before_the_work(tmp_path: Path, name: str) -> None:
-    changes, message = BAD_SPECS[name]
-    with pytest.raises(InputError) as caught:
-        run_import(replace(import_spec(tmp_path / "x.json", LETTER), **changes))
-    assert message in str(caught.value)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sid_space": ""}, "1 to 255 printable"),
+        ({"vocab_sizes": (256, 0)}, "each must be 1 to 65536"),
+        ({"vocab_sizes": (256, 256), "sid_length": 3}, "leave one option out"),
+        ({"sid_length": 17}, "1 to 16"),
+        ({"ids": Path("ids.txt")}, "ids belong to a .npy"),
+        ({"source": Path("gone.json")}, "no such file"),
+        ({"source": Path("gone.jsonl")}, "must end in"),
+        ({"out": Path("no/such/sids.parquet")}, "no such folder"),
+        ({"out": Path()}, "is a folder; name a file"),
+    ],
+)
+def test_impossible_options_are_refused_before_the_work(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(message)):
+        import_sids(replace(index_of(tmp_path, LETTER), **changes), silent)
 
 
 def test_a_table_there_is_only_replaced_when_asked_and_only_whole(tmp_path: Path) -> None:
-    spec = import_spec(tmp_path / "x.json", LETTER)
-    run_import(spec)
-    before = spec.out.read_bytes()
-    with pytest.raises(InputError, match="--force"):
-        run_import(spec)
-    with pytest.raises(RejectedAdsError):
-        run_import(import_spec(spec.source, '{"0": []}', force=True))
-    assert spec.out.read_bytes() == before
-    assert spec.reject_file.exists()
-    run_import(import_spec(spec.source, '{"0": ["<a_0>"]}', force=True))
-    assert pq.read_table(spec.out)["sid"].to_pylist() == [[0]]
-    assert not spec.reject_file.exists(), "a list of an import before would mislead"
+    spec = index_of(tmp_path, LETTER)
+    imported(spec)
+    assert "--force" in refusal(spec)
+    refusal(index_of(tmp_path, '{"0": []}', force=True))
+    assert imported(index_of(tmp_path, '{"0": ["<a_0>"]}', force=True)) == {0: (0,)}
+
+
+def linked(path: Path) -> Path:
+    link = path.with_name("linked.parquet")
+    link.symlink_to(path)
+    return link
+
+
+def hard_linked(path: Path) -> Path:
+    link = path.with_name("linked.parquet")
+    link.hardlink_to(path)
+    return link
+
+
+@pytest.mark.parametrize("spelled", [Path, linked, hard_linked])
+@pytest.mark.parametrize("read", ["source", "ids"])
+def test_the_table_is_not_a_file_that_is_read(
+    tmp_path: Path, read: str, spelled: Callable[[Path], Path]
+) -> None:
+    (tmp_path / "ids.txt").write_text("5\n")
+    spec = array_of(tmp_path, [[1, 2]], ids=tmp_path / "ids.txt", force=True)
+    spec = replace(spec, out=spelled(getattr(spec, read)))
+    assert "is read, and would be the table; name another --out" in refusal(spec)
+
+
+@pytest.mark.parametrize("dtype", ["<i8", "<u2", "|u1", ">i4", "<u8"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_integers_of_every_type_and_layout_import_the_same(
+    tmp_path: Path, dtype: str, order: Any
+) -> None:
+    codes = np.random.default_rng(1).integers(0, 200, (63, 3))
+    ads = imported(array_of(tmp_path, np.asarray(codes, dtype, order=order)))
+    assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
+
+
+def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
+    count = BATCH_ITEMS + 111
+    rng = np.random.default_rng(3)
+    codes, ids = rng.integers(0, 65536, (count, 2)), rng.permutation(count * 5)[:count]
+    np.save(tmp_path / "ids.npy", ids)
+    ads = imported(array_of(tmp_path, codes, ids=tmp_path / "ids.npy"))
+    assert ads == dict(zip(ids.tolist(), map(tuple, codes.tolist()), strict=True))
+
+
+def write_ids(folder: Path, content: npt.NDArray[Any] | bytes) -> Path:
+    path = folder / ("ids.txt" if isinstance(content, bytes) else "ids.npy")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("content", "ids"),
+    [
+        (b"70\n5\n9\n", [70, 5, 9]),
+        (b"70\r\n5\r\n9\r\n", [70, 5, 9]),
+        (b"70\n5\n9", [70, 5, 9]),
+        (np.array(["B01", "é", "7"]), ["B01", "é", "7"]),
+    ],
+    ids=["lines", "lines that end in CRLF", "no last line end", "an array of texts"],
+)
+def test_ids_may_be_lines_of_text_or_an_array_of_it(
+    tmp_path: Path, content: npt.NDArray[Any] | bytes, ids: list[int | str]
+) -> None:
+    spec = array_of(tmp_path, [[1], [2], [3]], ids=write_ids(tmp_path, content))
+    assert imported(spec) == dict(zip(ids, [(1,), (2,), (3,)], strict=True))
+
+
+BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
+    "too few": (np.arange(2), "2 ids for 3 items"),
+    "columns": (np.ones((3, 1), np.int64), "got [3, 1]"),
+    "floats": (np.ones(3), "expected integers or text"),
+    "above int64": (np.full(3, 2**63, np.uint64), "above 2^63 - 1"),
+    "too many lines": (b"1\n2\n3\n4\n", "4 ids for 3 items"),
+    "not utf-8": (b"1\n\xff\n3\n", "not lines of text in UTF-8"),
+    "twice": (b"5\nB0\n5\n", "item 5 is in rows 1 and 3; give each item once"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_IDS)
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
+    content, message = BAD_IDS[name]
+    spec = array_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=write_ids(tmp_path, content))
+    assert message in refusal(spec)
+
+
+BAD_CODES: dict[str, tuple[Any, str]] = {
+    "negative": (np.array([[1, 2], [-1, 2]]), "row 2, item 1: sid '-1': token at position 0"),
+    "large": (np.array([[1, 65536]]), "outside the vocabulary of 65536"),
+    "huge": (np.array([[2**64 - 1, 0]], np.uint64), str(2**64 - 1)),
+    "floats": (np.ones((3, 2)), "expected integers, got '<f8'"),
+    "flags": (np.ones((3, 2), np.bool_), "expected integers"),
+    "one axis": (np.arange(6), "got [6]"),
+    "three axes": (np.ones((2, 2, 2), np.int64), "got [2, 2, 2]"),
+    "no items": (np.ones((0, 4), np.int64), "nothing to import"),
+    "no tokens": (np.ones((4, 0), np.int64), "nothing to import"),
+    "17 tokens": (np.ones((2, 17), np.int64), "1 to 16"),
+    "fields": (np.zeros(3, [("a", "<i4"), ("b", "<i4")]), "expected integers"),
+    "times": (np.zeros((2, 2), "<M8[s]"), "expected integers"),
+    "objects": (np.array([[1, [2]]], object), "Python objects in dtype"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CODES)
+def test_an_array_that_is_no_codes_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    codes, message = BAD_CODES[name]
+    assert re.search(rf"codes\.npy.*{re.escape(message)}", refusal(array_of(tmp_path, codes)))
+
+
+class Burglar:
+    """Unpickling it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
+    broken_in = tmp_path / "broken-in"
+    spec = array_of(tmp_path, np.array([Burglar(broken_in)], object))
+    assert "Python objects in dtype" in refusal(spec)
+    spec.source.write_bytes(pickle.dumps(Burglar(broken_in)))
+    assert "not a .npy file" in refusal(spec)
+    assert not broken_in.exists()
+
+
+@pytest.mark.parametrize(
+    ("descr", "shape"), [("()", "(5, 4)"), ("('<i8',)", "(5, 4)"), ("'<i8'", "(True, 20)")]
+)
+def test_a_header_that_is_no_numpy_header_is_refused(
+    tmp_path: Path, descr: str, shape: str
+) -> None:
+    spec = array_of(tmp_path, np.ones((5, 4), np.int64))
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    content = spec.source.read_bytes()
+    spec.source.write_bytes(content[:10] + header.encode() + content[128:])
+    assert "codes.npy: not a .npy file" in refusal(spec)
+
+
+@examples(70)
+@given(at=st.integers(0, 150), byte=st.integers(0, 255), kept=st.sampled_from([0, 7, 60, 150, 168]))
+def test_a_changed_or_cut_file_is_refused_or_imports_numbers(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int, kept: int
+) -> None:
+    spec = array_of(tmp_path_factory.mktemp("npy"), np.ones((5, 4), np.int16))
+    damaged = bytearray(spec.source.read_bytes())
+    assert len(damaged) == 168
+    damaged[at] = byte
+    spec.source.write_bytes(bytes(damaged[:kept]))
+    try:
+        assert imported(spec)
+        assert kept == len(damaged)
+    except InputError as error:
+        assert "codes.npy" in str(error)

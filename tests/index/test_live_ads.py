@@ -162,7 +162,7 @@ def test_unknown_ids_are_those_that_no_ad_has(seed: int) -> None:
     rng = np.random.default_rng(seed)
     catalogue = entity_catalogue(rng, 63)
     known = {("ad", ad.ad_id) for ad in catalogue.ads}
-    known |= {each for of in catalogue.entities.values() for each in of.items()}
+    known |= {each for ad in catalogue.ads for each in ad.entities.items()}
     for sequence in range(1, 9):
         request = random_update(rng, sequence, 126)
         request.stop["shop"].ids.extend([7, 3])

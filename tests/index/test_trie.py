@@ -19,15 +19,6 @@ def trie_of(sids: Sequence[tuple[int, ...]], vocab_sizes: tuple[int, ...]) -> Si
     return plain_snapshot(TargetingSchema((), (), 0), vocab_sizes, ads).trie
 
 
-def test_a_small_trie_is_numbered_level_by_level_in_prefix_order() -> None:
-    trie = trie_of(SIDS, (3, 4, 5))
-    assert trie.level_counts == (1, 2, 3, 5)
-    assert trie.level_starts == (0, 1, 3, 6, 11)
-    assert trie.node_offsets.tolist() == [0, 2, 4, 5, 7, 8, 10]
-    assert trie.csr_tokens.tolist() == [0, 2, 1, 3, 0, 2, 4, 0, 0, 1]
-    assert (trie.num_nodes, trie.num_entries, trie.num_internal) == (11, 10, 6)
-
-
 def test_walking_a_prefix_finds_its_node_and_nothing_else() -> None:
     trie = trie_of(SIDS, (3, 4, 5))
     assert trie.walk(()) == ROOT
@@ -35,13 +26,6 @@ def test_walking_a_prefix_finds_its_node_and_nothing_else() -> None:
     assert [trie.walk(sid) - trie.first_leaf for sid in SIDS] == [0, 1, 2, 3, 4]
     for absent in [(1,), (0, 2), (0, 1, 3), (2, 0, 4)]:
         assert trie.walk(absent) == NO_NODE
-
-
-def test_child_entry_j_leads_to_node_j_plus_1() -> None:
-    trie = trie_of(SIDS, (3, 4, 5))
-    tokens, nodes = trie.children(1)
-    assert (tokens.tolist(), list(nodes)) == ([1, 3], [3, 4])
-    assert trie.entries_of_level(3) == (5, 10)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from grace.configs.eligibility import MatcherMode
-from grace.kernels import REFERENCE, Ops, load_ops, with_eligible
+from grace.kernels import REFERENCE, Ops, UserTensors, load_ops, with_eligible
 from grace.kernels.eligibility.masks import has_bit
 from support.decode_cases import CPU, branching_case, decode_case
 from support.oracle import eligible_prefixes
@@ -37,9 +37,10 @@ def test_ads_with_hours_are_eligible_at_these_hours_only(page: dict[str, Any], o
     shift_of_rule = rng.integers(len(shifts), size=made.snapshot.rules.num_rules, dtype=np.int32)
     hours = rng.integers(24, size=17, dtype=np.int32)
 
-    hours_of_ads = page["HoursPredicate"](torch.from_numpy(shift_of_rule), table)
+    asked = made.users.asked
+    hours_of_ads = page["HoursPredicate"](torch.from_numpy(shift_of_rule), len(asked), table)
     index = page["with_hours"](made.index, hours_of_ads)
-    users = page["LocalUsers"](made.users.bitmask, made.users.sets, None, torch.from_numpy(hours))
+    users = UserTensors((*asked, page["AskedHours"](torch.from_numpy(hours))))
     eligible = with_eligible(users, index, ops).eligible
     assert eligible is not None
 

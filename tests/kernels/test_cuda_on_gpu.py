@@ -19,8 +19,8 @@ from grace.kernels import (
 )
 from grace.kernels.decode.admit_children_cuda import CudaSlot
 from grace.kernels.decode.select_beams import Choice
-from grace.kernels.eligibility.attributes import attribute_rows_reference
-from grace.kernels.eligibility.sets import set_rows_reference
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import (
     assert_same_candidates,
@@ -154,13 +154,13 @@ def users_on_gpu(seed: int, requests: int) -> UserTensors:
 def test_rows_by_the_hundred_thousand_equal_the_reference(ops: Ops) -> None:
     rng = np.random.default_rng(1)
     table, users = there((random_table(rng, 333_333, 7), random_user_bits(rng, 33, 7)))
-    expected = attribute_rows_reference(table, users)
+    expected = bits_rows_reference(table, users)
     for layout in (table, table.t().contiguous().t()):
         assert torch.equal(attribute_rows_by_nodes(ops, layout, users), expected)
     postings = there(random_postings(rng, 111_111, 101, False))
     queries = there(random_queries(rng, 33, 101))
     made = set_rows_by_nodes(ops, postings, queries)
-    assert torch.equal(made, set_rows_reference(postings, queries))
+    assert torch.equal(made, lists_rows_reference(postings, queries))
 
 
 @pytest.mark.parametrize("requests", [1, 16, 33])

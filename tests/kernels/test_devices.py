@@ -110,7 +110,7 @@ def test_a_device_that_grace_does_not_compute_on_is_refused(
 @pytest.mark.parametrize(
     ("command", "instead"),
     [
-        ("train --data . --out out --no-plot", "cpu"),
+        ("train --data . --out out", "cpu"),
         ("evaluate --data . --checkpoint .", "cpu"),
         ("sids --embeddings items.npy --out out", "cpu"),
         ("bench eligibility", "cpu"),

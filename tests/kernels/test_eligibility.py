@@ -17,10 +17,10 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.live_rules import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.kernels.eligibility.attributes import attribute_rows_reference
+from grace.kernels.eligibility.bits import bits_rows_reference
+from grace.kernels.eligibility.lists import lists_rows_reference
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
-from grace.kernels.eligibility.sets import set_rows_reference
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.emulated_cuda import emulated_cuda
@@ -133,14 +133,14 @@ def test_large_lists_agree_on_any_number_of_threads(threads: int) -> None:
     rules = set_rows_by_nodes(NATIVE, postings, queries)
     torch.set_num_threads(before)
     assert torch.equal(nodes, REFERENCE.eligible_nodes(users, index))
-    assert torch.equal(rows, attribute_rows_reference(table, bits))
-    assert torch.equal(rules, set_rows_reference(postings, queries))
+    assert torch.equal(rows, bits_rows_reference(table, bits))
+    assert torch.equal(rules, lists_rows_reference(postings, queries))
 
 
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
     rng = np.random.default_rng(7)
     postings, queries = random_postings(rng, 63, 29, False), random_queries(rng, 3, 29)
-    queries.values[-1] = 29
+    queries.value_ids[-1] = 29
     with pytest.raises(NativeError, match="a user's value is not one of the set's"):
         set_rows_by_nodes(NATIVE, postings, queries)
 
@@ -171,12 +171,12 @@ def test_rows_in_any_layout_equal_the_reference(
 ) -> None:
     rng = np.random.default_rng(rows + requests)
     table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
-    expected = attribute_rows_reference(table, users)
+    expected = bits_rows_reference(table, users)
     for layout in (table, table.t().contiguous().t()):
         assert torch.equal(attribute_rows_by_nodes(fast, layout, users), expected)
     queries = random_queries(rng, requests, 41)
-    nobody = replace(
-        queries, values=queries.values[:0], value_offsets=torch.zeros_like(queries.value_offsets)
+    nobody = queries._replace(
+        value_ids=queries.value_ids[:0], value_offsets=torch.zeros_like(queries.value_offsets)
     )
     offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
     kinds = torch.zeros(rows, dtype=torch.uint8)
@@ -186,7 +186,7 @@ def test_rows_in_any_layout_equal_the_reference(
     ):
         for asked in (queries, nobody):
             got = set_rows_by_nodes(fast, postings, asked)
-            assert torch.equal(got, set_rows_reference(postings, asked))
+            assert torch.equal(got, lists_rows_reference(postings, asked))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_lists_and_users_of_a_wrong_type_or_shape_are_refused(fast: Ops) -> None
         ),
         (
             index,
-            replace(users, sets=others.sets),
+            UserTensors.asking(users.bitmask, *others.sets),
             r"offsets of queries must be \[ends\] = \[4\], g",
         ),
     ):

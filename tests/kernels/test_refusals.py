@@ -80,7 +80,7 @@ FITS: dict[str, Any] = {
 DECODER, ENCODER = (REFERENCE,), (PLAIN_ENCODER, CUDA_ENCODER)
 FEATURES = (PLAIN_FEATURES, CUDA_FEATURES)
 ADMISSION = (REFERENCE, load_ops(CPU))
-OTHER_USERS = replace(EXACT.users, bitmask=ones(2, 5).long())
+OTHER_USERS = UserTensors.asking(ones(2, 5).long(), *EXACT.users.sets)
 UNADMITTED: list[tuple[dict[str, Any], str]] = [
     ({"nodes": ints(6)}, r"nodes must be .* of 2 users, .* got \[6\]"),
     ({"nodes": ints(3, 2)}, r"nodes must be .*, got \[3, 2\]"),
@@ -93,7 +93,7 @@ UNADMITTED: list[tuple[dict[str, Any], str]] = [
         for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
     ),
     ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-    ({"users": replace(UNION.users, sets=())}, "as many as the snapshot's, 2, got 0"),
+    ({"users": UserTensors.asking(ones(2, 1).long())}, "as many as the snapshot's, 2, got 0"),
     (
         {"users": UNION.users, "index": EXACT.index},
         r"users\.eligible: missing, .* pass the users through with_eligible first",
@@ -106,11 +106,11 @@ UNADMITTED: list[tuple[dict[str, Any], str]] = [
 UNTESTED: list[tuple[dict[str, Any], str]] = [
     ({"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
     (
-        {"users": replace(EXACT.users, sets=EXACT.users.sets[:1])},
-        r"users\.sets: there are 1, .* at least 2: e",
+        {"users": replace(EXACT.users, asked=EXACT.users.asked[:2])},
+        r"users\.asked: there are 2 .* least 3: e",
     ),
     (
-        {"users": UserTensors(ints(0, 1).long(), EXACT.users.sets)},
+        {"users": UserTensors.asking(ints(0, 1).long(), *EXACT.users.sets)},
         "users: the batch has none",
     ),
     ({"index": UNION.index}, "index: it has no lists of mode exact"),

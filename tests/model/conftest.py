@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.snapshot import Snapshot
-from grace.index.tables.data_folder import read_data_folder
+from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE, read_data_folder
 from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import Interactions
 from grace.model.train.log_reader import read_log
@@ -48,4 +50,20 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demonstration's catalogue, users and log."""
     folder = tmp_path_factory.mktemp("demo")
     write_folder(preset_spec("demo", seed=1), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folder_with_users(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The training folder, whose log also says who the users are."""
+    folder = tmp_path_factory.mktemp("with-users")
+    for name in (ADS_FILE, TARGETING_FILE):
+        (folder / name).symlink_to(training_folder / name)
+    rows = pq.read_table(training_folder / LOG_FILE).to_pylist()
+    for row in rows:
+        user = row["user_id"]
+        row["country"] = ["US", "DE", "GB", None][user % 4]
+        row["gender"] = ["female", "male"][user % 2]
+        row["location"] = [["us", "us/ca"], ["de"], None][user % 3]
+    pq.write_table(pa.Table.from_pylist(rows), folder / LOG_FILE)
     return folder

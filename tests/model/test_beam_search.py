@@ -133,7 +133,7 @@ class Engine:
         """Search for contexts of these states, with the masks at `places`."""
         mask, users = self.case.context.mask, self.case.users
         context = UserContext(states, mask if places is None else mask[[*places]])
-        users = UserTensors(users.bitmask[: len(states)], users.sets)  # mode cd asks no user
+        users = UserTensors.asking(users.bitmask[: len(states)])  # mode cd asks no user
         return self.run(replace(self.case, context=context, users=users), self.ops)
 
 

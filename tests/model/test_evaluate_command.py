@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from grace.configs.options import Fp8Product
 from grace.index.snapshot import Snapshot
-from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema, load_schema
 from grace.model.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
@@ -27,7 +26,7 @@ SIDS = 111
 @pytest.fixture(scope="module")
 def checkpoint(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("evaluated") / "checkpoint"
-    options = ("--config", training_folder / "recipe.yaml", "--steps", "30", "--no-plot")
+    options = ("--config", training_folder / "recipe.yaml", "--steps", "30")
     assert invoke_grace("train", "--data", training_folder, "--out", out, *options).exit_code == 0
     return out
 
@@ -37,22 +36,6 @@ def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
     assert done.exit_code == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
     return report
-
-
-@pytest.fixture(scope="module")
-def data(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The training folder, whose log also says who the users are."""
-    folder = tmp_path_factory.mktemp("with-users")
-    for name in (ADS_FILE, TARGETING_FILE):
-        (folder / name).symlink_to(training_folder / name)
-    rows = pq.read_table(training_folder / LOG_FILE).to_pylist()
-    for row in rows:
-        user = row["user_id"]
-        row["country"] = ["US", "DE", "GB", None][user % 4]
-        row["gender"] = ["female", "male"][user % 2]
-        row["location"] = [["us", "us/ca"], ["de"], None][user % 3]
-    pq.write_table(pa.Table.from_pylist(rows), folder / LOG_FILE)
-    return folder
 
 
 def leaves_for(user: User, ads: Path, schema: TargetingSchema, catalogue: Snapshot) -> set[int]:
@@ -73,15 +56,18 @@ def leaves_for(user: User, ads: Path, schema: TargetingSchema, catalogue: Snapsh
 
 
 def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
-    checkpoint: Path, data: Path, training_catalogue: Snapshot, training_log: Interactions
+    checkpoint: Path,
+    folder_with_users: Path,
+    training_catalogue: Snapshot,
+    training_log: Interactions,
 ) -> None:
     """Beams as wide as the catalogue: the model ranks by its probabilities of eligible SIDs."""
-    report = evaluated(checkpoint, data, "--beams", str(SIDS), "--cutoffs", "1,5,20")
+    report = evaluated(checkpoint, folder_with_users, "--beams", str(SIDS), "--cutoffs", "1,5,20")
     model, log = load_checkpoint(checkpoint), training_log
     events = log.last_events()
     context = model.user_context(HistoryBatches(log, history_input(model.spec)).inputs(events))
     sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(SIDS))).long()
-    schema = load_schema(data / TARGETING_FILE)
+    schema = load_schema(folder_with_users / TARGETING_FILE)
     counts = log.leaf_counts(SIDS)
     by_popularity = np.argsort(-counts, kind="stable").tolist()
     ranks: dict[str, list[int]] = {"model": [], "popularity": []}
@@ -94,7 +80,7 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
             "gender": [["female"], ["male"]][number % 2],
             "location": [["us", "us/ca"], ["de"], []][number % 3],
         }
-        allowed = leaves_for(user, data / ADS_FILE, schema, training_catalogue)
+        allowed = leaves_for(user, folder_with_users / ADS_FILE, schema, training_catalogue)
         sizes.append(len(allowed))
         truth = int(log.leaves[event])
         if truth not in allowed:
@@ -120,28 +106,19 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
         )
 
 
-def test_without_attributes_in_the_log_the_users_of_requests_are_measured(
-    checkpoint: Path, training_folder: Path, tmp_path: Path
+def test_a_log_that_does_not_say_who_users_are_is_measured_without_targeting(
+    checkpoint: Path, training_folder: Path
 ) -> None:
-    report = evaluated(checkpoint, training_folder, "--beams", "16")
-    requests = (training_folder / REQUESTS_FILE).read_text().splitlines()
-    histories = [json.loads(line)["features"].get("sequences", {}) for line in requests]
-    long_enough = sum(len(each["clicks"]["sids"]) > 4 for each in histories if each)
-    assert report["targeted"]["source"] == f"the users of {REQUESTS_FILE}"
-    assert report["targeted"]["people"] == long_enough > 0
-    for name in (ADS_FILE, TARGETING_FILE, LOG_FILE):
-        (tmp_path / name).symlink_to(training_folder / name)
-    assert evaluated(checkpoint, tmp_path, "--beams", "16")["targeted"] is None
-    (tmp_path / REQUESTS_FILE).write_text('{"user": 3}\n')
-    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", tmp_path)
-    assert done.exit_code == 2
-    assert f"{tmp_path / REQUESTS_FILE}: line 1: not a Retrieve request as JSON" in done.stderr
+    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", training_folder)
+    assert "With targeting: the log does not say who the users are: add columns" in done.stdout
 
 
-def test_the_table_for_people_shows_the_numbers_of_the_json(checkpoint: Path, data: Path) -> None:
-    report = evaluated(checkpoint, data, "--beams", "16", "--cutoffs", "2,16,40")
+def test_the_table_for_people_shows_the_numbers_of_the_json(
+    checkpoint: Path, folder_with_users: Path
+) -> None:
+    report = evaluated(checkpoint, folder_with_users, "--beams", "16", "--cutoffs", "2,16,40")
     done = invoke_grace(
-        *("evaluate", "--checkpoint", checkpoint, "--data", data),
+        *("evaluate", "--checkpoint", checkpoint, "--data", folder_with_users),
         *("--beams", "16", "--cutoffs", "2,16,40"),
     )
     assert done.exit_code == 0
@@ -171,7 +148,7 @@ def random_checkpoint(training_folder: Path, tmp_path: Path) -> Path:
     assert sizes in narrow
     wide = "decoder: {layers: 2, d_model: 128, heads: 2, d_head: 64, d_ff: 256"
     recipe.write_text(narrow.replace(sizes, wide))
-    options = ("--out", trained, "--config", recipe, "--steps", "1", "--no-plot")
+    options = ("--out", trained, "--config", recipe, "--steps", "1")
     assert invoke_grace("train", "--data", training_folder, *options).exit_code == 0
     model = load_checkpoint(trained)
     spec = model.spec

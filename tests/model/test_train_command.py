@@ -3,44 +3,35 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from grace.configs.extras import install_command
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 from grace.model.checkpoints.checkpoint import checkpoint_id
-from grace.model.train.run import train_model
 from support.command import GRACE, plain_environment, run_python
 from support.in_process import invoke_grace
-from support.training import evaluation_ends, small_run
 
 FILES = ("model.safetensors", "model.yaml", "recipe.yaml")
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 Line = list[str | Path]
 
 
 def line(data: Path, out: Path, *options: str | Path, recipe: Path | None = None) -> Line:
-    """Train by the data's recipe, or another, without a picture."""
+    """Train by the data's recipe, or another."""
     config = recipe or data / "recipe.yaml"
-    return ["train", "--data", data, "--out", out, "--config", config, "--no-plot", *options]
+    return ["train", "--data", data, "--out", out, "--config", config, *options]
 
 
-def test_it_writes_a_checkpoint_its_metrics_and_a_loss_curve(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    pytest.importorskip("matplotlib", reason="only the extra `plots` draws the loss curve")
+def test_it_writes_a_checkpoint_and_its_metrics(training_folder: Path, tmp_path: Path) -> None:
     data, out = training_folder, tmp_path / "new" / "checkpoint"
     options = ("--config", data / "recipe.yaml", "--steps", "3")
     done = invoke_grace("train", "--data", data, "--out", out, *options)
     assert done.exit_code == 0
-    assert {file.name for file in out.iterdir()} == {*FILES, "loss.png", "metrics.json"}
-    assert (out / "loss.png").read_bytes().startswith(PNG)
+    assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
     assert checkpoint_id(out) in done.stdout
     for recommender in ("model", "followers", "popularity", "random"):
         assert f"\n{recommender} " in done.stdout
@@ -70,7 +61,7 @@ def test_a_model_behind_followers_is_reported_with_the_remedy(
 def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_otherwise(
     tmp_path: Path,
 ) -> None:
-    command = f"{GRACE} train --data {tmp_path} --out {tmp_path}/x --no-plot".split()
+    command = f"{GRACE} train --data {tmp_path} --out {tmp_path}/x".split()
     environment = plain_environment(OMP_DISPLAY_ENV="VERBOSE")
     environment.pop("OMP_WAIT_POLICY", None)  # this test run's own
     for given, spins in (({}, "0"), ({"GOMP_SPINCOUNT": "7"}, "7")):
@@ -85,7 +76,6 @@ def test_threads_of_a_training_sleep_while_they_wait_unless_the_caller_says_othe
 def test_a_signal_ends_a_training_without_its_temporary_files(
     number: signal.Signals, training_folder: Path, tmp_path: Path
 ) -> None:
-    """Only the saved state of the run may stay."""
     (tmp_path / "tmp").mkdir()
     out = tmp_path / "out"
     train = [GRACE, *line(training_folder, out, "--steps", "1000000")]
@@ -102,7 +92,7 @@ def test_a_signal_ends_a_training_without_its_temporary_files(
             process.kill()
     assert process.returncode == 130
     assert error.endswith("interrupted\n")
-    assert {file.name for file in tmp_path.iterdir()} <= {"tmp", "out.partial"}
+    assert [file.name for file in tmp_path.iterdir()] == ["tmp"]
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -151,17 +141,6 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
     assert process.returncode == 0
 
 
-def test_a_resumed_training_counts_only_its_own_steps(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt):
-        train_model(small_run(training_folder, out, steps=11), evaluation_ends)
-    done = invoke_grace(*line(training_folder, out, "--steps", "11", "--device", "cpu"))
-    assert done.stdout.startswith("0 steps of 63 on cpu in ")
-    assert ", after 11 of an earlier run: loss " in done.stdout
-
-
 def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "checkpoint"
     done = invoke_grace(*line(training_folder, out, "--steps", "3", "--seed", "7", "--json"))
@@ -173,29 +152,6 @@ def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
     assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
 
 
-def test_a_length_given_twice_is_refused(training_folder: Path, tmp_path: Path) -> None:
-    done = invoke_grace(*line(training_folder, tmp_path / "x", "--steps", "1", "--epochs", "1"))
-    assert done.exit_code == 2
-    assert "--steps or --epochs, not both" in done.stderr
-
-
-def test_without_matplotlib_the_training_has_no_picture_and_says_so(
-    training_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "grace.model.train.plot", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    absent = tmp_path / "matplotlib" / "__init__.py"
-    absent.parent.mkdir()
-    absent.write_text("raise ModuleNotFoundError('as if absent', name='matplotlib')")
-    monkeypatch.syspath_prepend(tmp_path)
-    out = tmp_path / "x"
-    done = invoke_grace("train", "--data", training_folder, "--out", out, "--steps", "2")
-    assert done.exit_code == 0
-    assert f"no loss.png: it needs matplotlib: {install_command('plots')}\n" in done.stderr
-    assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
-
-
 def test_a_table_that_does_not_name_its_sids_is_named_by_options(
     training_folder: Path, tmp_path: Path
 ) -> None:
@@ -203,7 +159,7 @@ def test_a_table_that_does_not_name_its_sids_is_named_by_options(
     pq.write_table(table.replace_schema_metadata(None), tmp_path / ADS_FILE)
     for name in (TARGETING_FILE, LOG_FILE):
         (tmp_path / name).symlink_to(training_folder / name)
-    train = ("train", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1", "--no-plot")
+    train = ("train", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1")
     done = invoke_grace(*train)
     assert done.exit_code == 2
     assert "pass --sid-space NAME (the model's) and --vocab-sizes" in done.stderr
@@ -229,7 +185,7 @@ def test_ads_that_a_build_refuses_and_events_of_them_are_counted(
     events = pq.read_table(tmp_path / LOG_FILE)["sid"].to_pylist()
     lost = [tuple(sid) for sid in events].count(faulty)
     assert lost
-    train = ("train", "--data", tmp_path, "--steps", "1", "--no-plot", "--json")
+    train = ("train", "--data", tmp_path, "--steps", "1", "--json")
     done = invoke_grace(*train, "--out", tmp_path / "a", "--max-unknown", "0.5")
     report = json.loads(done.stdout)
     assert (report["refused_ads"], report["unknown_events"]) == (refused, lost)

@@ -1,28 +1,19 @@
 """Recall, its rules and the skew, on examples made by hand; the model's ranks by definition."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from grace.index.snapshot import Snapshot
-from grace.kernels import DecodeIndex
-from grace.model.checkpoints.init import random_model
 from grace.model.train.evaluate import (
     ABSENT,
     Followers,
     Popularity,
-    Search,
-    model_ranks,
     quality,
     random_quality,
     skew_of,
 )
-from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.recipe import read_recipe, recipe_for
-from support.models import sequence_scores
+from grace.model.train.interactions import Interactions
 from support.training import plain_gini
 
 
@@ -100,26 +91,3 @@ def test_shares_of_the_most_popular_are_of_all_events() -> None:
     skew = skew_of(counts)
     assert skew.top_1_percent_share == pytest.approx(204 / 600)
     assert skew.top_10_percent_share == pytest.approx((204 + 18 * 2) / 600)
-
-
-def test_a_models_rank_is_the_place_of_the_truth_among_the_generated(
-    training_folder: Path, training_catalogue: Snapshot, training_log: Interactions
-) -> None:
-    """Beams as wide as the catalogue generate every SID, in order of their probability."""
-    written = read_recipe(training_folder / "recipe.yaml")
-    recipe = recipe_for(written, training_catalogue, training_log)
-    profile = recipe.generation.profiles["full"]
-    model = random_model(recipe.model, 3)
-    batches = HistoryBatches(training_log, history_input(recipe.model))
-    index = DecodeIndex.of(training_catalogue, torch.device("cpu"))
-    events = training_log.last_events()
-    widest = type(profile)(beams=(1, 111, 111, 111), num_sids=111)
-    ranks = model_ranks(Search(model, index, widest), batches, events, lambda *_: None)
-    sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(111))).long()
-    with torch.inference_mode():
-        context = model.user_context(batches.inputs(events))
-    for user, event in enumerate(events):
-        scores = sequence_scores(model.decoder, context, user, sids)
-        assert ranks[user] == (scores > scores[training_log.leaves[event]]).sum()
-    narrow = model_ranks(Search(model, index, profile), batches, events, lambda *_: None)
-    assert set(narrow[narrow != ABSENT].tolist()) <= set(range(9))

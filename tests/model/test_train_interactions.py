@@ -23,7 +23,6 @@ from grace.index.tables.data_folder import (
     TableSource,
 )
 from grace.model.definition.spec import SequenceInput
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from support.encoder_cases import INTERFORMER
@@ -56,19 +55,6 @@ def written(
 def folder_of(folder: Path, log: TableSource, id_map: Path | None = None) -> DataFolder:
     ads = TableSource((str(folder / ADS_FILE),))
     return DataFolder(folder, folder / TARGETING_FILE, ads, id_map=id_map, log=log)
-
-
-def test_the_catalogue_is_built_as_the_data_folder_says(
-    training_folder: Path, training_catalogue: Snapshot, tmp_path: Path
-) -> None:
-    """Renamed columns, and a column of lists that is no rule, as in `grace build --data`."""
-    ads = pq.read_table(training_folder / ADS_FILE)
-    vectors = pa.array([[0.5, 1.5]] * len(ads))
-    table = ads.rename_columns({"ad_id": "sku"}).append_column("vector", vectors)
-    pq.write_table(table.replace_schema_metadata(ads.schema.metadata), tmp_path / ADS_FILE)
-    source = TableSource((str(tmp_path / ADS_FILE),), {"ad_id": "sku"}, ignore=("vector",))
-    found = catalogue_of(DataFolder(tmp_path, training_folder / TARGETING_FILE, source))
-    assert found.ads.ad_ids.tolist() == training_catalogue.ads.ad_ids.tolist()
 
 
 def test_rows_in_any_order_become_events_by_user_and_time_with_the_catalogues_leaves(

@@ -14,12 +14,11 @@ from grace.index.trie import SidTrie
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import random_model
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.loop import Watch, fit, learning_rate_at, reproducible, sequence_loss
+from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, train_model
-from grace.model.train.saved_state import SavedState
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
-from support.training import SMALL_RECIPE, evaluation_ends, silent, small_run
+from support.training import SMALL_RECIPE, silent, small_run
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +85,7 @@ def test_training_lowers_the_loss_and_changes_every_weight(
 ) -> None:
     model = random_model(recipe.model, 1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    losses = fit(model, batches, replace(recipe.training, steps=40), 1, Watch(silent)).losses
+    losses = fit(model, batches, replace(recipe.training, steps=40), 1, silent)
     assert len(losses) == 40
     assert sum(losses[-9:]) / 9 < 0.6 * losses[0]
     after = model.state_dict()
@@ -96,13 +95,13 @@ def test_training_lowers_the_loss_and_changes_every_weight(
 def test_a_loss_that_is_no_number_names_the_rate(batches: HistoryBatches, recipe: Recipe) -> None:
     config = replace(recipe.training, learning_rate=1e30, warmup_steps=0)
     with pytest.raises(ConfigError, match=r"learning_rate: with 1e\+30 the loss is nan at step \d"):
-        fit(random_model(recipe.model, 1), batches, config, 1, Watch(silent))
+        fit(random_model(recipe.model, 1), batches, config, 1, silent)
 
 
 def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
     torch.set_deterministic_debug_mode("default")
     config = replace(recipe.training, steps=1, threads=2)
-    fit(random_model(recipe.model, 1), batches, config, 1, Watch(silent))
+    fit(random_model(recipe.model, 1), batches, config, 1, silent)
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)
 
 
@@ -131,13 +130,13 @@ def test_a_run_reports_the_recall_of_the_checkpoint_that_it_wrote(
     seen: list[str] = []
     notes: list[str] = []
     report = train_model(
-        small_run(training_folder, tmp_path / "out", config=config, epochs=0.3),
+        small_run(training_folder, tmp_path / "out", config=config, steps=7),
         lambda step, _done, _total, latest: seen.append(f"{step} {latest}"),
         notes.append,
     )
     assert notes[0] == f"reading the ads and the log of {training_folder}"
     assert notes[1].endswith("events: 7 steps of 63 events on cpu, 0.3 passes over the log")
-    assert report.config.steps == len(report.losses) == 7  # 0.3 of 1,3xx events, 63 a step
+    assert report.config.steps == len(report.losses) == 7
     assert report.config.warmup_steps == 0
     assert report.losses[-1] < report.losses[0]
     assert seen[0].startswith("train loss 1")
@@ -156,68 +155,6 @@ def test_equal_seeds_give_equal_weights_and_reports_and_another_seed_others(
     assert replace(one, train_seconds=0) == replace(same, train_seconds=0)
     assert one.checkpoint != other.checkpoint
     assert one.losses != other.losses
-
-
-def interrupted(batches: HistoryBatches, recipe: Recipe, state: SavedState, step: int) -> None:
-    """Train until Ctrl-C before the state of `step` is saved."""
-
-    def interrupt(what: str, done: int, *_: object) -> None:
-        if (what, done) == ("train", step):
-            raise KeyboardInterrupt
-
-    watch = Watch(interrupt, state=state, save_seconds=0)
-    with pytest.raises(KeyboardInterrupt):
-        fit(random_model(recipe.model, 1), batches, recipe.training, 1, watch)
-
-
-def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(
-    batches: HistoryBatches, recipe: Recipe, tmp_path: Path
-) -> None:
-    whole, resumed = random_model(recipe.model, 1), random_model(recipe.model, 1)
-    expected = fit(whole, batches, recipe.training, 1, Watch(silent))
-    state = SavedState.of_run(tmp_path / "out", {"seed": 1})
-    interrupted(batches, recipe, state, 13)
-    interrupted(batches, recipe, state, 37)
-    found = fit(resumed, batches, recipe.training, 1, Watch(silent, state=state))
-    assert found.losses == expected.losses
-    assert (found.first_step, expected.first_step) == (36, 0)
-    for name, weight in whole.state_dict().items():
-        assert torch.equal(weight, resumed.state_dict()[name]), name
-
-
-def test_a_run_goes_on_by_itself_and_leaves_only_the_checkpoint(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    run = small_run(training_folder, tmp_path / "out", steps=11)
-    expected = train_model(replace(run, out=tmp_path / "whole"), silent)
-    state = tmp_path / "out.partial"
-
-    with pytest.raises(KeyboardInterrupt):
-        train_model(run, evaluation_ends)
-    assert [file.name for file in tmp_path.glob("*out*")] == [state.name]
-    for other, fault in (
-        (replace(run, seed=2), "seed was 1, now it is 2; .* --no-resume"),
-        (replace(run, steps=12), "training.steps was 11, now it is 12"),
-    ):
-        with pytest.raises(InputError, match=fault):
-            train_model(other, silent)
-    found = train_model(run, lambda what, *_: what == "train" and pytest.fail("trained again"))
-    assert found.resumed_at == 11
-    assert found.checkpoint == expected.checkpoint
-    assert not state.exists()
-
-
-def test_a_damaged_state_is_refused_and_no_resume_begins_again(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    run = small_run(training_folder, tmp_path / "out", steps=2)
-    (tmp_path / "out.partial").write_bytes(b"half a file")
-    with pytest.raises(
-        InputError, match=r"out\.partial: cannot be read: .*; remove .*out\.partial"
-    ):
-        train_model(run, silent)
-    assert train_model(replace(run, resume=False), silent).resumed_at == 0
-    assert not (tmp_path / "out.partial").exists()
 
 
 def full_trie(first: int, second: int) -> SidTrie:

@@ -49,11 +49,12 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
 
 @pytest.mark.parametrize("library", [load_library, load_library_with_lock])
 def test_an_error_contains_the_function_s_own_text(library: Callable[[], ctypes.CDLL]) -> None:
-    new = declare(
-        "grace_copies_new", ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, library=library
+    numbers = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
+    check = declare(
+        "grace_check_padding", ctypes.c_void_p, *numbers, ctypes.c_void_p, library=library
     )
-    with pytest.raises(NativeError, match=r"^grace_copies_new: copies_new: no such part$"):
-        new(3, 5, None)
+    with pytest.raises(NativeError, match=r"^grace_check_padding: bits must end in the last word"):
+        check(None, 1, 1, 65, 1, None)
 
 
 def test_short_calls_may_keep_the_interpreter_lock() -> None:

@@ -14,7 +14,7 @@ import pytest
 from grace.client import AdminClient, AsyncClient, Client, InputError, Retry, Tls
 from grace.client.connection import PLAINTEXT, connection_fault
 from grace.client.retry import DEFAULT_RETRY
-from grace.client.target import SERVICE_CONFIG, target_of
+from grace.client.target import SERVICE_CONFIG
 from grace.configs.errors import CallError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.retrieve_calls import METHOD, Counters, message
@@ -92,19 +92,6 @@ def test_the_asyncio_client_waits_for_a_server_and_ends_with_its_calls(
 
 TIMEOUT = PATIENCE_SECONDS
 CONFIG = SERVICE_CONFIG.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("addresses", "uri"),
-    [
-        ("127.0.0.1:50051", "127.0.0.1:50051"),
-        (["[::1]:50051"], "[::1]:50051"),
-        (["10.0.0.1:1", "10.0.0.2:2"], "ipv4:10.0.0.1:1,10.0.0.2:2"),
-        (["[::1]:1", "[fe80::1%eth0]:2"], "ipv6:[::1]:1,[fe80::1%eth0]:2"),
-    ],
-)
-def test_a_list_of_addresses_becomes_grpc_s_target(addresses: str | list[str], uri: str) -> None:
-    assert target_of(addresses).uri == uri
 
 
 def test_over_tls_several_servers_have_one_name() -> None:

@@ -16,7 +16,7 @@ from grace.client.connection import FailedCall
 from grace.client.retry import Attempts, RetryBudget
 from grace.configs.errors import CallError, InputError
 from support.known_server import REPLY, known_server
-from support.occupied import FAULTY_PLACES, occupied_engine
+from support.occupied import occupied_engine
 from support.retrieve_calls import Caller, Counters, assert_counters_conserve
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
@@ -83,27 +83,6 @@ def attempts_of(request: pytest.FixtureRequest) -> AttemptsOf:
 OTHERS = 2
 EXHAUSTED, UNAVAILABLE = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE
 OVERLOADED = ("grace-reason", "overloaded")
-
-
-def test_64_threads_of_one_client_wait_out_an_overload(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = faulty_server, serving_files.requests[0]
-    before = Counters.of(server)
-    with Client(server.address, retry=STUBBORN) as client, ThreadPoolExecutor(64) as threads:
-        with occupied(server, request):
-            calls = [threads.submit(client.retrieve, request, timeout=TIMEOUT) for _ in range(64)]
-            server.wait_until(
-                lambda: (Counters.of(server) - before).ends["queue_full"] >= 64 - FAULTY_PLACES,
-                "all calls but those with a place are refused",
-            )
-        results = [call.result() for call in calls]
-    assert all(len(result.ads) > 0 for result in results)
-    attempts = sum(result.attempts for result in results)
-    assert attempts > 64
-    seen = assert_counters_conserve(server, attempts + OTHERS, before)
-    # A busy machine may add pressure of its own.
-    assert (seen.ok, set(seen.ends) - {"overloaded"}) == (64 + OTHERS, {"OK", "queue_full"})
 
 
 def test_the_next_attempt_is_never_earlier_than_the_push_back() -> None:
@@ -249,23 +228,6 @@ def test_closing_a_client_ends_its_calls_and_retries(
                 call.result()
             with pytest.raises(CallError, match="this client is closed; create another one"):
                 client.retrieve(timeout=TIMEOUT)
-
-
-def test_a_closed_client_says_so_in_every_call() -> None:
-    client = Client("127.0.0.1:1")
-    client.close()
-    for call in (client.retrieve, client.is_ready, client.wait_ready):
-        with pytest.raises(CallError, match="this client is closed"):
-            call(timeout=TIMEOUT)
-
-    async def call_all() -> None:
-        client = AsyncClient("127.0.0.1:1")
-        await client.close()
-        for call in (client.retrieve, client.is_ready, client.wait_ready):
-            with pytest.raises(CallError, match="this client is closed"):
-                await call(timeout=TIMEOUT)
-
-    asyncio.run(call_all())
 
 
 def test_calls_of_other_threads_fail_with_a_call_error_when_a_client_closes() -> None:

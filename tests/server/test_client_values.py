@@ -3,7 +3,6 @@
 import json
 import math
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, assert_type
 
 import numpy as np
@@ -241,7 +240,7 @@ def test_a_result_has_every_field_of_the_reply(
         ('{"user": {"country": {"values": "US"}}}', "user.country.values: expected a list, got '"),
         ('{"user": {"age": {"values": ["a", 3]}}}', "user.age.values[1]: expected text, got 3"),
         ('{"user": {"age": {"values": ["\\ud800"]}}}', "user.age.values[0]: expected text, got '"),
-        ('{"user": {"\\ud800": {"values": []}}}', "user: the name '\\ud800' is no text"),
+        ('{"user": {"\\ud800": {"values": []}}}', "user: expected text, got '\\ud800'"),
         ('{"user": {"a\\nb": {"values": 1}}}', "user.'a\\nb'.values: expected a list, got 1"),
         ('{"request_id": {}}', "request_id: expected text, got an object"),
         ('{"include_sids": "true"}', "include_sids: expected true or false, got 'true'"),
@@ -281,11 +280,6 @@ def test_a_long_value_is_told_by_its_beginning() -> None:
     with pytest.raises(RequestError) as refused:
         request_of_json({"max_ads": "x" * 9999})
     assert len(str(refused.value)) < 111
-
-
-def test_what_protobuf_itself_refuses_is_told_in_one_line() -> None:
-    with pytest.raises(RequestError, match=r"^request: .*[^.]$"):
-        request_of_json({"user": MappingProxyType({})})
 
 
 @pytest.mark.parametrize(

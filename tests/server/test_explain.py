@@ -1,4 +1,4 @@
-"""Explanations agree with plain Python and with the reply, for every outcome and mode."""
+"""Explanations agree with plain Python and with the reply, for every outcome."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -115,11 +115,11 @@ def explainer(make: Callable[[MatcherMode], Explainer]) -> Explainer:
     return make(MatcherMode.EXACT)
 
 
-def check(explainer: Explainer, seed: int, of_each: int, requests: int) -> Counter[Outcome]:
-    """Explain random ads, and some of each outcome, for random requests; return the outcomes."""
-    rng = np.random.default_rng(seed)
+def test_explanations_are_those_of_plain_python_and_of_the_reply(explainer: Explainer) -> None:
+    """Explain random ads, and some of each outcome, for random requests."""
+    rng = np.random.default_rng(1)
     seen: Counter[Outcome] = Counter()
-    for number in range(requests):
+    for number in range(USERS):
         request = explainer.scene.request(rng, number)
         plain, retrieval = PlainRequest(explainer.scene, request), read(request)
         reply = explainer.reply(retrieval)
@@ -128,13 +128,15 @@ def check(explainer: Explainer, seed: int, of_each: int, requests: int) -> Count
         for place, ad in enumerate(ads):
             outcome = plain.outcome(ad)
             some[outcome] += 1
-            if place >= of_each and some[outcome] > (3 if outcome in RARE else 1) * of_each:
+            if place >= 2 and some[outcome] > (6 if outcome in RARE else 2):
                 continue
             explained = explainer.explain(ad.ad_id, retrieval)
             plain.assert_explained(ad, explained)
             assert_as_replied(ad, explained, reply)
             seen[outcome] += 1
-    return seen
+    assert sum(seen.values()) >= 10 * OF_EACH
+    assert set(seen) == REASONS
+    assert min(seen.values()) >= OF_EACH, seen
 
 
 def assert_as_replied(
@@ -157,29 +159,6 @@ def assert_as_replied(
     scores = dict(zip(sids, reply.sids.scores, strict=False))
     assert explained.HasField("score") == (ad.sid in scores)
     assert explained.score == scores.get(ad.sid, 0.0)
-
-
-def test_explanations_are_those_of_plain_python_and_of_the_reply(explainer: Explainer) -> None:
-    seen = check(explainer, seed=1, of_each=2, requests=USERS)
-    assert sum(seen.values()) >= 10 * OF_EACH
-    assert set(seen) == REASONS
-    assert min(seen.values()) >= OF_EACH, seen
-
-
-@pytest.mark.parametrize("mode", [MatcherMode.CD, MatcherMode.UNION, MatcherMode.DYNAMIC])
-def test_explanations_do_not_depend_on_the_mode(
-    make: Callable[[MatcherMode], Explainer], mode: MatcherMode
-) -> None:
-    assert set(check(make(mode), seed=2, of_each=1, requests=3)) <= REASONS
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("mode", MatcherMode)
-def test_every_ad_of_a_catalogue_is_explained(
-    make: Callable[[MatcherMode], Explainer], mode: MatcherMode
-) -> None:
-    seen = check(make(mode), seed=3, of_each=333, requests=21)
-    assert sum(seen.values()) == 21 * 333
 
 
 def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) -> None:

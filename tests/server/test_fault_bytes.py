@@ -75,14 +75,19 @@ HOSTILE_FRAMES = mutated_frames(FRAMES) | st.integers(0, 2**32).map(hostile)
 def test_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
     caller: Caller, other: Caller, examples: int
 ) -> None:
+    """Good calls, of the same connection and of another one, may be in the same batch."""
+    good = FRAMES[0]
+    ads = answer_of(other, good).ad_ids
+    caller.sent += 1  # of the other caller
+
     @settings(max_examples=examples)
-    @given(frame=HOSTILE_FRAMES)
-    def check(frame: bytes) -> None:
-        before = answer_of(other, FRAMES[0])
-        outcome = caller.call(frame)
-        assert outcome.code in CALLERS_FAULT, outcome
-        assert answer_of(caller, FRAMES[0]) == answer_of(other, FRAMES[0]) == before
-        caller.sent += 2  # the calls of the other caller
+    @given(frames=st.lists(HOSTILE_FRAMES, min_size=1, max_size=3))
+    def check(frames: list[bytes]) -> None:
+        calls = [caller.start(good), *map(caller.start, frames), other.start(good)]
+        outcomes = [call.outcome() for call in calls]
+        assert {outcome.code for outcome in outcomes} <= CALLERS_FAULT, outcomes
+        assert [outcome.response.ad_ids for outcome in (outcomes[0], outcomes[-1])] == [ads] * 2
+        caller.sent += 1
 
     check()
 
@@ -143,18 +148,6 @@ def bodies(good: bytes) -> st.SearchStrategy[bytes]:
     return some.map(lambda body: body[:MOST_BODY_BYTES])
 
 
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = len(payload).to_bytes(3, "big") + bytes([kind, flags])
-    return head + stream.to_bytes(4, "big") + payload
-
-
-STREAMS = st.integers(0, 5) | st.integers(0, 2**32 - 1)
-HTTP2_FRAMES = st.builds(
-    frame, st.integers(0, 12), st.integers(0, 255), STREAMS, st.binary(max_size=40)
-)
-SENT = st.lists(HTTP2_FRAMES | st.binary(max_size=40), min_size=1, max_size=9).map(b"".join)
-
-
 @EXAMPLES
 def test_a_body_that_is_not_one_message_fails_its_call_alone(
     healthy_server: ServerProcess, still_answered: Callable[[], None], examples: int
@@ -169,20 +162,5 @@ def test_a_body_that_is_not_one_message_fails_its_call_alone(
             connection.call(sent=framed(FRAMES[0]))
             assert connection.read_end() == 0
         still_answered()
-
-    check()
-
-
-@EXAMPLES
-def test_frames_of_any_content_fail_their_connection_alone(
-    healthy_server: ServerProcess, still_answered: Callable[[], None], examples: int
-) -> None:
-    @settings(max_examples=examples)
-    @given(sent=SENT)
-    def check(sent: bytes) -> None:
-        with RawHttp2(healthy_server.address) as connection:
-            connection.call(sent=framed(FRAMES[0]))
-            connection.send_bytes(sent)
-            still_answered()
 
     check()

@@ -290,3 +290,18 @@ def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_cou
     lines = server.lines[before:]
     assert all(isinstance(json.loads(line), dict) for line in lines)
     assert len(lines) < 20
+
+
+def test_what_does_not_finish_within_the_bound_is_not_waited_for(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    request = serving_files.requests[0]
+    config = serving_files.write_config("bound.yaml", listen={"drain_seconds": 0.3})
+    with ServerProcess(config, faults=faults) as server:
+        caller = Caller(server.address)
+        with occupied_engine(server, caller, request) as calls:
+            server.terminate()
+            server.wait()
+            assert all(not call.outcome().ok for call in calls)
+        assert logged_ends(server) == {"cancelled": len(calls)}
+        caller.close()

@@ -6,8 +6,7 @@ Its clients are ours, grpcurl, and gRPC's.
 import asyncio
 import json
 import os
-import shutil
-import signal
+import re
 import subprocess
 import sys
 import threading
@@ -137,7 +136,6 @@ def test_the_python_clients_and_commands_answer_with_certificate_and_token(
         async with AsyncClient(server.address, guarded.tls, TOKEN) as client:
             return [ad.ad_id for ad in (await client.retrieve(REQUEST, timeout=30.0)).ads]
 
-    before = Counters.of(server)
     with Client(server.address, tls=guarded.tls, token=TOKEN) as client:
         client.wait_ready(30.0)
         assert client.retrieve(REQUEST, timeout=30.0).ads.ad_ids.tolist() == asyncio.run(ads())
@@ -150,12 +148,12 @@ def test_the_python_clients_and_commands_answer_with_certificate_and_token(
         client.retrieve(REQUEST, timeout=30.0)
     printed("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
     load = ["--address", server.address, "--data", str(serving_files.warm_up), "--seconds", "1"]
-    load += ["--in-flight", "2", "--connections", "2", "--processes", "2"]
+    load += ["--in-flight", "2"]
     run = run_command(sys.executable, "-m", "grace.bench.load", *load, *guarded.options())
-    made = int(run.stdout.partition(" calls, ")[0].replace(",", ""))
-    assert f"{made:,} calls, {made:,} OK, 0 failed" in run.stdout, run.stderr
-    seen = assert_counters_conserve(server, made + 4 + 4, before)  # 4 to warm up
-    assert seen.failures == 1
+    found = re.search(
+        r"^\| [\d.]+ \| [\d.,]+ \| ([\d,]+) \| \1 \| 0 \| 0 \|", run.stdout, re.MULTILINE
+    )
+    assert found is not None, run.stderr
 
 
 def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) -> None:
@@ -205,19 +203,6 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
         thread.join()
     assert failed == []
     assert_counters_conserve(server, sum(done), before)
-
-
-def test_sighup_ends_no_process_of_a_server(guarded: Guarded) -> None:
-    """Programs that renew certificates send SIGHUP, to one process or to all."""
-    relays = guarded.server.children
-    assert len(relays) == 2
-    for process in (guarded.server.pid, *relays):
-        os.kill(process, signal.SIGHUP)
-    with Client(guarded.server.address, guarded.tls, TOKEN) as client:
-        for _ in range(5):
-            assert client.retrieve(REQUEST, timeout=30.0).request_id == "r1"
-    assert guarded.server.running
-    assert all(Path(f"/proc/{relay}").exists() for relay in relays)
 
 
 def test_the_client_explains_why_a_connection_failed(guarded: Guarded, tmp_path: Path) -> None:
@@ -277,20 +262,3 @@ def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> Non
         done = invoke_grace("retrieve", "--token-file", file)
         assert done.exit_code == 2
         assert done.stderr.startswith(f"error: token file: {file}: {fault}")
-
-
-def test_a_server_uses_certificates_made_with_the_documented_commands(
-    serving_files: ServingFiles, repository: Path, tmp_path: Path
-) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    _, _, text = (repository / "docs" / "operations.md").read_text().partition("\nTo try TLS on ")
-    commands = text.partition("```sh\n")[2].partition("```")[0]
-    subprocess.run(["bash", "-ec", commands], cwd=tmp_path, check=True, capture_output=True)
-    files = Files(tmp_path / "server.pem", tmp_path / "server.key")
-    config = serving_files.write_config("openssl.yaml", listen={"tls": server_section(files)})
-    with (
-        ServerProcess(config) as server,
-        Client(server.address, tls=Tls(tmp_path / "ca.pem")) as client,
-    ):
-        assert client.retrieve(REQUEST, timeout=60.0).request_id == "r1"

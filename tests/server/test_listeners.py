@@ -173,15 +173,6 @@ async def test_a_connection_without_calls_is_closed_in_time_and_its_client_recon
     assert await service.retrieve(b"")
 
 
-@serving()
-async def test_a_client_that_floods_with_pings_loses_its_connection(service: Service) -> None:
-    with RawHttp2(service.address) as client:
-        client.ping(9)
-        await asyncio.to_thread(client.read_to_the_end)
-        assert b"too_many_pings" in client.goaways[0].additional_data
-    assert await service.retrieve(b"")
-
-
 @serving(padding="")
 async def test_calls_that_are_reset_at_once_leave_nothing_behind(service: Service) -> None:
     with RawHttp2(service.address) as client:

@@ -23,8 +23,7 @@ from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
 from grace.server.observe.metrics import Metrics, metrics_table
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
-from support.retrieve_calls import counted_calls, message
-from support.server_process import ServerProcess, wait_until
+from support.server_process import wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, request_batch
 
@@ -98,26 +97,6 @@ def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: Ser
     waited = value(metrics, "grace_queue_duration_seconds_sum") / 5
     assert waited == pytest.approx(0.25 + 3 * 0.5, abs=0.2)  # before the first stage, and between
     assert value(metrics, "grace_snapshot_version") == pair.snapshot.facts.version
-
-
-@pytest.mark.subprocess
-def test_a_running_server_s_metrics_agree_with_its_calls(
-    healthy_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server = healthy_server
-    before = server.metric("grace_ads_per_request_count")
-    with counted_calls(server) as caller:
-        returned = 0
-        for request in serving_files.requests[:9]:
-            returned += caller.call(message(request), seconds=30).response.counts.ads_returned
-        assert caller.call(b"\xff").reason == "malformed"
-    assert returned > 0
-    assert server.metric("grace_ads_per_request_count") - before == 9
-    assert server.metric("grace_ready") == 1
-    assert server.metric("grace_snapshot_version") == 1
-    assert server.metric("grace_snapshot_age_seconds") > 0
-    assert server.metric("grace_snapshot_load_total", result="ok") == 1
-    assert 0 <= server.metric("grace_event_loop_lag_seconds") < 60
 
 
 def test_a_blocked_event_loop_has_a_lag_that_is_forgotten_later() -> None:

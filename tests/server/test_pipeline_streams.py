@@ -173,7 +173,7 @@ class LazyStages:
             made[: len(ids)] = torch.tensor(ids) + 100
 
         self.device.queue(write, made)
-        return replace(empty_input(batch), users=UserTensors(made, ()))
+        return replace(empty_input(batch), users=UserTensors.asking(made))
 
     def features(self, batch: InputBatch) -> FeatureBatch:
         given = batch.users.bitmask

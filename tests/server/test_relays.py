@@ -6,12 +6,10 @@ import asyncio
 import logging
 import os
 import re
-import resource
 import signal
-import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -27,7 +25,6 @@ from grace.server.transport.relays.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
 from support.occupied import occupied_engine
-from support.raw_http2 import RawHttp2
 from support.retrieve_calls import Caller, message
 from support.served import METHOD, Service, serving, until
 from support.server_process import PATIENCE_SECONDS, ServerProcess, children_of, wait_until
@@ -48,7 +45,6 @@ LIMITS = ListenLimits(
     reply_seconds=60.0,
     reflection=False,
     tokens=False,
-    traces=False,
 )
 
 # Programs of relays that do not come up.
@@ -97,17 +93,6 @@ def callers(address: str, count: int) -> Iterator[list[Caller]]:
     finally:
         for caller in made:
             caller.close()
-
-
-@contextmanager
-def no_descriptors(pid: int) -> Iterator[None]:
-    """Leave the process no descriptor for another file or connection."""
-    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        yield
-    finally:
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def request_of(request_id: str) -> bytes:
@@ -171,28 +156,6 @@ def test_all_relays_of_a_server_serve_on_its_one_port_and_hold_grpc_alone(
         assert "cygrpc" in mapped
         for library in ("torch", "numpy", "libgrace"):
             assert library not in mapped
-
-
-def test_a_server_out_of_descriptors_logs_it_serves_its_clients_and_recovers(
-    healthy_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = healthy_server, message(serving_files.requests[0])
-    host, _, port = server.metrics_address.rpartition(":")
-    logged = len(server.log("cannot_accept"))
-    with callers(server.address, 1) as (client,), ExitStack() as connections:
-        assert client.call(request).ok
-        with ExitStack() as limits:
-            for process in (server.pid, *relays_of(server.pid)):
-                limits.enter_context(no_descriptors(process))
-            late = connections.enter_context(RawHttp2(server.address))
-            late.call()
-            connections.enter_context(socket.create_connection((host, int(port))))
-            assert server.wait_log("cannot_accept", logged + 1)[-1]["address"] == "metrics"
-            assert client.call(request).ok
-            assert not server.log("front_end_died")
-        late.read_ends(1)
-        assert server.metric("grace_ready") == 1
-    assert all(line.startswith('{"time"') for line in server.lines), "gRPC writes in another form"
 
 
 def test_a_server_whose_relay_dies_ends_and_reports_it_and_counts_every_call(

@@ -259,15 +259,3 @@ def test_a_client_with_an_open_call_that_answers_no_ping_loses_its_connection() 
             assert client.seen[PingFrame]
 
     listened(use, keepalive_seconds=0.2, keepalive_timeout_seconds=0.2)
-
-
-def test_a_client_with_an_open_call_that_answers_pings_keeps_its_connection() -> None:
-    async def use(address: str) -> None:
-        with RawHttp2(address) as client:
-            client.call()
-            for count in range(1, 5):
-                await asyncio.to_thread(client.read_until, PingFrame, count)
-                (*_, ping) = (each for each in client.frames if isinstance(each, PingFrame))
-                client.send(PingFrame(0, ping.opaque_data, flags=["ACK"]))
-
-    listened(use, keepalive_seconds=0.2, keepalive_timeout_seconds=20.0)

@@ -92,10 +92,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"precision": "bf16"},
         ("precision.yaml: precision: bf16 needs a GPU; on device cpu use fp32 or auto",),
     ),
-    "no-warm-up": (
-        {"warm_up": "{}/nowhere.jsonl"},
-        ("warm_up: ", "nowhere.jsonl", "cannot be read"),
-    ),
     "bad-warm-up": ({"warm_up": "{}/bad.jsonl"}, ("warm_up: ", "bad.jsonl: line 2", "no_such_f")),
     "no-state": (
         {"state_dir": "{}/bad.jsonl"},
@@ -105,10 +101,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "taken-relays": (
         {"listen": {"port": "PORT", "front_ends": 2}},
         ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
-    ),
-    "taken-admin": (
-        {"admin": {"port": "PORT"}},
-        ("admin: 127.0.0.1:", TAKEN, "admin.port (--admin-port"),
     ),
     "taken-metrics": (
         {"metrics": {"port": "PORT"}},
@@ -142,21 +134,11 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"admin": {"tls": {**TLS, "key": "{}/other.key"}}},
         ("admin.tls.key: ", "other.key: another key than that of admin.tls.certificate", "; give"),
     ),
-    "no-tokens": (
-        {"listen": {"token_file": "{}/own.key"}},
-        ("listen.token_file: ", "own.key: line 1 has characters", "; give one token per line"),
-    ),
     "replaced": (
         {"snapshots": "nowhere", "device": "abacus"},
         ("replaced.yaml with --port ", " --device cpu: listen: 127.0.0.1:", TAKEN),
     ),
 }
-
-BEFORE_TORCH = (
-    *("no-snapshots", "unpublished", "one-folder-above", "pipe", "steps"),
-    *("pipe-checkpoint", "no-checkpoint", "no-weights", "other-space"),
-)
-"""The faults that end the command before it imports the server."""
 
 
 def write_faulty(files: ServingFiles, folder: Path) -> None:
@@ -243,15 +225,6 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
-
-
-def test_only_a_fault_of_what_is_loaded_comes_after_the_ports_are_bound(
-    ends: Mapping[str, End],
-) -> None:
-    early = ("no-such-device", "no-gpu", "no-warm-up", "bad-warm-up", "taken", "taken-relays")
-    for fault in (*BEFORE_TORCH, *early):
-        assert "listening" not in ends[fault].events
-    assert "listening" in ends["damaged"].events
 
 
 def test_a_wrong_checkpoint_is_found_before_torch_is_imported(

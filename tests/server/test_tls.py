@@ -5,9 +5,7 @@ The listeners run in the test's process; test_guarded_server.py has relays and r
 
 import asyncio
 import re
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -107,36 +105,6 @@ def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
     assert str(files.key) in refused["fault"] or str(files.certificate) in refused["fault"]
 
 
-@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
-def test_the_server_speaks_only_tls_1_2_or_later_and_only_to_clients_that_ask_for_http_2(
-    ca: Authority, files: Files
-) -> None:
-    def greeting(address: str, most: ssl.TLSVersion, protocol: str) -> bytes:
-        context = ssl.create_default_context(cafile=str(ca.file))
-        context.set_ciphers("DEFAULT:@SECLEVEL=0")  # for 1.1
-        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-        context.maximum_version = most
-        context.set_alpn_protocols([protocol])
-        host, _, port = address.rpartition(":")
-        with (
-            socket.create_connection((host, int(port)), 30) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            return secure.recv(9)
-
-    async def use(service: Service, _: Any) -> None:
-        def greeted(version: ssl.TLSVersion, protocol: str) -> Awaitable[bytes]:
-            return asyncio.to_thread(greeting, service.address, version, protocol)
-
-        for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
-            assert len(await greeted(version, "h2")) == 9
-            assert await greeted(version, "http/1.1") == b""
-        with pytest.raises(ssl.SSLError):
-            await greeted(ssl.TLSVersion.TLSv1_1, "h2")
-
-    served(use, tls=server_tls(files))
-
-
 PEM = "no certificates in PEM; each begins with -----BEGIN CERTIFICATE----- and must be whole"
 GIVE = "t.certificate, {certificate}; give the key that this certificate was made for"
 FAULTS: Mapping[str, tuple[Callable[[Files, Path], object], str]] = {
@@ -221,22 +189,6 @@ def test_an_expired_certificate_is_reported_once(
 
     served(use, tls=server_tls(files))
     assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
-
-
-def test_a_key_that_every_user_may_read_gets_a_warning_and_a_certificate_none(
-    ca: Authority, files: Files, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def use(service: Service, _: Any) -> None:
-        files.certificate.chmod(0o644)
-        ca.issue(files.key.stem)
-        service.credentials.look()
-
-    files.key.chmod(0o604)
-    served(use, tls=server_tls(files))
-    warnings = [vars(each) for each in caplog.records if each.message == "secret_is_public"]
-    assert [(each["setting"], each["path"], each["mode"]) for each in warnings] == [
-        ("listen.tls.key", str(files.key), "0604")
-    ]
 
 
 def test_a_key_that_grpc_cannot_use_ends_the_start(tmp_path: Path) -> None:

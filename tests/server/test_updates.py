@@ -90,9 +90,10 @@ def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
     with counted_calls(server) as caller:
         before = caller.call(request_).response
         first, second = before.ad_ids[:2]
-        reply = updater.apply(last + 1, stop={"ad": [first, second, 10**15], "campaign": [7]})
+        others = range(10**15, 10**15 + 12)
+        reply = updater.apply(last + 1, stop={"ad": [first, second, *others], "campaign": [7]})
         unknown = {
-            "ad": UnknownIds(count=1, ids=[10**15]),
+            "ad": UnknownIds(count=12, ids=others[:10]),
             "campaign": UnknownIds(count=1, ids=[7]),
         }
         assert reply == UpdateAdsResponse(
@@ -103,7 +104,7 @@ def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
         in_live_sids = stopped.counts.ads_stopped  # SIDs without a live ad are not generated
         assert 0 <= in_live_sids <= 2
         facts = status(server).updates
-        assert (facts.sequence, dict(facts.stopped)) == (last + 1, {"ad": 3, "campaign": 1})
+        assert (facts.sequence, dict(facts.stopped)) == (last + 1, {"ad": 14, "campaign": 1})
         assert (facts.ads_stopped, facts.awaits_full) == (2, False)
         assert server.metric("grace_stopped_ads") == 2
         updater.apply(last + 2, resume={"ad": [second]})

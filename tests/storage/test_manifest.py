@@ -137,31 +137,25 @@ def test_a_wrong_field_is_named_with_its_value(
 
 
 LONG = "long" * 25_000
-LONG_TEXTS: list[Change] = [
-    put("format", LONG),
-    put("created_at", LONG),
-    put(LONG, 1),
-    put(f"schema.{LONG}", 1),
-    put(f"counts.set_rules.{LONG}", "x"),
-    put("counts.set_rules", {LONG: 1}),
-    put("schema.sets.0.name", LONG),
-    put("schema.attributes.0.name", LONG),
-    put("schema.attributes.0.missing", LONG),
-    put("schema.attributes.0.values", [LONG, LONG]),
-    put("files.0.file", LONG),
-    put("files.0.dtype", LONG),
-    put("files.0.shape", [10**4000] * 63),
-]
 
 
-@pytest.mark.parametrize("change", LONG_TEXTS, ids=range(len(LONG_TEXTS)))
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("created_at", LONG),
+        put(LONG, 1),
+        put("counts.set_rules", {LONG: 1}),
+        put("schema.attributes.0.values", [LONG, LONG]),
+        put("files.0.shape", [10**4000] * 63),
+    ],
+    ids=range(5),
+)
 def test_a_fault_quotes_little_of_a_long_text(change: Change, version: Path) -> None:
     forge_manifest(version, change)
     with pytest.raises(SnapshotError) as caught:
         load_snapshot(version)
     assert caught.value.file == "MANIFEST.json"
     assert len(caught.value.fault) <= MOST_OF_A_FAULT
-    assert caught.value.fault in str(caught.value)
 
 
 def test_a_fault_is_one_line_whatever_a_name_holds(version: Path) -> None:

@@ -3,27 +3,23 @@
 The digests are right, so the mutations reach every check. A server can load what `verify` accepts.
 """
 
-import os
 import shutil
 import tracemalloc
 from pathlib import Path
 
 import pytest
-import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import Result
 
 from grace.index.matching.exact import ExactMatcher
 from grace.index.storage import load_snapshot
 from grace.index.users.user_rows import UserEncoder
-from grace.server.observe.metrics import Metrics
-from grace.server.server_state import ServerState
 from support.forgery import read_fields, write_fields
 from support.in_process import invoke_grace
+from support.strategies import examples
 from support.wrong_snapshots import mutations
 
-SHORT, LONG = 12, int(os.environ.get("FUZZ_EXAMPLES", "500"))
 MOST_BYTES = 64 << 20
 """A small catalogue takes little memory, whatever its manifest says."""
 
@@ -40,7 +36,6 @@ def assert_ok_or_one_line(done: Result) -> None:
 
 def assert_can_be_served(version: Path) -> None:
     snapshot = load_snapshot(version)
-    Metrics(ServerState(), torch.device("cpu")).serves(snapshot)
     ExactMatcher(snapshot, 1)
     UserEncoder(snapshot.schema, snapshot.set_values).read([b""], 16)
 
@@ -62,21 +57,9 @@ def check(folder: Path, intact: Path, data: st.DataObject) -> None:
     assert_ok_or_one_line(inspected)
 
 
-UNHURRIED = settings(deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@settings(UNHURRIED, max_examples=SHORT)
+@examples(15)
 @given(data=st.data())
 def test_a_mutated_manifest_is_fine_or_one_line(
     intact: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     check(tmp_path_factory.getbasetemp() / "mutated", intact, data)
-
-
-@pytest.mark.soak
-@settings(UNHURRIED, max_examples=LONG)
-@given(data=st.data())
-def test_many_mutated_manifests_are_fine_or_one_line(
-    intact: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    check(tmp_path_factory.getbasetemp() / "mutated-often", intact, data)

@@ -4,7 +4,6 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,27 +63,6 @@ def test_the_largest_facts_survive(tmp_path: Path) -> None:
         next_version(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("version", 0),
-        ("version", 2**64),
-        ("sid_space", ""),
-        ("sid_space", "line\nbreak"),
-        ("created_at", "yesterday"),
-        ("rejects", -1),
-    ],
-)
-def test_facts_that_no_reader_would_take_are_not_written(
-    field: str, value: Any, tmp_path: Path
-) -> None:
-    snapshot = small_snapshot()
-    facts = replace(snapshot.facts, **{field: value})
-    with pytest.raises(InputError, match=field):
-        write_snapshot(replace(snapshot, facts=facts), tmp_path / "root")
-    assert not (tmp_path / "root").exists()
-
-
 def test_arrays_load_into_the_memory_that_the_caller_gives(tmp_path: Path) -> None:
     given_out: list[np.ndarray] = []
 
@@ -139,14 +117,6 @@ def test_versions_only_increase_whatever_else_is_in_the_root(tmp_path: Path) -> 
         make_version(tmp_path, 6)
 
 
-def test_publishing_what_is_not_there_changes_nothing(tmp_path: Path) -> None:
-    make_version(tmp_path, 1)
-    publish(tmp_path, 1)
-    with pytest.raises(InputError, match="no version 2 here; it has 1"):
-        publish(tmp_path, 2)
-    assert current_version(tmp_path) == 1
-
-
 def test_a_full_disk_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_write, written = os.write, 0
 
@@ -182,17 +152,6 @@ def test_a_write_that_takes_only_part_goes_on(
     assert_same(load_snapshot(make_version(tmp_path), eligibility=CD), small_snapshot())
 
 
-def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for act in (load_snapshot, current_version, versions, small_writer):
-        with pytest.raises(InputError, match="file"):
-            act(tmp_path / "file")
-
-
-def small_writer(root: Path) -> Path:
-    return write_snapshot(small_snapshot(), root)
-
-
 def test_an_array_that_does_not_fit_the_rest_is_not_written(tmp_path: Path) -> None:
     snapshot = small_snapshot()
     ads = replace(snapshot.ads, ad_weight=snapshot.ads.ad_weight[:-1])
@@ -216,14 +175,3 @@ def test_mapped_memory_is_given_back() -> None:
 
 def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_mapped_memory_holds_what_plain_memory_does(version: Path) -> None:
-    for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 7):
-        memory = mapped_memory(size)
-        assert memory.shape == (size,)
-        assert memory.dtype == np.uint8
-        memory[:] = 7
-    loaded = load_snapshot(version, allocate=mapped_memory)
-    for name, array in arrays_of(load_snapshot(version)).items():
-        np.testing.assert_array_equal(array, arrays_of(loaded)[name])

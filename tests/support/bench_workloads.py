@@ -20,7 +20,6 @@ def tiny(
     *only: str,
     sids: tuple[int, ...] = (1_111,),
     seconds: float = 1e-6,
-    out: Path | None = None,
     cache: Path | None = None,
     precisions: tuple[Precision, ...] = ("fp32",),
 ) -> Workload:
@@ -28,7 +27,7 @@ def tiny(
     precisions = precisions if TABLES[table].precisions else ()
     options = BenchOptions(
         table, "cpu", tiny=True, seconds=seconds, only=only, precisions=precisions, sids=sids,
-        out=out, cache=cache, commit="abc",
+        cache=cache, commit="abc",
     )  # fmt: skip
     return workload_of(options)
 

@@ -55,15 +55,11 @@ class Container:
         image: Image,
         volumes: Mapping[str, Path],
         log: Path,
-        command: Sequence[str] = (),
-        entrypoint: Sequence[str] = (),
-        environment: Sequence[str] = (),
     ) -> None:
-        """Run the image's own command, or another one; `volumes` are folders by path inside."""
+        """Run the image's own command; `volumes` are folders by path inside."""
         self._image, self._volumes, self._log = image, volumes, log
-        self._environment = [*image.config["Env"], "HOME=/var/lib/grace", *environment]
-        entry = entrypoint or image.config["Entrypoint"]
-        self._command = [*entry, *(command or (() if entrypoint else image.config["Cmd"]))]
+        self._environment = [*image.config["Env"], "HOME=/var/lib/grace"]
+        self._command = [*image.config["Entrypoint"], *image.config["Cmd"]]
 
     def __enter__(self) -> Self:
         mounts = [

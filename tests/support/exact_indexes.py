@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from grace.kernels import DecodeIndex, Ops, QueryTensors, UserTensors
-from grace.kernels.eligibility.attributes import AttributePredicate
-from grace.kernels.eligibility.sets import HAS_EXCLUDE, HAS_INCLUDE, SetPredicate
+from grace.index.forms.lists import AskedLists
+from grace.kernels import DecodeIndex, Ops, UserTensors
+from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 
 _LONG_RANGE = 4096
@@ -46,13 +47,13 @@ def random_exact_index(
     ids = [rng.integers(own, size=rules, dtype=np.int32) for own in set_rules]
     columns = torch.from_numpy(np.stack([*ids, np.zeros(rules, np.int32)], axis=1))
     predicates: list[Predicate] = [
-        AttributePredicate(
+        BitsPredicate(
             torch.from_numpy(rng.integers(rows, size=rules, dtype=np.int32)),
             random_table(rng, rows, words),
         )
     ]
     predicates += [
-        SetPredicate(columns[:, place], place, random_postings(rng, own, 29, place % 2 == 1))
+        ListsPredicate(columns[:, place], 1 + place, random_postings(rng, own, 29, place % 2 == 1))
         for place, own in enumerate(set_rules)
     ]
     return DecodeIndex(
@@ -104,26 +105,24 @@ def index_of_rows(predicate: Predicate, rows: int) -> DecodeIndex:
 def attribute_rows_by_nodes(ops: Ops, table: Tensor, bitmask: Tensor) -> Tensor:
     """Return the masks of a table's rows, as `eligible_nodes` makes them."""
     ids = torch.arange(len(table), dtype=torch.int32, device=table.device)
-    index = index_of_rows(AttributePredicate(ids, table), len(table))
-    return ops.eligible_nodes(UserTensors(bitmask, ()), index)[:, 1:]
+    index = index_of_rows(BitsPredicate(ids, table), len(table))
+    return ops.eligible_nodes(UserTensors.asking(bitmask), index)[:, 1:]
 
 
-def set_rows_by_nodes(ops: Ops, postings: SetPostings, queries: QueryTensors) -> Tensor:
+def set_rows_by_nodes(ops: Ops, postings: SetPostings, queries: AskedLists[Tensor]) -> Tensor:
     """Return the masks of a set's rules, as `eligible_nodes` makes them."""
     rules, requests = len(postings.kinds), len(queries.offsets) - 1
     ids = torch.arange(rules, dtype=torch.int32, device=postings.kinds.device)
-    index = index_of_rows(SetPredicate(ids, 0, postings), rules)
+    index = index_of_rows(ListsPredicate(ids, 1, postings), rules)
     bitmask = torch.zeros(requests, 1, dtype=torch.int64, device=ids.device)
-    return ops.eligible_nodes(UserTensors(bitmask, (queries,)), index)[:, 1:]
+    return ops.eligible_nodes(UserTensors.asking(bitmask, queries), index)[:, 1:]
 
 
 def random_exact_users(
     rng: np.random.Generator, requests: int, words: int, sets: int
 ) -> UserTensors:
-    return UserTensors(
-        random_user_bits(rng, requests, words),
-        tuple(random_queries(rng, requests, 29) for _ in range(sets)),
-    )
+    bitmask = random_user_bits(rng, requests, words)
+    return UserTensors.asking(bitmask, *(random_queries(rng, requests, 29) for _ in range(sets)))
 
 
 def random_table(rng: np.random.Generator, rows: int, words: int) -> Tensor:
@@ -161,7 +160,7 @@ def random_postings(
     )
 
 
-def random_queries(rng: np.random.Generator, requests: int, values: int) -> QueryTensors:
+def random_queries(rng: np.random.Generator, requests: int, values: int) -> AskedLists[Tensor]:
     """Every third request has no value, others have values that no rule names, and no other."""
     known, asked = [], []
     for request in range(requests):
@@ -169,11 +168,11 @@ def random_queries(rng: np.random.Generator, requests: int, values: int) -> Quer
         known.append(np.sort(rng.choice(values, size=count, replace=False)))
         asked.append(count + (int(rng.integers(3)) if request % 3 else 0))
     ids = np.concatenate([np.zeros(0, np.int32), *known]).astype(np.int32)
-    return QueryTensors(
+    return AskedLists(
         torch.from_numpy(_offsets(np.array(asked))),
-        torch.zeros(sum(asked), dtype=torch.int64),
         torch.from_numpy(_offsets(np.array([len(own) for own in known]))),
         torch.from_numpy(ids),
+        torch.zeros(sum(asked), dtype=torch.int64),
     )
 
 

@@ -11,8 +11,9 @@ import json
 import stat
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
-MESSAGE_SIZES = (("grpc.max_receive_message_length", -1),)
+OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
 
 
 def installed_ghz(folder: Path) -> Path:
@@ -36,59 +37,48 @@ def installed_ghz(folder: Path) -> Path:
     return folder
 
 
-class GhzError(Exception):
-    """An error that ghz prints before it exits with 1."""
+def calls_of(options: dict[str, Any]) -> Callable[[int], dict[str, Any]]:
+    """Return a function that makes call i, with the next request on the next connection."""
+    channels = [
+        grpc.insecure_channel(options["host"], OPTIONS) for _ in range(options["connections"])
+    ]
+    symbol = options["call"].replace("/", ".")
+    service, _, name = symbol.rpartition(".")
+    files = ProtoReflectionDescriptorDatabase(channels[0])
+    try:
+        files.FindFileContainingSymbol(symbol)
+    except KeyError:
+        sys.exit(f"Symbol not found: {symbol}")
+    except grpc.RpcError as error:
+        sys.exit(_text(error))
+    pool = DescriptorPool(files)
+    method = pool.FindServiceByName(service).FindMethodByName(name)
+    request, reply = map(GetMessageClass, (method.input_type, method.output_type))
+    data = json.loads(Path(options["data-file"]).read_text(encoding="utf-8"))
+    bodies = [
+        json_format.ParseDict(each, request(), descriptor_pool=pool)
+        for each in (data if isinstance(data, list) else [data])
+    ]
+    methods: list[Any] = [
+        channel.unary_unary(
+            f"/{service}/{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=reply.FromString,
+        )
+        for channel in channels
+    ]
+    timeout = _seconds(options["timeout"])
 
-
-class Calls:
-    """The calls of one run, on N connections, each call with the next request of the data file."""
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        channels = [
-            grpc.insecure_channel(
-                options["host"], (*MESSAGE_SIZES, ("grpc.use_local_subchannel_pool", 1))
-            )
-            for _ in range(options["connections"])
-        ]
-        symbol = options["call"].replace("/", ".")
-        service, _, name = symbol.rpartition(".")
-        files = ProtoReflectionDescriptorDatabase(channels[0])
-        try:
-            files.FindFileContainingSymbol(symbol)
-        except KeyError:
-            raise GhzError(f"Symbol not found: {symbol}") from None
-        except grpc.RpcError as error:
-            raise GhzError(_text(error)) from None
-        pool = DescriptorPool(files)
-        method = pool.FindServiceByName(service).FindMethodByName(name)
-        request, self._reply = map(GetMessageClass, (method.input_type, method.output_type))
-        data = json.loads(Path(options["data-file"]).read_text(encoding="utf-8"))
-        self._bodies = [
-            json_format.ParseDict(each, request(), descriptor_pool=pool)
-            for each in (data if isinstance(data, list) else [data])
-        ]
-        self._methods: list[Any] = [
-            channel.unary_unary(
-                f"/{service}/{name}",
-                request_serializer=request.SerializeToString,
-                response_deserializer=self._reply.FromString,
-            )
-            for channel in channels
-        ]
-        self._timeout = _seconds(options["timeout"])
-        self.details: list[dict[str, Any]] = []
-
-    def make(self, number: int) -> None:
+    def call(number: int) -> dict[str, Any]:
         begin, status, fault = time.perf_counter(), "OK", ""
-        body = self._bodies[number % len(self._bodies)]
         try:
-            self._methods[number % len(self._methods)](body, timeout=self._timeout)
+            methods[number % len(methods)](bodies[number % len(bodies)], timeout=timeout)
         except grpc.RpcError as error:
             status, fault = _name(error), _text(error)
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         latency = round((time.perf_counter() - begin) * 1e9)
-        detail = {"timestamp": now, "latency": latency, "error": fault, "status": status}
-        self.details.append(detail)
+        return {"latency": latency, "error": fault, "status": status}
+
+    return call
 
 
 def _name(error: grpc.RpcError) -> str:
@@ -104,38 +94,28 @@ def _seconds(text: str) -> float:
     return float(text[:-2]) / 1e3 if text.endswith("ms") else float(text[:-1])
 
 
-def _result(options: dict[str, Any], details: list[dict[str, Any]], total: float) -> dict[str, Any]:
-    good = sorted(each["latency"] for each in details if each["status"] == "OK")
-
-    def counts(field: str) -> dict[str, int]:
-        values = [each[field] for each in details if each[field]]
-        return {value: values.count(value) for value in sorted(set(values))}
-
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "endReason": "timeout" if options["duration"] else "normal",
-        "options": {key: options[key] for key in ("host", "call", "rps", "connections")},
-        "count": len(details),
-        "total": round(total * 1e9),
-        "fastest": good[0] if good else 0,
-        "slowest": good[-1] if good else 0,
-        "rps": len(details) / total,
-        "errorDistribution": counts("error"),
-        "statusCodeDistribution": counts("status"),
-        "details": details,
-    }
-
-
 def _run(options: dict[str, Any]) -> dict[str, Any]:
-    calls = Calls(options)
+    call = calls_of(options)
     begin, rate = time.perf_counter(), options["rps"]
     count = round(rate * _seconds(options["duration"])) if rate else options["total"]
-    with ThreadPoolExecutor(options["concurrency"]) as pool:
+    ended = []
+    with ThreadPoolExecutor(options["concurrency"]) as threads:
         for number in range(count):
             if rate:  # at even distances
                 time.sleep(max(0.0, begin + number / rate - time.perf_counter()))
-            pool.submit(calls.make, number)
-    return _result(options, calls.details, time.perf_counter() - begin)
+            ended.append(threads.submit(call, number))
+    total = time.perf_counter() - begin
+    details = [each.result() for each in ended]
+    return {
+        "options": {key: options[key] for key in ("host", "call", "rps", "connections")},
+        "count": len(details),
+        "total": round(total * 1e9),
+        "slowest": max((each["latency"] for each in details if not each["error"]), default=0),
+        "rps": len(details) / total,
+        "errorDistribution": Counter(each["error"] for each in details if each["error"]),
+        "statusCodeDistribution": Counter(each["status"] for each in details),
+        "details": details,
+    }
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
@@ -149,37 +129,28 @@ def _options(arguments: list[str]) -> dict[str, Any]:
     parser.add_argument("-r", "--rps", type=int)
     parser.add_argument("-z", "--duration")
     parser.add_argument("-o", "--output", type=Path)
-    parser.add_argument("-O", "--format")
     parser.add_argument("host")
     given = vars(parser.parse_args(arguments))
     defaults: dict[str, Any] = {
-        "total": 200, "concurrency": 50, "connections": 1, "rps": 0, "duration": "",
-        "timeout": "20s", "format": "summary", "output": None, "insecure": False,
+        "total": 200, "concurrency": 50, "connections": 1, "rps": 0, "timeout": "20s",
+        "output": None, "insecure": False,
     }  # fmt: skip
     config = given.pop("config", None)
     return {**defaults, **(json.loads(config.read_text()) if config else {}), **given}
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     options = _options(arguments)
-    try:
-        if not options["insecure"]:
-            raise GhzError("this stand-in has no TLS: give --insecure")
-        result = _run(options)
-    except GhzError as error:
-        print(error, file=sys.stderr)
-        return 1
-    text = json.dumps(result)
-    if options["format"] == "summary":
-        statuses = result["statusCodeDistribution"].items()
-        lines = (f"  [{status}]   {count} responses" for status, count in statuses)
-        text = "\n".join(("Status code distribution:", *lines))
-    if options["output"] is None:
-        print(text)
-    else:
-        options["output"].write_text(text, encoding="utf-8")
-    return 0
+    if not options["insecure"]:
+        sys.exit("this stand-in has no TLS: give --insecure")
+    result = _run(options)
+    if options["output"] is not None:
+        options["output"].write_text(json.dumps(result), encoding="utf-8")
+        return
+    print("Status code distribution:")
+    for status, count in result["statusCodeDistribution"].items():
+        print(f"  [{status}]   {count} responses")
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -52,7 +52,6 @@ NEED = {
     "evaluate": "evaluate --data tiny --checkpoint none",
     "serve": "serve --config serve.yaml",
     "bench": "bench eligibility --device cpu --tiny",
-    "doctor": "doctor --snapshots root",
 }
 """The arguments of each command that needs the extra `serve`."""
 

@@ -12,6 +12,7 @@ import torch
 
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import BatchingConfig
+from grace.index.forms.bits import AskedBits
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import UserTensors
@@ -112,9 +113,9 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
         failures=tuple(failures),
         ignored=(),
         user_rows=UserRows(
-            object.__new__(UserEncoder), (np.zeros((batch.bucket, 1), np.uint64),), ()
+            object.__new__(UserEncoder), (AskedBits(np.zeros((batch.bucket, 1), np.uint64)),), ()
         ),
-        users=UserTensors(torch.zeros(batch.bucket, 1, dtype=torch.int64), ()),
+        users=UserTensors.asking(torch.zeros(batch.bucket, 1, dtype=torch.int64)),
         inputs=FeatureLookups(*[torch.zeros(0)] * 5),
     )
 

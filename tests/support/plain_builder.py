@@ -4,6 +4,7 @@ Matcher rows are Python integers here: bit i of the integer is bit i of the row.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from grace.configs.eligibility import (
 )
 from grace.index.entities import Entities
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
-from grace.index.matchers.exact_lists import exact_lists_reference
+from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -69,7 +70,7 @@ def plain_snapshot(
         rules=rules,
         set_values=set_values,
         entities=tuple(_entities(name, ordered) for name in schema.entities),
-        exact=exact_lists_reference(sid_to_ads, rules, num_values)
+        exact=plain_exact_lists(sid_to_ads, rules, num_values)
         if mode is MatcherMode.EXACT
         else None,
     )
@@ -204,6 +205,38 @@ def _sid_to_ads(ads: list[RawAd], leaves: list[Prefix], plain_rules: list[PlainR
         ad_weight=np.array([ad.weight for ad in ads], np.float32),
         ad_lookup=np.array(sorted(range(len(ads)), key=lambda i: ads[i].ad_id), np.int32),
     )
+
+
+def plain_exact_lists(
+    ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...]
+) -> ExactLists:
+    """What mode `exact` reads, by looking at every ad and every value of the set rules."""
+    leaves = pairwise(ads.ad_offsets.tolist())
+    of_leaf = [sorted({*ads.ad_rule[begin:end].tolist()}) for begin, end in leaves]
+    postings = [
+        Postings(
+            *_by_value(of_set.include_offsets, of_set.include_values, values),
+            *_by_value(of_set.exclude_offsets, of_set.exclude_values, values),
+        )
+        for of_set, values in zip(rules.sets, num_values, strict=True)
+    ]
+    return ExactLists(*_joined(of_leaf, np.int32), tuple(postings), rules.num_rules)
+
+
+def _by_value(
+    offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int32], num_values: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    naming: list[list[int]] = [[] for _ in range(num_values)]
+    for rule, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        for value in values[begin:end].tolist():
+            naming[value].append(rule)
+    return _joined(naming, np.int64)
+
+
+def _joined(
+    lists: list[list[int]], dtype: type[Offset]
+) -> tuple[npt.NDArray[Offset], npt.NDArray[np.int32]]:
+    return _offsets(map(len, lists), dtype), np.array([i for ids in lists for i in ids], np.int32)
 
 
 def _matchers(

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
-from grace.index.entities import group_ads
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema, is_name
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
@@ -18,8 +17,8 @@ from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strict_wire import UPDATE, MalformedError, UnknownFieldError, decode
 
-SCHEMA = TargetingSchema((), (), hash_seed=7)
 ENTITIES = ("campaign", "advertiser")
+SCHEMA = TargetingSchema((), (), hash_seed=7, entities=ENTITIES)
 
 
 PlainLevels = dict[str, list[int]]
@@ -125,8 +124,8 @@ class PlainState:
         self.sequence = update.sequence
         return True
 
-    def stops(self, ad: RawAd, entities: Mapping[str, int]) -> bool:
-        return bool({("ad", ad.ad_id), *entities.items()} & self.stopped)
+    def stops(self, ad: RawAd) -> bool:
+        return bool({("ad", ad.ad_id), *ad.entities.items()} & self.stopped)
 
 
 def named(levels: Mapping[str, object]) -> set[tuple[str, int]]:
@@ -135,14 +134,11 @@ def named(levels: Mapping[str, object]) -> set[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class EntityCatalogue:
-    """`entities` has the ids of the entities that each ad belongs to, by ad id and name."""
-
     ads: Sequence[RawAd]
-    entities: Mapping[int, Mapping[str, int]]
     snapshot: Snapshot
 
     def stopped_by(self, state: PlainState) -> set[int]:
-        return {ad.ad_id for ad in self.ads if state.stops(ad, self.entities[ad.ad_id])}
+        return {ad.ad_id for ad in self.ads if state.stops(ad)}
 
     def weights_under(self, state: PlainState) -> dict[int, float]:
         return {ad.ad_id: state.weights.get(ad.ad_id, ad.weight) for ad in self.ads}
@@ -151,22 +147,16 @@ class EntityCatalogue:
 def entity_catalogue(rng: np.random.Generator, ads: int, version: int = 1) -> EntityCatalogue:
     """Ads with ids from 0 to 2 * ads, each in a campaign and an advertiser, or in neither."""
     ids = rng.choice(2 * ads, ads, replace=False).tolist()
-    raw = [RawAd(ad_id, (int(rng.integers(5)), int(rng.integers(7))), ad_id % 3) for ad_id in ids]
-    entities = {
-        ad.ad_id: {name: int(rng.integers(9)) for name in ENTITIES if rng.random() < 0.7}
-        for ad in raw
-    }
-    snapshot = plain_snapshot(SCHEMA, (5, 7), raw, MatcherMode.CD, version)
-    of_ordinals = [entities[ad_id] for ad_id in snapshot.ads.ad_ids.tolist()]
-    grouped = tuple(
-        group_ads(
-            name,
-            np.array([each.get(name, 0) for each in of_ordinals], np.int64),
-            np.array([name not in each for each in of_ordinals]),
+    raw = [
+        RawAd(
+            ad_id,
+            (int(rng.integers(5)), int(rng.integers(7))),
+            ad_id % 3,
+            entities={name: int(rng.integers(9)) for name in ENTITIES if rng.random() < 0.7},
         )
-        for name in ENTITIES
-    )
-    return EntityCatalogue(raw, entities, replace(snapshot, entities=grouped))
+        for ad_id in ids
+    ]
+    return EntityCatalogue(raw, plain_snapshot(SCHEMA, (5, 7), raw, MatcherMode.CD, version))
 
 
 def random_update(rng: np.random.Generator, sequence: int, ids: int) -> UpdateAdsRequest:

@@ -2,11 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.configs.errors import RequestError
-from grace.index.forms.lists import SetQueries
+from grace.index.forms.bits import AskedBits
+from grace.index.forms.lists import AskedLists
 from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
@@ -32,7 +35,7 @@ class _PlainEncoder:
             for target_set, values in zip(schema.sets, self.encoder.set_values, strict=True)
         )
         ignored = tuple(tuple(sorted(user.keys() - set(schema.names))) for user in users)
-        asked = (bitmask.reshape(len(users), schema.words), *sets)
+        asked = (AskedBits(bitmask.reshape(len(users), schema.words)), *sets)
         return UserRows(self.encoder, asked, ignored)
 
     def _distinct(self, user: UserAttributes) -> dict[str, tuple[str, ...]]:
@@ -64,7 +67,9 @@ class _PlainEncoder:
                 row |= 1 << other
         return row
 
-    def _queries(self, interned: InternedValues, users: Sequence[tuple[str, ...]]) -> SetQueries:
+    def _queries(
+        self, interned: InternedValues, users: Sequence[tuple[str, ...]]
+    ) -> AskedLists[npt.NDArray[Any]]:
         offsets, value_offsets, known = [0], [0], interned.ids
         seed = self.encoder.schema.hash_seed
         value_ids: list[int] = []
@@ -72,7 +77,7 @@ class _PlainEncoder:
             value_ids.extend(sorted([known[value] for value in values if value in known]))
             offsets.append(offsets[-1] + len(values))
             value_offsets.append(len(value_ids))
-        return SetQueries(
+        return AskedLists(
             np.array(offsets, np.int32),
             np.array(value_offsets, np.int32),
             np.array(value_ids, np.int32),

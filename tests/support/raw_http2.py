@@ -183,23 +183,15 @@ class RawHttp2:
 class EagerHttp2(RawHttp2):
     """It sends as much of its requests as the server allows, but never their ends."""
 
-    def begin(self, count: int, path: bytes, before: bytes = b"", size: int = 1 << 26) -> None:
-        """Begin calls that send `before`, then a message of this size."""
+    def begin(self, count: int, path: bytes, before: bytes) -> None:
+        """Begin calls that send `before`, then a message of 64 MiB."""
+        size = 1 << 26
         begins = before + bytes(1) + struct.pack(">I", size)
         self.call(count, headers={":path": path}, sent=begins, ends=False)
         self._sent = {stream: len(begins) for stream in range(1, self._last + 1, 2)}
         self._sent[0] = sum(self._sent.values())
         self._allowed = dict.fromkeys(self._sent, WINDOW_BYTES)
         self._obeyed, self._window, self._most = 0, WINDOW_BYTES, len(before) + size
-
-    @property
-    def sent(self) -> int:
-        """The bytes that the server has taken of all calls."""
-        return self._sent[0]
-
-    @property
-    def open_calls(self) -> int:
-        return len(self._sent) - 1
 
     @property
     def most_sent(self) -> int:

@@ -37,12 +37,6 @@ def silent(*_: object) -> None:
     """A run's progress, for nobody."""
 
 
-def evaluation_ends(what: str, *_: object) -> None:
-    """A run's progress that is interrupted when it has trained."""
-    if what == "evaluate":
-        raise KeyboardInterrupt
-
-
 def plain_gini(counts: Sequence[int]) -> float:
     """Half the mean difference between any two, relative to the mean."""
     size, mean = len(counts), sum(counts) / len(counts)

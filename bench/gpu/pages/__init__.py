@@ -1,1 +1,1 @@
-"""What documents show of the result files: tables and pictures, next to the paper's numbers."""
+"""The tables of the result files in docs/performance.md, next to the paper's numbers."""

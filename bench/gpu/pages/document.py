@@ -42,9 +42,6 @@ def performance_document(results: Path) -> str:
         file = results / f"{name}.json"
         result = read_result(file)
         parts.append(tables(result["rows"]))
-        for picture, title in ((name, heading), (f"{name}_timeline", "the stages at saturation")):
-            if (results / f"{picture}.png").exists():
-                parts.append(f"![{title}](../bench/results/{results.name}/{picture}.png)\n")
         # --commit and --cache only say where it was measured, and change nothing of it.
         command = re.sub(r" --(?:commit|cache)(?:=| +)\S+", "", result["command"])
         commands = command.replace(" && ", "\n")

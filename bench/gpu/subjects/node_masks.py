@@ -6,7 +6,6 @@ definition before they are timed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,8 @@ from grace.catalogues.paper.population import MAX_LOCATIONS
 from grace.catalogues.paper.snapshots import decode_snapshot
 from grace.configs.eligibility import MatcherMode
 from grace.configs.machine import available_cores
-from grace.kernels import REFERENCE, DecodeIndex, QueryTensors, UserTensors
+from grace.index.forms.lists import AskedLists
+from grace.kernels import REFERENCE, DecodeIndex, UserTensors
 from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
 
 _SIZES = (30_000_000, 100_000_000)
@@ -60,8 +60,8 @@ def _with_values(
     picked = [np.sort(rng.choice(num_values, size=count, replace=False)) for _ in range(requests)]
     offsets = torch.arange(requests + 1, dtype=torch.int32, device=device) * count
     values = torch.from_numpy(np.concatenate(picked).astype(np.int32)).to(device)
-    queries = QueryTensors(offsets, torch.zeros_like(values, dtype=torch.int64), offsets, values)
-    return replace(users, sets=(queries,))
+    queries = AskedLists(offsets, offsets, values, torch.zeros_like(values, dtype=torch.int64))
+    return UserTensors.asking(users.bitmask, queries)
 
 
 def _rows(work: Workload, users: Sequence[UserTensors], index: DecodeIndex) -> Iterator[Row]:

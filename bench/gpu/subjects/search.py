@@ -150,7 +150,7 @@ def engine_search(engine: Engine, profile: BeamProfile, index: DecodeIndex | Non
 
 def seen_users(index: DecodeIndex, users: UserTensors) -> UserTensors:
     """Return the users without sets if the index has no Bloom rows to test them."""
-    return replace(users, sets=users.sets[: len(index.blooms)])
+    return replace(users, asked=users.asked[: 1 + len(index.blooms)])
 
 
 @torch.inference_mode()

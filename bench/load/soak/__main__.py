@@ -8,45 +8,93 @@ command exits with 1 if one of them grows, or if clients and server count differ
 loads the server with some kinds of work, to find the one that makes something grow.
 """
 
-import sys
+import asyncio
+import gc
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from grace.bench.load.options import out_file, parser_of, positive, run_command
-from grace.bench.load.soak.mixed_load import RATES
-from grace.bench.load.soak.soak import run_soak, soak_report
-from grace.bench.load.tiny_server import write_tiny_server_files
-from grace.bench.result_file import write_result
+from grace.bench.load.shots import read_requests
+from grace.bench.load.soak.holdings import (
+    Sample,
+    growth_rows,
+    growth_table,
+    holdings_of,
+    processes_of,
+)
+from grace.bench.load.soak.mixed_load import RATES, MixedLoad, Target
+from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
+from grace.bench.result_file import Row, write_result
+from grace.bench.running_server import RunningServer
+from grace.configs.errors import InputError
+from grace.server.errors import STATUS_OF
+
+T = TypeVar("T")
 
 PROGRAM = "python -m grace.bench.load.soak"
+SAMPLES = 360  # in a run, at most one a second
+MESSAGE_BYTES = 1 << 16
+SETTLE_SECONDS = 10.0
+SHORT_SECONDS = 600.0
+
+RETRIEVES = RATES.keys() - {"beyond_grpc", "health", "health_watch", "status", "scrape"}
+"""The kinds of work that the server counts as calls."""
+
+UNCOUNTED_ENDS = {"beyond_grpc": ("ResourceExhausted", "Unavailable")}
+"""The permitted ends of work that must fail, although the server does not count it. gRPC refuses
+the message. A connection that has reached its age may close before the client reads the refusal."""
+
+GIVEN_UP = ("hasty", "cancelled", "hanging_up")
+ENDS_GIVEN_UP = {"OK"} | {
+    reason
+    for reason, status in STATUS_OF.items()
+    if status.name in ("CANCELLED", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED")
+}
+"""Calls that a client may give up, and the ways in which they may end at the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Soak:
+    """A finished soak.
+
+    ends     how the work of each kind ended at the clients
+    counted  the calls that the server counted, by OK or reason
+    faults   the counts that differ between clients and server, and connections still open
+    """
+
+    samples: Sequence[Sample]
+    rows: Sequence[Row]
+    ends: Mapping[str, Mapping[str, int]]
+    counted: Mapping[str, int]
+    faults: Sequence[str]
+
+    @property
+    def passed(self) -> bool:
+        return not self.faults and all(row["flat"] for row in self.rows)
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.soak", __doc__)
     parser.add_argument("--seconds", type=positive, default=3600.0, help="default: 3600")
     parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends; default: 2")
+    kinds = f"kinds of work, from {', '.join(RATES)}"
     parser.add_argument(
-        "--only",
-        nargs="+",
-        choices=list(RATES),
-        metavar="KIND",
-        default=[],
-        help=f"kinds of work, from {', '.join(RATES)}",
-    )
-    parser.add_argument(
-        "--rate", type=positive, help="calls and other events a second, instead of the default"
+        "--only", nargs="+", choices=list(RATES), metavar="KIND", default=list(RATES), help=kinds
     )
     parser.add_argument("--out", type=out_file, help="result file")
     options = parser.parse_args(arguments)
-    names = options.only or list(RATES)
-    usual = sum(RATES[name] for name in names)
-    rates = {name: RATES[name] * (options.rate or usual) / usual for name in names}
+    rates = {name: RATES[name] for name in options.only}
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        progress = _progress_of(options.seconds)
-        soak = run_soak(files, options.seconds, options.front_ends, rates, progress)
+        soak = run_soak(files, options.seconds, options.front_ends, rates)
     print(soak_report(soak))
     if options.out is not None:
         facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
@@ -55,18 +103,151 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if soak.passed else 1
 
 
-def _progress_of(total: float) -> Callable[[float], None]:
-    """Return a function that prints a line to standard error once a minute."""
-    minutes = 0
+def run_soak(
+    files: TinyServerFiles, seconds: float, front_ends: int, rates: Mapping[str, float] = RATES
+) -> Soak:
+    """Start a server, load it, and stop it. Raise CallError if the server ends under load."""
+    config = files.write_config(
+        f"soak{front_ends}.yaml",
+        listen={"front_ends": front_ends},
+        limits={"message_bytes": MESSAGE_BYTES},
+        logs={"requests": True},
+    )
+    requests = read_requests(files.requests)
+    with RunningServer(config, files.folder / f"soak{front_ends}.log") as server:
+        (listening,) = server.events("listening")
+        target = Target(
+            listening["retrieve"], listening["admin"], listening["metrics"], MESSAGE_BYTES
+        )
+        load = MixedLoad(target, requests, rates)
+        samples = asyncio.run(_sampled(server.pid, load, seconds))
+        counted = _settled_counts(load.target.metrics)
+        unclosed = _unclosed(server.pid, samples[0])
+    rows = growth_rows(samples)
+    faults = [*count_faults(load.ends, counted), *unclosed]
+    return Soak(samples, rows, load.ends, counted, faults)
 
-    def progress(seconds: float) -> None:
-        nonlocal minutes
-        if minutes < seconds // 60 and seconds < total:
-            minutes = int(seconds // 60)
-            left = (total - seconds) / 60
-            print(f"{minutes} min done, {left:.0f} min left", file=sys.stderr, flush=True)
 
-    return progress
+def soak_report(soak: Soak) -> str:
+    first, last = soak.samples[0], soak.samples[-1]
+    cpu = sum(
+        held.cpu_seconds - first.processes[name].cpu_seconds
+        for name, held in last.processes.items()
+    )
+    calls, others = Counter[str](), Counter[str]()
+    for kind, counts in soak.ends.items():
+        (calls if kind in RETRIEVES else others).update(counts)
+    lines = [
+        growth_table(soak.rows),
+        f"{last.seconds:.0f} s; the server used {cpu / last.seconds:.2f} cores",
+        "Retrieve, clients saw:    " + _listed(calls),
+        "Retrieve, server counted: " + _listed(soak.counted),
+        "other work, clients saw:  " + _listed(others),
+        *(f"fault: {fault}" for fault in soak.faults),
+    ]
+    if last.seconds < SHORT_SECONDS:
+        lines.append(f"the slope of the memory needs a run of {SHORT_SECONDS:g} s or more")
+    return "\n".join(lines)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+async def _sampled(server: int, load: MixedLoad, seconds: float) -> list[Sample]:
+    """Run the load, and meanwhile sample what the processes hold."""
+    processes, begin = processes_of(server), time.monotonic()
+    samples: list[Sample] = []
+
+    def sample() -> None:
+        gc.collect()  # for the reason that _unclosed gives
+        held = {name: holdings_of(pid) for name, pid in processes.items()}
+        samples.append(Sample(round(time.monotonic() - begin, 2), held))
+
+    running = asyncio.create_task(load.run(seconds))
+    sample()
+    while not running.done():
+        await asyncio.wait((running,), timeout=max(1.0, seconds / SAMPLES))
+        sample()
+    await running
+    return samples
+
+
+def _settled_counts(metrics: str) -> dict[str, int]:
+    """Read the server's counters, once no call is open."""
+    values = _settled(lambda: _scraped(metrics), lambda found: found["grace_open_calls", ""] == 0)
+    if values["grace_open_calls", ""]:
+        raise InputError(f"{metrics}: calls are still open {SETTLE_SECONDS:g} s after the load")
+    counted = {
+        reason: int(value)
+        for (name, reason), value in values.items()
+        if name == "grace_request_failures_total" and value
+    }
+    return {"OK": int(values["grace_requests_total", "OK"]), **counted}
+
+
+def _unclosed(server: int, before: Sample) -> list[str]:
+    """Wait until the load's connections are closed; return the faults of those that are not."""
+    gc.collect()  # until then, calls that ended with an error keep this process's connections open
+    idle = {name: held.descriptors for name, held in before.processes.items()}
+
+    def unclosed() -> list[str]:
+        held = {name: holdings_of(pid).descriptors for name, pid in processes_of(server).items()}
+        return [
+            f"{name}: connections are still open {SETTLE_SECONDS:g} s after the load: {idle[name]} "
+            f"descriptors before it, {count} after it"
+            for name, count in held.items()
+            if count > idle[name]
+        ]
+
+    return _settled(unclosed, lambda faults: not faults)
+
+
+def _settled(read: Callable[[], T], holds: Callable[[T], bool]) -> T:
+    """Read until it holds, or until the time for that is over."""
+    end = time.monotonic() + SETTLE_SECONDS
+    while not holds(found := read()) and time.monotonic() < end:
+        time.sleep(0.1)
+    return found
+
+
+def _scraped(metrics: str) -> dict[tuple[str, str], float]:
+    with urlopen(f"http://{metrics}/metrics", timeout=SETTLE_SECONDS) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def count_faults(ends: Mapping[str, Mapping[str, int]], counted: Mapping[str, int]) -> list[str]:
+    """Compare what clients saw with what the server counted.
+
+    A call that its client gives up may end in any way at the server, or never reach it, so the
+    server may count up to this many more. All other counts must be equal on both sides.
+    """
+    seen: Counter[str] = Counter()
+    unknown = 0
+    for kind in RETRIEVES & ends.keys():
+        for end, count in ends[kind].items():
+            if kind in GIVEN_UP and end not in ("OK", *STATUS_OF):
+                unknown += count
+            else:
+                seen[end] += count
+    faults = [
+        f"{kind}: {count} ended with {end}"
+        for kind in ends.keys() - RETRIEVES
+        for end, count in ends[kind].items()
+        if end not in UNCOUNTED_ENDS.get(kind, ("OK",))
+    ]
+    for end in sorted({*seen, *counted}):
+        clients, server = seen[end], counted.get(end, 0)
+        if not clients <= server <= clients + (unknown if end in ENDS_GIVEN_UP else 0):
+            faults.append(f"{end}: clients saw {clients}, the server counted {server}")
+    if sum(counted.values()) > sum(seen.values()) + unknown:
+        faults.append("the server counted more calls than clients made")
+    return faults
 
 
 if __name__ == "__main__":

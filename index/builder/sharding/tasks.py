@@ -1,8 +1,8 @@
 """The tasks of a build in shards. They share only files, so they may run on any machine.
 
 A file of ads becomes runs of some million ads, whatever the file's size: each a small snapshot, and
-its sorted ids. Ranges of ids over all runs are searched for repeated ones. The ads of a range of
-first tokens in all runs become a shard, which is a snapshot again.
+its sorted ids. The ads of a range of first tokens in all runs become a shard, which is a snapshot
+again.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,7 @@ import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange, renumber_rules, taken_apart
 from grace.index.builder.batches import AdsReading
-from grace.index.builder.collect import (
-    CollectedAds,
-    Collector,
-    RepeatedIds,
-    SortedIds,
-    find_repeated,
-)
+from grace.index.builder.collect import CollectedAds, Collector, SortedIds
 from grace.index.builder.item_sids import open_item_sids
 from grace.index.builder.plan import BuildSpec
 from grace.index.builder.report import peak_memory
@@ -37,12 +31,6 @@ from grace.index.storage.writer import write_unsynced
 from grace.index.tables.item_numbers import IdMap
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import ROOT, SidTrie
-
-SAMPLE_STEP = 1 << 10
-"""The sample of a run's ids, which shows how ids are spread, has one id in this many."""
-
-RANGE_IDS = 1 << 23
-"""The number of ids in one range, if no id is repeated."""
 
 _FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
 """The facts of a run or a shard, which no server loads."""
@@ -94,7 +82,11 @@ class TaskInputs:
 class Run:
     path: Path  # a snapshot root, if there are ads, and the sorted ids
     has_ads: bool
-    id_sample: npt.NDArray[np.int64]
+
+    def sorted_ids(self) -> SortedIds:
+        """Map the ids of all rows, also of refused ones."""
+        files = (self.path / f"{field.name}.npy" for field in fields(SortedIds))
+        return SortedIds(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
 
     def token_ads(self, size: int) -> npt.NDArray[np.int64]:
         """Return the number of ads by first token.   [size]"""
@@ -128,42 +120,15 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
     path = inputs.new_folder("run-")
-    for name in _ID_ARRAYS:
-        np.save(path / f"{name}.npy", getattr(ids, name))
+    for field in fields(ids):
+        np.save(path / f"{field.name}.npy", getattr(ids, field.name))
     if len(ads):
         inputs.write(ads, path)
-    return Run(path, len(ads) > 0, ids.ids[::SAMPLE_STEP])
+    return Run(path, len(ads) > 0)
 
 
 def _open_run(path: Path) -> Snapshot:
     return map_snapshot(path, 1, lambda _: False)
-
-
-_ID_ARRAYS = tuple(field.name for field in fields(SortedIds))
-
-
-def find_tasks(runs: Sequence[Run]) -> list[Task[RepeatedIds]]:
-    """Return a task per range of ids: from one id on, and up to the next range's."""
-    sample = np.sort(np.concatenate([run.id_sample for run in runs]))
-    cuts = np.unique(sample[:: max(1, RANGE_IDS // SAMPLE_STEP)][1:]).tolist()
-    paths = [run.path for run in runs]
-    return [
-        Task(f"looking for repeated ids from {low} on", find_in_range, (paths, low, high))
-        for low, high in pairwise([0, *cuts, None])
-    ]
-
-
-def find_in_range(runs: Sequence[Path], low: int, high: int | None) -> RepeatedIds:
-    return find_repeated([_ids_in_range(path, low, high) for path in runs])
-
-
-def _ids_in_range(run: Path, low: int, high: int | None) -> SortedIds:
-    ids, rows, refused = (
-        np.load(run / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ID_ARRAYS
-    )
-    begin = int(np.searchsorted(ids, low))
-    end = len(ids) if high is None else int(np.searchsorted(ids, high))
-    return SortedIds(np.array(ids[begin:end]), rows[begin:end], refused[begin:end])
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
@@ -194,7 +159,7 @@ def build_shard(
     parts = [part for part in parts if len(part)]
     if not parts:
         return None
-    joined = join_rules([(part.rules, part.set_values) for part in parts], root / "rules")
+    joined = join_rules([(part.rules, part.set_values) for part in parts])
     columns = [
         (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of], *part.entity_ids)
         for part, new_of in zip(parts, joined.new_of, strict=True)

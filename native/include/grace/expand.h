@@ -3,9 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
-#include <mutex>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -32,19 +29,6 @@ constexpr int64_t kNoLimit = -1;
 // Verdicts on a rule: it passes, or fails by component c: kFails + c.
 constexpr int32_t kPasses = 0;
 constexpr int32_t kFails = 1;
-
-// A request that cannot be answered, and the first of its leaves that is to blame.
-struct LeafFault : std::invalid_argument {
-  enum Kind : int64_t { kOutOfRange = 1, kNotANumber = 2, kTwice = 3 };
-
-  LeafFault(Kind kind, int64_t position)
-      : std::invalid_argument("leaf out of range, scored NaN, or named twice"),
-        kind(kind),
-        position(position) {}
-
-  Kind kind;
-  int64_t position;  // among the leaves given
-};
 
 // The entities of one kind: places 0 .. count - 1, and that of each ordinal, or kNoEntity.
 struct Entities {
@@ -136,7 +120,7 @@ struct Limit {
   std::vector<int64_t> ads;
 };
 
-// Work space, lent from request to request.
+// Work space, kept from request to request.
 struct Scratch {
   IdSet<int32_t> distinct;
   std::vector<LeafAds> leaves;
@@ -154,32 +138,18 @@ struct Scratch {
 // Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
 void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
 
-// Writes the reply to a request with limits (`at_most`): from the best match on, leaves out an ad
-// of which an entity has its limit already.
-void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply);
+// Writes the best matches, up to max_ads, and counts those that a limit (`at_most`) leaves out.
+void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply);
 
 // Any number of threads may ask one matcher at once.
-class Matcher {
- public:
-  Matcher(Ads ads, int32_t threads) : workers(threads, "grace-match"), ads_(std::move(ads)) {}
+struct Matcher {
+  Matcher(Ads ads, int32_t threads) : ads(std::move(ads)), workers(threads, "grace-match") {}
 
-  const Ads& ads() const { return ads_; }
-  // In the schema's order, before the first request.
-  void add(Part part) { ads_.parts.push_back(std::move(part)); }
-  void add_entities(const Entities& entities) { ads_.entities.push_back(entities); }
+  // Throws if a leaf cannot be answered.
+  Reply match(const Request& request) const;
 
-  // Throws LeafFault.
-  Reply match(const Request& request);
-
+  Ads ads;          // complete before the first request
   Workers workers;  // who match a batch's requests
-
- private:
-  std::unique_ptr<Scratch> lend();
-  void take_back(std::unique_ptr<Scratch> scratch);
-
-  Ads ads_;
-  std::mutex lock_;
-  std::vector<std::unique_ptr<Scratch>> idle_;
 };
 
 }  // namespace grace::exact

@@ -133,16 +133,22 @@ struct AttributeBits {
   int32_t missing_passes_exclude;
 };
 
-// Bits of a row, from its first word on.
+// The 32-bit words of a row.
 struct Row {
-  std::vector<int32_t>& words;
-  size_t begin;
+  int32_t* words;
 
-  uint32_t word(int32_t bit) const { return static_cast<uint32_t>(words[begin + (bit >> 5)]); }
-  bool has(int32_t bit) const { return (word(bit) >> (bit & 31) & 1) != 0; }
-  void put(int32_t bit, bool value) {
-    const uint32_t mask = uint32_t{1} << (bit & 31);
-    words[begin + (bit >> 5)] = static_cast<int32_t>(value ? word(bit) | mask : word(bit) & ~mask);
+  void put(int32_t bit) { words[bit >> 5] |= static_cast<int32_t>(uint32_t{1} << (bit & 31)); }
+  void clear(int32_t bit) { words[bit >> 5] &= ~static_cast<int32_t>(uint32_t{1} << (bit & 31)); }
+
+  // Calls body(word, mask) for each word that has some of the bits `begin` to `last`.
+  template <typename Body>
+  void each_word(int32_t begin, int32_t last, Body&& body) {
+    for (int32_t w = begin >> 5; w <= last >> 5; ++w) {
+      uint32_t mask = ~uint32_t{0};
+      if (w == begin >> 5) mask &= ~uint32_t{0} << (begin & 31);
+      if (w == last >> 5) mask &= ~uint32_t{0} >> (31 - (last & 31));
+      body(words[w], static_cast<int32_t>(mask));
+    }
   }
 };
 
@@ -152,15 +158,15 @@ class RuleBits : public RuleForm {
       : RuleForm(2 * static_cast<int32_t>(attributes.size())),
         attributes_(std::move(attributes)),
         all_(2 * words, 0) {
-    Row row{all_, 0};
+    Row row{all_.data()};
     for (const AttributeBits& a : attributes_) {
-      for (int32_t v = 0; v <= a.values; ++v) row.put(a.first_bit + v, true);
+      for (int32_t v = 0; v <= a.values; ++v) row.put(a.first_bit + v);
     }
   }
 
   Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
-    Row row{words, words.size()};
     words.insert(words.end(), all_.begin(), all_.end());
+    const Row row{words.data() + words.size() - all_.size()};
     for (size_t a = 0; a < attributes_.size(); ++a) {
       const auto first = static_cast<int32_t>(2 * a);
       const Refusal refusal = encode(attributes_[a], lists[first], lists[first + 1], first, row);
@@ -171,22 +177,21 @@ class RuleBits : public RuleForm {
 
  private:
   static Refusal encode(const AttributeBits& attribute, const List& include, const List& exclude,
-                        int32_t first, Row& row) {
+                        int32_t first, Row row) {
     const Refusal refusal = check(include, exclude, first);
     if (refusal.fault != Fault::kNone) return refusal;
     if (!include.present && exclude.size == 0) return {};
     const int32_t begin = attribute.first_bit, other = begin + attribute.values;
     if (include.present) {
-      for (int32_t bit = begin; bit <= other; ++bit) row.put(bit, false);
-      for (int64_t i = 0; i < include.size; ++i) row.put(begin + include.codes[i], true);
+      row.each_word(begin, other, [](int32_t& word, int32_t mask) { word &= ~mask; });
+      for (int64_t i = 0; i < include.size; ++i) row.put(begin + include.codes[i]);
     } else if (attribute.missing_passes_exclude == 0) {
-      row.put(other, false);
+      row.clear(other);
     }
-    for (int64_t i = 0; i < exclude.size; ++i) row.put(begin + exclude.codes[i], false);
-    for (int32_t bit = begin; bit <= other; ++bit) {
-      if (row.has(bit)) return {};
-    }
-    return {Fault::kEmptyDifference, first + 1};
+    for (int64_t i = 0; i < exclude.size; ++i) row.clear(begin + exclude.codes[i]);
+    int32_t left = 0;
+    row.each_word(begin, other, [&](int32_t word, int32_t mask) { left |= word & mask; });
+    return left != 0 ? Refusal{} : Refusal{Fault::kEmptyDifference, first + 1};
   }
 
   std::vector<AttributeBits> attributes_;

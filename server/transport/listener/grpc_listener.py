@@ -3,6 +3,8 @@
 import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
@@ -15,7 +17,6 @@ from grace.server.transport.listener.aborted_calls import freed_if_aborted
 from grace.server.transport.listener.health import HEALTH, Health
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.listener.reflection import reflection_handlers
-from grace.server.transport.listener.request_places import RequestPlaces
 from grace.server.transport.listener.slow_callers import (
     UnsentRequests,
     end_after,
@@ -25,8 +26,22 @@ from grace.server.transport.listener.slow_callers import (
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]
 
-AUTHORIZATION, TRACEPARENT = "authorization", "traceparent"
-"""Headers of a call: its token, and the caller's trace."""
+
+@dataclass(frozen=True, slots=True)
+class IncomingCall:
+    """A call's message and what came with it. Times are by `perf_counter`.
+
+    arrived        when it came in
+    deadline       when its caller stops waiting, or infinity
+    connection     the caller's end of the connection, as gRPC spells it
+    authorization  the call's header of this name, never logged; empty if the server needs no token
+    """
+
+    arrived: float
+    deadline: float
+    connection: str
+    authorization: str = field(repr=False)
+    message: bytes = field(repr=False)
 
 
 class Context(Protocol):
@@ -52,19 +67,21 @@ class GrpcContext:
         self._reply_seconds = reply_seconds
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
-    def deadline(self, arrived: float) -> float:
-        """Return the time at which the caller stops waiting, on the clock of `arrived`."""
+    def incoming(self, message: bytes, *, needs_token: bool = False) -> IncomingCall:
+        """Return the call as it came in just now."""
+        arrived, authorization = perf_counter(), ""
         left: float | None = self._context.time_remaining()
-        return math.inf if left is None else arrived + left
-
-    def peer(self) -> str:
-        """Return the caller's end of the connection."""
-        return str(self._context.peer())
-
-    def header(self, wanted: str) -> str:
-        """Return the call's first header of this name, or an empty text."""
-        headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
-        return next((str(value) for name, value in headers if name == wanted), "")
+        if needs_token:
+            headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
+            found = (str(value) for name, value in headers if name == "authorization")
+            authorization = next(found, "")
+        return IncomingCall(
+            arrived,
+            deadline=math.inf if left is None else arrived + left,
+            connection=str(self._context.peer()),
+            authorization=authorization,
+            message=message,
+        )
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         # A callback of gRPC's would put the call into a cycle, freed only by a garbage collection.
@@ -110,8 +127,7 @@ class GrpcListener:
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            interceptors=[RequestPlaces(limits.requests)] if limits.requests else None,
-            options=(("grpc.so_reuseport", int(shares_port)), *limits.options()),
+            options=(("grpc.so_reuseport", int(shares_port)), *limits.options())
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             name: grpc.unary_unary_rpc_method_handler(

@@ -23,6 +23,9 @@ PENDING = 4
 """Calls that gRPC may hold for the event loop, in multiples of `limits.open_calls`. Their memory
 needs a bound, but bursts beyond the open calls must reach the front end, which refuses them."""
 
+WINDOW_BYTES = 1 << 18
+"""Half of the most bytes after its request that gRPC keeps of an open call."""
+
 
 @dataclass(frozen=True, slots=True)
 class ListenLimits:
@@ -39,10 +42,6 @@ class ListenLimits:
     reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
     tokens         whether calls of the service need a token
-    traces         whether the server traces calls, so that it needs their header `traceparent`
-    requests       requests that may come in at once; further ones wait at the client. 0: any number
-    window_bytes   half of the most bytes that gRPC keeps of a call while nothing reads them: a
-                   request that has no place yet, or bytes after the request of an open call
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
     keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
@@ -60,9 +59,6 @@ class ListenLimits:
     reply_seconds: float
     reflection: bool
     tokens: bool
-    traces: bool
-    requests: int = 0
-    window_bytes: int = 1 << 18
     keepalive_seconds: float = 30.0
     keepalive_timeout_seconds: float = 20.0
     handshake_seconds: float = 10.0
@@ -81,7 +77,6 @@ class ListenLimits:
             reply_seconds=listen.reply_seconds,
             reflection=listen.reflection,
             tokens=listen.token_file is not None,
-            traces=config.traces.endpoint is not None,
         )
 
     def options(self) -> Options:
@@ -92,7 +87,7 @@ class ListenLimits:
             ("grpc.max_concurrent_streams", self.calls),
             # Without this, the window of a quick connection grows to tens of MiB for each call.
             ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", self.window_bytes),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             # Off: it counts a call that has ended until the event loop drops it, so it would
             # refuse calls of clients that keep to the limit of streams.
             ("grpc.http.overload_protection", 0),

@@ -10,7 +10,6 @@ a process's first and latest call, so these two are freed later.
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -34,13 +33,6 @@ def end_after(seconds: float, task: _Task, unread: Callable[[], None] | None = N
     creator = _CREATOR.get()
     timer = asyncio.get_running_loop().call_later(seconds, _end_unread, task, creator, unread)
     task.add_done_callback(lambda _: timer.cancel())
-
-
-def end_of_this_call() -> Callable[[], None]:
-    """Return a function that ends the call of the current task."""
-    task, creator = asyncio.current_task(), _CREATOR.get()
-    assert task is not None
-    return partial(_end, task, creator)
 
 
 class UnsentRequests:

@@ -10,23 +10,23 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import IntEnum
 
-_TIMES = struct.Struct("<ddBHB")
+from grace.server.transport.listener.grpc_listener import IncomingCall
+
+_TIMES = struct.Struct("<ddBH")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _READER_BYTES = 1 << 20
 _FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
 MAX_AUTHORIZATION_BYTES = 65_535
-MAX_TRACEPARENT_BYTES = 255  # W3C's has 55
 
 
 class Kind(IntEnum):
     """The kinds of frames, with their meanings and bodies.
 
-    from a relay:  CALL     a new call: a RelayedMessage, packed
+    from a relay:  CALL     a new call: an IncomingCall, packed
                    ENDED    gRPC has finished the call: it sent the reply, or the caller has gone
                             or did not read the reply in time. A byte, 1 in this last case
                    DONE     the relay carried out the order: its fault, or empty
@@ -49,44 +49,26 @@ class Kind(IntEnum):
     PONG = 9
 
 
-@dataclass(frozen=True, slots=True)
-class RelayedMessage:
-    """A call's message and its context, from a relay.
+def packed(call: IncomingCall) -> tuple[bytes, ...]:
+    """Return the body of a CALL: its times, the sizes of its texts, the texts, the message."""
+    connection = call.connection.encode()[:MAX_CONNECTION_BYTES]
+    authorization = call.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
+    sizes = len(connection), len(authorization)
+    times = _TIMES.pack(call.arrived, call.deadline, *sizes)
+    return times, connection, authorization, call.message
 
-    arrived        when it came in, by `time.perf_counter()`
-    deadline       on the same clock, or infinity
-    connection     the caller's end of the connection, as gRPC spells it
-    authorization  the call's header of this name, empty if the server needs none
-    traceparent    the same, empty if the server does not trace
-    """
 
-    arrived: float
-    deadline: float
-    connection: str
-    authorization: str = field(repr=False)
-    traceparent: str
-    message: bytes
-
-    def packed(self) -> tuple[bytes, ...]:
-        connection = self.connection.encode()[:MAX_CONNECTION_BYTES]
-        authorization = self.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
-        traceparent = self.traceparent.encode()[:MAX_TRACEPARENT_BYTES]
-        headers = connection, authorization, traceparent
-        return (
-            _TIMES.pack(self.arrived, self.deadline, *map(len, headers)),
-            *headers,
-            self.message,
-        )
-
-    @classmethod
-    def unpack(cls, body: bytes) -> "RelayedMessage":
-        arrived, deadline, *sizes = _TIMES.unpack_from(body)
-        texts, begin = [], _TIMES.size
-        for size in sizes:
-            texts.append(body[begin : begin + size].decode(errors="replace"))
-            begin += size
-        connection, authorization, traceparent = texts
-        return cls(arrived, deadline, connection, authorization, traceparent, body[begin:])
+def unpacked(body: bytes) -> IncomingCall:
+    arrived, deadline, of_connection, of_authorization = _TIMES.unpack_from(body)
+    texts = _TIMES.size + of_connection
+    end = texts + of_authorization
+    return IncomingCall(
+        arrived,
+        deadline,
+        connection=body[_TIMES.size : texts].decode(errors="replace"),
+        authorization=body[texts:end].decode(errors="replace"),
+        message=body[end:],
+    )
 
 
 class Link:

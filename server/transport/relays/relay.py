@@ -18,7 +18,6 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import grpc
@@ -37,14 +36,9 @@ from grace.server.observe.logs import (
 )
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.transport.credentials.tls import certificate_files
-from grace.server.transport.listener.grpc_listener import (
-    AUTHORIZATION,
-    TRACEPARENT,
-    GrpcContext,
-    GrpcListener,
-)
+from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
 from grace.server.transport.listener.listen_limits import ListenLimits
-from grace.server.transport.relays.frames import Kind, Link, RelayedMessage
+from grace.server.transport.relays.frames import Kind, Link, packed
 
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that a relay ignores: the server handles them, and ends its relays itself."""
@@ -98,7 +92,7 @@ class Relay:
     def __init__(self, link: Link, limits: ListenLimits) -> None:
         service, methods = DESCRIPTOR.services_by_name["AdsRetrieval"], {"Retrieve": self._retrieve}
         self._link = link
-        self._tokens, self._traces = limits.tokens, limits.traces
+        self._needs_token = limits.tokens
         self._listener = GrpcListener(service, methods, limits, shares_port=True)
         self._loop = asyncio.get_running_loop()
         self._last_call = 0
@@ -145,17 +139,11 @@ class Relay:
         gc.freeze()  # what is loaded stays
 
     async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
-        arrived = perf_counter()
+        call = context.incoming(message, needs_token=self._needs_token)
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
         context.add_done_callback(lambda context: self._ended(number, unread=context.unread))
-        call = RelayedMessage(
-            *(arrived, context.deadline(arrived), context.peer()),
-            context.header(AUTHORIZATION) if self._tokens else "",
-            context.header(TRACEPARENT) if self._traces else "",
-            message,
-        )
-        self._link.send(Kind.CALL, number, *call.packed())
+        self._link.send(Kind.CALL, number, *packed(call))
         end = await outcome
         if isinstance(end, bytes):
             return end

@@ -14,18 +14,22 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import astuple, dataclass, field
-from typing import Any
+from typing import Any, NoReturn
+
+import grpc
 
 from grace.configs.errors import ConfigError
+from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.credentials.tls import CertificateFiles
-from grace.server.transport.front_end import FrontEnd
+from grace.server.transport.front_end import Call, FrontEnd
+from grace.server.transport.listener.grpc_listener import Trailers
 from grace.server.transport.listener.listen_limits import ListenLimits
-from grace.server.transport.relays.frames import Kind, Link
+from grace.server.transport.relays.frames import Kind, Link, unpacked
 from grace.server.transport.relays.relay import IGNORED
-from grace.server.transport.relays.relayed_call import RelayedCall
 
 REAP_SECONDS = 5.0
 """How long a process may take to end once its end of the link is closed."""
@@ -133,7 +137,7 @@ class _Relay:
         self._process = process
         self._link = link
         self._relays = relays
-        self._calls: dict[int, RelayedCall] = {}
+        self._calls: dict[int, _RelayedCall] = {}
         self._orders: list[asyncio.Future[str]] = []  # an order's number is its place
         self._closing = False
         self._killed = ""  # why
@@ -208,7 +212,7 @@ class _Relay:
         async for kind, number, body in self._link.frames():
             if kind == Kind.CALL:
                 front_end = self._relays.front_end
-                self._calls[number] = RelayedCall(front_end, self._link, number, body)
+                self._calls[number] = _RelayedCall(front_end, self._link, number, body)
             elif kind == Kind.ENDED:
                 call = self._calls.pop(number)
                 call.unread = bool(body[0])
@@ -234,3 +238,48 @@ class _Relay:
     def _kill(self, why: str) -> None:
         self._killed = why
         self._process.kill()
+
+
+class _RelayedCall:
+    """The front end's `Context` of the call. It exists until the relay reports the call's end."""
+
+    def __init__(self, front_end: FrontEnd, link: Link, number: int, body: bytes) -> None:
+        self._link = link
+        self._number = number
+        self._callbacks: list[Callable[[Any], None]] = []
+        self.unread = False
+        # Now: the next frame may be the end of another call.
+        call = front_end.opened(unpacked(body), self)
+        self._task = asyncio.create_task(self._answer(front_end, call))
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._callbacks.append(callback)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str, trailing_metadata: Trailers
+    ) -> NoReturn:
+        failure = (code.value[0], details, trailing_metadata)
+        self._link.send_facts(Kind.FAILURE, self._number, failure)
+        raise _AbortedError
+
+    async def _answer(self, front_end: FrontEnd, call: Call) -> None:
+        with suppress(_AbortedError):
+            try:
+                self._link.send(Kind.REPLY, self._number, await front_end.answer(call, self))
+            except Exception as error:  # noqa: BLE001, a caller waits, and must not see its text
+                _LOG.error("call_failed", exc_info=error)
+                failure = internal()
+                await self.abort(failure.code, failure.text, failure.trailers)
+
+    def ended(self) -> None:
+        """Note that gRPC is done with the call: its reply is out, or its caller has gone."""
+        if self._task.done():
+            for callback in self._callbacks:
+                callback(self)
+        else:  # cancelled after its first step: a task that never began would count nothing
+            self._task.add_done_callback(lambda _: self.ended())
+            asyncio.get_running_loop().call_soon(self._task.cancel)
+
+
+class _AbortedError(BaseException):
+    """Ends the task of a call that has failed."""

@@ -1,23 +1,18 @@
 """Envoy over two servers: no client notices that a server is killed, frozen, drained or updated."""
 
-import itertools
-import os
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from hyperframe.frame import PingFrame, PriorityFrame, WindowUpdateFrame
 
 from grace.bench.child_process import free_port
 from grace.bench.fleet.certificates import Identities
@@ -28,7 +23,6 @@ from grace.index.storage.versions import versions
 from support.documents import the_block
 from support.fleet import CALL_SECONDS, FleetClients, Place
 from support.live_snapshots import LiveRoot
-from support.raw_http2 import RawHttp2
 from support.retrieve_calls import METHOD, message
 from support.serving_files import ServingFiles
 
@@ -37,13 +31,8 @@ pytestmark = [
     pytest.mark.skipif(envoy_program() is None, reason="envoy is not installed: make setup"),
 ]
 
-ROUNDS = int(os.environ.get("FLEET_ROUNDS", "5"))
-LIGHT_RATE = 10.0
 LEAST_OK = 0.999
-LOAD = 0.6
-CALLERS = 16
 DOCUMENTED_ADDRESS = "grace-envoy.grace.svc.cluster.local:50051"
-CAPACITY_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -62,8 +51,8 @@ class Fleet:
     def credentials(self) -> grpc.ChannelCredentials:
         return channel_credentials(self.identities.client_tls)
 
-    def clients(self, rate: float) -> FleetClients:
-        return FleetClients(self.envoy.address, self.credentials, self.live, rate)
+    def clients(self) -> FleetClients:
+        return FleetClients(self.envoy.address, self.credentials, self.live)
 
     def update_all(self) -> None:
         """Replace one server after the other."""
@@ -99,7 +88,7 @@ def fleet_of(files: ServingFiles, folder: Path) -> Iterator[Fleet]:
             place.kill()
 
 
-def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int) -> None:
+def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int = 10) -> None:
     """End in each way once; `calls` more answers come after each change."""
     envoy, first, second = fleet.envoy, fleet.first, fleet.second
     clients.wait_for_answers(calls)
@@ -131,7 +120,7 @@ def assert_all_plain(fleet: Fleet, clients: FleetClients) -> None:
     clients.assert_all_plain(fleet.live.expected(*clients.versions))
     print(
         f"{clients.ends.total()} calls, {dict(clients.ends)}, versions {dict(clients.versions)}, "
-        f"slowest {clients.slowest:.2f} s, Envoy retried {fleet.envoy.counted('upstream_rq_retry')}"
+        f"Envoy retried {fleet.envoy.counted('upstream_rq_retry')}"
     )
 
 
@@ -151,58 +140,14 @@ def assert_documented_client_is_answered(fleet: Fleet, folder: Path) -> None:
     assert int(done.stdout) in versions(fleet.live.root)
 
 
-def capacity_of(fleet: Fleet) -> float:
-    """Return the answers a second to callers who each call again at once."""
-    credentials, requests = fleet.credentials, fleet.live.requests
-    with grpc.secure_channel(fleet.envoy.address, credentials) as channel:
-        method: Any = channel.unary_unary(METHOD)
-        begin = time.monotonic()
-
-        def call_again_and_again(first: int) -> int:
-            for number in itertools.count(first):
-                method(message(requests[number % len(requests)]), timeout=CALL_SECONDS)
-                if time.monotonic() - begin > CAPACITY_SECONDS:
-                    return number - first + 1
-            raise AssertionError
-
-        with ThreadPoolExecutor(CALLERS) as pool:
-            answers = sum(pool.map(call_again_and_again, range(CALLERS)))
-        return answers / (time.monotonic() - begin)
-
-
-@pytest.mark.soak
-def test_under_60_percent_of_the_load_that_one_server_bears_clients_notice_no_fault(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    with fleet_of(serving_files, tmp_path) as fleet:
-        both = capacity_of(fleet)
-        fleet.first.server.kill()
-        fleet.envoy.wait_healthy(fleet.second.address)
-        survivor = capacity_of(fleet)
-        fleet.first.start()
-        fleet.envoy.wait_healthy(*fleet.addresses)
-        rate = LOAD * min(both, survivor)
-        print(f"both {both:.0f} answers/s, one {survivor:.0f}, load {rate:.0f} calls/s")
-        with fleet.clients(rate) as clients:
-            for _ in range(ROUNDS):
-                kill_drain_and_freeze(fleet, clients, calls=int(3 * rate))
-        assert_all_plain(fleet, clients)
-        with fleet.clients(rate) as updated:
-            for _ in range(ROUNDS):
-                fleet.update_all()
-                updated.wait_for_answers(int(3 * rate))
-        assert_all_plain(fleet, updated)
-        assert clients.share_ok >= LEAST_OK, clients.ends
-        assert set(updated.ends) == {"OK"}, updated.ends
-        assert fleet.envoy.counted("outlier_detection.ejections_enforced_total") > 0
-
-
+@pytest.mark.parametrize("rounds", [1, pytest.param(9, marks=pytest.mark.soak)])
 def test_a_killed_a_drained_and_a_frozen_server_fail_no_call(
-    serving_files: ServingFiles, tmp_path: Path
+    serving_files: ServingFiles, tmp_path: Path, rounds: int
 ) -> None:
     with fleet_of(serving_files, tmp_path) as fleet:
-        with fleet.clients(LIGHT_RATE) as clients:
-            kill_drain_and_freeze(fleet, clients, calls=10)
+        with fleet.clients() as clients:
+            for _ in range(rounds):
+                kill_drain_and_freeze(fleet, clients)
         assert_all_plain(fleet, clients)
         assert clients.share_ok >= LEAST_OK, clients.ends
 
@@ -211,7 +156,7 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
     serving_files: ServingFiles, tmp_path: Path
 ) -> None:
     with fleet_of(serving_files, tmp_path) as fleet:
-        with fleet.clients(LIGHT_RATE) as clients:
+        with fleet.clients() as clients:
             clients.wait_for_answers(20)
             fleet.update_all()
             clients.wait_for_answers(20)
@@ -239,43 +184,3 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
             with pytest.raises(grpc.RpcError) as caught:
                 call(message(fleet.live.requests[0]), timeout=CALL_SECONDS)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-
-
-def resets(client: RawHttp2) -> None:
-    client.call(600, reset=True)
-
-
-def priorities(client: RawHttp2) -> None:
-    client.send(*(PriorityFrame(2 * number + 1) for number in range(50)))
-
-
-def window_updates(client: RawHttp2) -> None:
-    client.call(ends=False)
-    client.send(*(WindowUpdateFrame(1, 1) for _ in range(500)))
-
-
-def pings(client: RawHttp2) -> None:
-    for _ in range(100):  # without reading what comes back
-        client.ping(10_000)
-
-
-@pytest.mark.parametrize("flood", [resets, priorities, window_updates, pings])
-def test_a_flood_ends_its_connection_and_no_other(
-    flood: Callable[[RawHttp2], None], tmp_path: Path
-) -> None:
-    identities = Identities.write(tmp_path, server_name())
-    tls = ssl.create_default_context(cafile=identities.servers.file)
-    tls.check_hostname = False
-    tls.load_cert_chain(identities.client.certificate, identities.client.key)
-    with (
-        Envoy(tmp_path, identities, servers=()) as envoy,
-        RawHttp2(envoy.address, tls=tls) as other,
-        RawHttp2(envoy.address, tls=tls) as client,
-    ):
-        client.ping(1)
-        client.read_until(PingFrame)
-        with suppress(OSError):  # it may end before all is sent
-            flood(client)
-        client.read_to_the_end()
-        other.ping(1)
-        other.read_until(PingFrame)

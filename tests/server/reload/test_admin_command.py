@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from grace.client import AdminClient
-from grace.index.storage import load_snapshot
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.forgery import forge_manifest
 from support.in_process import complaint, invoke_grace, printed
@@ -183,28 +182,6 @@ def test_ids_may_be_given_one_by_one_or_as_lists(
     assert {level: len(each) for level, each in as_json.items()} == now
     admin(server, "resume", *ids)
     assert stopped_ids(server) == before
-
-
-def test_an_update_names_the_first_ids_that_the_served_snapshot_does_not_have(
-    server: ServerProcess, live: LiveRoot
-) -> None:
-    known = load_snapshot(live.root, int(shown(server)["snapshot"].split()[0]))
-    ad, campaign = int(known.ads.ad_ids[0]), int(known.entities[0].ids[-1])
-    missing = [10**14 + number for number in range(12)]
-    level = known.entities[0].name
-    ids = (f"ad={ad},{','.join(map(str, reversed(missing)))}", f"{level}={campaign},{campaign + 1}")
-    reply = json.loads(admin(server, "stop", *ids, "--json"))
-    assert reply["unknown"] == {
-        "ad": {"count": "12", "ids": [str(each) for each in missing[:10]]},
-        level: {"count": "1", "ids": [str(campaign + 1)]},
-    }
-    *_, of_ads, of_entity = admin(server, "resume", *ids).splitlines()
-    assert of_ads.endswith(
-        "ad 100000000000000, " + ", ".join(map(str, missing[1:10])) + " and 2 more"
-    )
-    assert of_entity.endswith(f": {level} {campaign + 1}")
-    assert json.loads(admin(server, "stop", "ad", ad, "--json"))["unknown"] == {}
-    admin(server, "resume", "ad", ad)
 
 
 def test_a_server_that_has_fewer_updates_than_its_snapshot_says_so(

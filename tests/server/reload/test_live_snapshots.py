@@ -1,9 +1,10 @@
 """SIGHUP, SIGTERM while it loads, and the pin of a rollback at the start of a server."""
 
+import os
 import signal
 import threading
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import cycle
 from pathlib import Path
 from time import sleep
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.subprocess
 
 
 def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None:
-    config = live.write_config("hup.yaml", watch_seconds=0)
+    config = live.write_config("hup.yaml", watch_seconds=0, listen={"front_ends": 2})
     with ServerProcess(config, ready=False) as server:
         server.wait_log("listening")
         server.signal(signal.SIGHUP)
@@ -40,31 +41,13 @@ def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None
         assert found[0].reason == "load_refused"
         assert found[0].text.startswith("state_dir: not set")
         server.terminate()
+        relays = server.children
         while server.running:
-            server.signal(signal.SIGHUP)
+            for process in (server.pid, *relays):
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGHUP)
             sleep(0.001)
         assert server.wait() == 0
-
-
-@pytest.mark.parametrize("content", [b"junk", None])
-def test_a_pinned_server_starts_without_a_current_that_can_be_read_and_says_so(
-    live: LiveRoot, tmp_path: Path, content: bytes | None
-) -> None:
-    current = live.root / "CURRENT"
-    PinFile(tmp_path).write(Pin(1, 2))
-    current.unlink() if content is None else current.write_bytes(content)
-    config = live.write_config("no_current.yaml", state_dir=str(tmp_path), watch_seconds=0)
-    with ServerProcess(config) as server, operator_of(server) as operator:
-        found = operator.status()
-        assert found.snapshot.version == found.load.pinned_version == 1
-        assert found.load.fault.startswith(f"snapshots: {current}: ")
-        assert [each["fault"] for each in server.log("load_failed")] == [found.load.fault]
-        assert server.metric("grace_snapshot_load_total", result="failed") == 1
-        live.publish(2)
-        server.signal(signal.SIGHUP)
-        server.wait_until(lambda: not operator.status().load.fault, "CURRENT is read again")
-        found = operator.status()
-        assert (found.snapshot.version, found.load.current_version) == (1, 2)
 
 
 def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(

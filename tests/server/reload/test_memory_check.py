@@ -92,10 +92,6 @@ def proc(tmp_path: Path) -> Path:
     return folder
 
 
-def test_without_control_groups_the_machine_is_the_limit(proc: Path, tmp_path: Path) -> None:
-    assert rooms(proc, tmp_path / "none") == {"the machine's MemAvailable": 7}
-
-
 def test_the_tightest_control_group_counts_and_its_page_cache_does_not(
     proc: Path, tmp_path: Path
 ) -> None:
@@ -105,24 +101,11 @@ def test_the_tightest_control_group_counts_and_its_page_cache_does_not(
     write(groups / "outer", memory__max=f"{4 * GIB}\n", memory__current=f"{3 * GIB}\n")
     write(groups / "outer", memory__stat=stat)
     write(groups / "outer" / "inner", memory__max="max\n", memory__current=f"{2 * GIB}\n")
+    assert rooms(proc, tmp_path / "none") == {"the machine's MemAvailable": 7}
     assert rooms(proc, groups) == {
         "the machine's MemAvailable": 7,
         "the control group's memory.max": 2.5,
     }
-
-
-def test_the_first_version_of_control_groups_counts_as_well(proc: Path, tmp_path: Path) -> None:
-    write(proc / "self", cgroup="4:memory:/mine\n2:cpu,cpuacct:/mine\n1:name=systemd:/\n")
-    mine = tmp_path / "groups" / "memory" / "mine"
-    limit, used = {"memory.limit_in_bytes": 3 * GIB}, {"memory.usage_in_bytes": 2 * GIB}
-    mine.mkdir(parents=True)
-    for name, value in {**limit, **used}.items():
-        (mine / name).write_text(f"{value}\n")
-    (mine / "memory.stat").write_text(f"active_file 1\ntotal_active_file {GIB // 2}\n")
-    unlimited = tmp_path / "groups" / "memory"
-    (unlimited / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    (unlimited / "memory.usage_in_bytes").write_text(f"{9 * GIB}\n")
-    assert rooms(proc, tmp_path / "groups")["the control group's memory.limit_in_bytes"] == 1.5
 
 
 @pytest.mark.subprocess

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from grace.kernels.decode.users import QueryTensors, UserTensors
+from grace.index.forms.lists import AskedLists
+from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.masks import pack_masks
 from grace.kernels.eligibility.tensors import SetPostings
 
@@ -18,30 +19,31 @@ HAS_EXCLUDE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class SetPredicate:
+class ListsPredicate:
     """
-    ids    int32 [rules]   each rule's set rule: a column of the table of all sets
-    place  the set's place in the schema, and so in the users' sets
+    ids        int32 [rules]   each rule's set rule: a column of the table of all sets
+    component  the number of the component, and so of what users ask of it
     """
 
     ids: Tensor
-    place: int
+    component: int
     postings: SetPostings
 
     def passes(self, users: UserTensors) -> Tensor:
-        return set_rows_reference(self.postings, self.queries(users))
+        return lists_rows_reference(self.postings, self.queries(users))
 
-    def queries(self, users: UserTensors) -> QueryTensors:
+    def queries(self, users: UserTensors) -> AskedLists[Tensor]:
         """Return what the users ask about this set."""
-        if self.place >= len(users.sets):
+        if self.component >= len(users.asked):
             raise ValueError(
-                f"users.sets: there are {len(users.sets)}, and the snapshot has at least "
-                f"{self.place + 1}: encode users with the snapshot's schema"
+                f"users.asked: there are {len(users.asked)} components, and the snapshot has at "
+                f"least {self.component + 1}: encode users with the snapshot's schema"
             )
-        return users.sets[self.place]
+        asked: AskedLists[Tensor] = users.asked[self.component]
+        return asked
 
 
-def set_rows_reference(postings: SetPostings, queries: QueryTensors) -> Tensor:
+def lists_rows_reference(postings: SetPostings, queries: AskedLists[Tensor]) -> Tensor:
     """Return the mask of each set rule.   int16 [ceil(B / 16), set rules]
 
     A user passes a rule with one of its included values and none of its excluded ones. A user
@@ -51,7 +53,7 @@ def set_rows_reference(postings: SetPostings, queries: QueryTensors) -> Tensor:
     passes = []
     for request in range(len(queries.offsets) - 1):
         begin, end = queries.value_offsets[request : request + 2].tolist()
-        values = queries.values[begin:end].tolist()
+        values = queries.value_ids[begin:end].tolist()
         has_value = bool(queries.offsets[request + 1] > queries.offsets[request])
         passes.append(_includes(postings, values) & _allows(postings, values, has_value))
     return pack_masks(torch.stack(passes))

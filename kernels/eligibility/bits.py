@@ -11,7 +11,7 @@ from grace.kernels.eligibility.masks import pack_masks
 
 
 @dataclass(frozen=True, slots=True)
-class AttributePredicate:
+class BitsPredicate:
     """
     ids    int32 [rules]          each rule's row
     table  int64 [rows, words]    the attribute values that a row allows
@@ -21,17 +21,17 @@ class AttributePredicate:
     table: Tensor
 
     def passes(self, users: UserTensors) -> Tensor:
-        return attribute_rows_reference(self.table, users.bitmask)
+        return bits_rows_reference(self.table, users.bitmask)
 
 
-def attribute_rows_reference(table: Tensor, bitmask: Tensor) -> Tensor:
+def bits_rows_reference(table: Tensor, bitmask: Tensor) -> Tensor:
     """Return the mask of each row.   int64 [rows, words], int64 [B, words] -> int16 [G, rows]"""
-    check_attributes(table, bitmask)
+    check_bits(table, bitmask)
     passes = [((table & user) == user).all(dim=1) for user in bitmask]
     return pack_masks(torch.stack(passes))
 
 
-def check_attributes(table: Tensor, bitmask: Tensor) -> None:
+def check_bits(table: Tensor, bitmask: Tensor) -> None:
     """Check that users' rows are as wide as the rules', in every body."""
     requests, words = len(bitmask), table.shape[1]
     require_tensor("users.bitmask", bitmask, torch.int64, requests=requests, words=words)

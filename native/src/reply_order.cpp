@@ -1,6 +1,8 @@
-// Replies to requests that limit how many returned ads share an entity.
+// The order of a reply: by score, then weight, both descending, then id. An ad of which an entity
+// has its limit already is left out.
+#include <algorithm>
+
 #include "grace/expand.h"
-#include "grace/ranking.h"
 
 namespace grace::exact {
 
@@ -9,7 +11,7 @@ namespace {
 // Makes the limits of a request, with no ad counted yet.
 void reset_limits(const Ads& ads, const Request& request, Scratch& scratch) {
   size_t limits = 0;
-  for (size_t kind = 0; kind < ads.entities.size(); ++kind) {
+  for (size_t kind = 0; request.at_most != nullptr && kind < ads.entities.size(); ++kind) {
     if (request.at_most[kind] == kNoLimit) continue;
     if (limits == scratch.limits.size()) scratch.limits.emplace_back();
     Limit& limit = scratch.limits[limits++];
@@ -50,15 +52,40 @@ class Room {
   std::vector<int64_t*> counted_;
 };
 
+// Orders the matches of one score by weight and id. Each weight is read once: it must not change
+// while they are sorted.
+void order_tied(const Ads& ads, const float* weight, const std::vector<Match>& matches,
+                size_t begin, size_t end, std::vector<Candidate>& tied) {
+  tied.clear();
+  for (size_t i = begin; i < end; ++i) {
+    const int32_t ordinal = matches[i].ordinal;
+    const float read = end - begin == 1 ? 0 : read_live(weight + ordinal);
+    tied.push_back({ads.ids[ordinal], read, static_cast<int32_t>(i)});
+  }
+  std::sort(tied.begin(), tied.end(), [](const Candidate& a, const Candidate& b) {
+    return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
+  });
+}
+
 }  // namespace
 
-void write_limited_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
+// Matches come by descending score; only those of equal scores need ordering.
+void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
   reset_limits(ads, request, scratch);
-  const std::vector<Match>& matches = scratch.matches;
-  TiedMatches ties{ads, request.weight, matches};
   Room room(scratch.limits);
+  const std::vector<Match>& matches = scratch.matches;
+  const size_t most = std::min(matches.size(), static_cast<size_t>(request.max_ads));
+  reply.ad_ids.reserve(most);
+  reply.positions.reserve(most);
+  size_t asked = 0;
   for (size_t begin = 0, end = 0; begin < matches.size(); begin = end) {
-    end = ties.end_of(begin);
+    if (request.at_most == nullptr && reply.ad_ids.size() == most) return;
+    end = begin + 1;
+    while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
+    for (; asked < std::min<size_t>(matches.size(), end + kAhead); ++asked) {
+      prefetch(ads.ids + matches[asked].ordinal);
+      prefetch(request.weight + matches[asked].ordinal);
+    }
     order_tied(ads, request.weight, matches, begin, end, scratch.tied);
     for (const Candidate& next : scratch.tied) {
       const Match& match = matches[next.match];

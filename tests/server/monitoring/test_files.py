@@ -1,4 +1,4 @@
-"""The dashboard is what its program writes, and each alert has its section in the runbook."""
+"""The dashboard is what its program writes; each alert fires, and has a section in the runbook."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.monitoring import ALERTS, DASHBOARD, alerts
+from support.monitoring import ALERTS, ALERTS_TEST, DASHBOARD, alerts, needs
 
 
 @pytest.mark.subprocess
@@ -38,3 +38,13 @@ def test_each_alert_names_its_section_of_the_runbook(repository: Path) -> None:
         assert (page, anchor) == ("docs/runbook.md", name.lower())
         assert set(alert["annotations"]) == {"summary", "description", "runbook_url"}
         assert alert["labels"]["severity"] in ("page", "ticket")
+
+
+@needs("promtool")
+@pytest.mark.subprocess
+def test_each_alert_fires_on_simulated_series_of_what_it_is_about() -> None:
+    command = ["promtool", "test", "rules", str(ALERTS_TEST)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    tested = ALERTS_TEST.read_text(encoding="utf-8")
+    assert {name for name in alerts() if f'alertname="{name}"' not in tested} == set()

@@ -4,7 +4,6 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -14,26 +13,12 @@ from urllib.request import urlopen
 import yaml
 
 from grace.bench.child_process import ChildProcess, free_port
-from grace.configs.errors import InputError
 
 JOB = "grace"
 """The name that alerts.yaml expects of the job."""
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One series of an answer: times in Unix seconds, and values, which may be NaN."""
-
-    labels: Mapping[str, str]
-    times: Sequence[float]
-    values: Sequence[float]
-
-    @property
-    def has_number(self) -> bool:
-        return any(map(math.isfinite, self.values))
 
 
 class Prometheus(ChildProcess):
@@ -44,25 +29,18 @@ class Prometheus(ChildProcess):
     """
 
     def __init__(
-        self, folder: Path, targets: Sequence[str], scrape_seconds: float, rules: Path | None = None
+        self, folder: Path, targets: Sequence[str], scrape_seconds: float, rules: Path
     ) -> None:
-        program = shutil.which("prometheus")
-        if program is None:
-            raise InputError("prometheus: not installed; Debian's package has this name")
-        interval = f"{round(scrape_seconds * 1000)}ms"
+        often = ("scrape_interval", "scrape_timeout", "evaluation_interval")
         config = {
-            "global": {
-                "scrape_interval": interval,
-                "scrape_timeout": interval,
-                "evaluation_interval": interval,
-            },
-            "rule_files": [] if rules is None else [str(rules.resolve())],
+            "global": dict.fromkeys(often, f"{round(scrape_seconds * 1000)}ms"),
+            "rule_files": [str(rules.resolve())],
             "scrape_configs": [{"job_name": JOB, "static_configs": [{"targets": list(targets)}]}],
         }
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
         self._address = f"127.0.0.1:{free_port()}"
         command = [
-            program,
+            str(shutil.which("prometheus")),
             f"--config.file={folder / 'prometheus.yaml'}",
             f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address={self._address}",
@@ -76,16 +54,10 @@ class Prometheus(ChildProcess):
         except (HTTPError, URLError, ConnectionError):
             return False
 
-    def query(self, expr: str) -> list[Series]:
-        """Evaluate an expression now."""
-        found = self._ask("query", query=expr)["result"]
-        return [Series(each["metric"], *_columns([each["value"]])) for each in found]
-
-    def query_range(self, expr: str, begin: float, end: float, step: float) -> list[Series]:
-        """Evaluate an expression at `begin`, and every `step` seconds after it until `end`."""
-        given = {"start": f"{begin:.3f}", "end": f"{end:.3f}", "step": f"{step:g}"}
-        found = self._ask("query_range", query=expr, **given)["result"]
-        return [Series(each["metric"], *_columns(each["values"])) for each in found]
+    def query(self, expr: str) -> list[float]:
+        """Evaluate an expression now, and return the number of each series that has one."""
+        values = [float(each["value"][1]) for each in self._ask("query", query=expr)["result"]]
+        return [value for value in values if math.isfinite(value)]
 
     def firing(self) -> set[str]:
         """Return the names of the alerts that fire."""
@@ -105,14 +77,5 @@ class Prometheus(ChildProcess):
 
     def _ask(self, path: str, **given: str) -> Any:
         url = f"http://{self._address}/api/v1/{path}?{urlencode(given)}"
-        try:
-            with urlopen(url, timeout=ANSWER_SECONDS) as reply:
-                return json.load(reply)["data"]
-        except HTTPError as error:
-            with error:
-                fault = json.load(error).get("error", "")
-            raise InputError(f"{given.get('query', path)}: {fault}") from None
-
-
-def _columns(pairs: Sequence[tuple[float, str]]) -> tuple[list[float], list[float]]:
-    return [float(at) for at, _ in pairs], [float(value) for _, value in pairs]
+        with urlopen(url, timeout=ANSWER_SECONDS) as reply:
+            return json.load(reply)["data"]

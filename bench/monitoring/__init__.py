@@ -1,1 +1,0 @@
-"""The dashboard and the alerts against a real Prometheus."""
