@@ -40,7 +40,7 @@ def _fill(message: Message, values: Any, at: str) -> None:
     """Set the fields. Every key, however deep, is a field's name in the .proto file or in JSON."""
     if not isinstance(values, Mapping):
         raise _unexpected(at, "an object", values)
-    fields = {field.name: field for field in message.DESCRIPTOR.fields}
+    fields: dict[str, Any] = {field.name: field for field in message.DESCRIPTOR.fields}
     spelled = fields | {field.json_name: field for field in fields.values()}
     for key, value in values.items():
         if key not in spelled:

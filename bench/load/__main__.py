@@ -115,8 +115,7 @@ def _named(load: Load) -> str:
 
 
 def _result_file(load: Load, options: argparse.Namespace) -> Path:
-    open_loop = isinstance(load, OpenLoop)
-    name = f"rate-{load.rate:g}" if open_loop else f"in-flight-{load.in_flight}"
+    name = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
     file: Path = options.out / f"{name}.json"
     return file
 

@@ -304,7 +304,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"stopped must be contiguous uint64 \[1\], got .* \[2\]"):
         matcher.match(users, offsets, leaves, scores, 1, stopped=np.zeros(2, np.uint64))
     with pytest.raises(ValueError, match=r"weights must be contiguous float32 \[3\], got"):
-        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(3))
+        matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(3))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected 1 lists of ids, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[[], []])
     with pytest.raises(ValueError, match=r"at_most must be contiguous int64 \[1, 1\], got"):

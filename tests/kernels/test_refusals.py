@@ -93,7 +93,7 @@ UNADMITTED: list[tuple[dict[str, Any], str]] = [
         for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
     ),
     ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-    ({"users": UserTensors.asking(ones(2, 1).long())}, "as many as the snapshot's, 2, got 0"),
+    ({"users": UserTensors.asking(UNION.users.bitmask)}, "as many as the snapshot's, 2, got 0"),
     (
         {"users": UNION.users, "index": EXACT.index},
         r"users\.eligible: missing, .* pass the users through with_eligible first",

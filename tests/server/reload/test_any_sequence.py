@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import sleep
 
@@ -170,14 +171,12 @@ def test_what_an_operator_mistypes_is_refused_by_name_and_later_loads_work(
     has = some_of(versions(root))
     absent = f"snapshot_version: 4711: not in {root}, which has {has}; name one"
     none = f"1 is served, and {root} has no version below it, only {has}; copy"
+    below = [(partial(operator.roll_back, v), f"_version: {v}: {none}") for v in (0, 1, 2)]
     for call, text in (
-        (lambda: operator.load(4711), absent),
-        (lambda: operator.load(4711, "/no/such/folder"), absent),
-        (lambda: operator.roll_back(4711), absent),
-        *(
-            (lambda version=version: operator.roll_back(version), f"_version: {version}: {none}")
-            for version in (0, 1, 2)
-        ),
+        (partial(operator.load, 4711), absent),
+        (partial(operator.load, 4711, "/no/such/folder"), absent),
+        (partial(operator.roll_back, 4711), absent),
+        *below,
     ):
         with refused() as found:
             call()
