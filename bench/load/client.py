@@ -86,8 +86,7 @@ class Call:
     intended   when the load meant to make the call: latency counts from here
     status     in ghz's spelling, such as OK or ResourceExhausted
     reason     the server's `grace-reason`, empty if it gave none
-    withdrawn  this client cancelled the call, on purpose or at the end of the load: the server made
-               no error
+    withdrawn  this client cancelled the call at the end of the load: the server made no error
     """
 
     intended: float
