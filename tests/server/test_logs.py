@@ -17,6 +17,7 @@ from grace.server.observe.logs import (
     LOGGER,
     JsonLines,
     LineWriter,
+    RareForeignLines,
     TextLines,
 )
 from support.command import run_python
