@@ -27,8 +27,15 @@ class DaemonThread:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._left: list[threading.Thread] = []
+
+    @property
+    def hanging(self) -> int:
+        """The number of threads whose work hung and has not ended yet."""
+        self._left = [thread for thread in self._left if thread.is_alive()]
+        return len(self._left)
 
     def run(self, work: Callable[[], _Result]) -> asyncio.Future[_Result]:
         """Queue the work, and return its future. Cancelling the future does not stop the work."""
@@ -43,16 +50,15 @@ class DaemonThread:
 
         self._work.put(do)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, daemon=True)
+            self._thread = threading.Thread(target=self._serve, args=(self._work,), daemon=True)
             self._thread.start()
         return asyncio.wrap_future(future)
 
     async def run_unless_it_hangs(self, work: Callable[[], _Result], seconds: float) -> _Result:
-        """Return the result of the work. Raise TimeoutError if the thread makes no progress for
-        `seconds`.
+        """Return the result of the work. Raise TimeoutError if it makes no progress for `seconds`.
 
         Work that hangs uses no processor time on its thread. Slow work uses some for every piece of
-        a file that it reads.
+        a file that it reads. Work that hangs keeps its thread; later work gets another one.
         """
         result, used, idle = self.run(work), -1.0, 0
         assert self._thread is not None
@@ -67,11 +73,13 @@ class DaemonThread:
                 return result.result()
             before, used = used, time.clock_gettime(clock)
             idle = idle + 1 if used == before else 0
+        self._left.append(self._thread)
+        self._work.put(None)  # ends the thread, if the work ever does
+        self._work, self._thread = SimpleQueue(), None
         raise TimeoutError
 
-    def _serve(self) -> None:
+    def _serve(self, work: "SimpleQueue[Callable[[], None] | None]") -> None:
         name_this_thread(self._name)
-        while True:
-            do = self._work.get()
+        while (do := work.get()) is not None:
             do()
             del do  # or it would keep its result alive

@@ -45,6 +45,9 @@ CORES_PER_THREAD = 4
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
 
+MOST_HANGING = 4
+"""The most loads that may hang. Each keeps a thread, and the memory that it has taken."""
+
 HANG_SECONDS = 120.0
 """The time without progress after which a load fails. A network file system takes up to 90 s to
 come back after its server restarts."""
@@ -105,7 +108,6 @@ class Loader:
             return self._fault_of(error, wanted)
 
     def _loaded(self, wanted: Wanted, served: ServingPair) -> ServingPair:
-        self._go_on()  # it may have waited for a load that hung
         snapshot, model = served.snapshot, served.model
         is_other = wanted.version not in (None, snapshot.facts.version)
         if is_other:
@@ -195,8 +197,7 @@ class Loader:
 class Loads:
     """Runs the loader on a thread, one load after another. It belongs to the event loop.
 
-    A load that hangs fails, and so do later ones until it hangs no more. Then it ends without a
-    swap.
+    A load that hangs fails. It keeps its thread, and the next load gets another one.
     """
 
     def __init__(self, loader: Loader, hang_seconds: float) -> None:
@@ -210,6 +211,9 @@ class Loads:
         what = f"version {version} of {root_of(loader.config.snapshots)}"
         if wanted.checkpoint is not None:
             what += f", checkpoint {wanted.checkpoint}"
+        if (hanging := self.thread.hanging) >= MOST_HANGING:
+            remedy = "repair their file system, or restart the server"
+            return LoadFault(one_line(f"{what}: {hanging} earlier loads still hang; {remedy}"))
         try:
             work, seconds = partial(loader.load, wanted, served), self._hang_seconds
             return await self.thread.run_unless_it_hangs(work, seconds)

@@ -149,7 +149,8 @@ def test_a_faulty_line_stops_the_source_until_a_full_update_or_another_file(
     source.append(update(9, resume={"ad": [2]}))
     reaches(server, 9, ad=6)
     follows(server)
-    source.append(update(10, stop={"ad": [111, 112, 113, 114]}))
+    ids = '[111, "112", 113.0, "114.0"]'  # protobuf's JSON has them all
+    source.append(f'{{"sequence": 10, "kind": "KIND_DELTA", "stop": {{"ad": {{"ids": {ids}}}}}}}\n')
     reaches(server, 10, ad=10)
     twice = '"ad": {"ids": [1]}, "ad": {"ids": [5]}'
     source.append(f'{{"sequence": 11, "kind": "KIND_DELTA", "stop": {{{twice}}}}}\n')
