@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
@@ -19,7 +20,7 @@ from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
-from grace.index.storage import root_of
+from grace.index.storage import Published, root_of
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
@@ -70,11 +71,13 @@ class LoadFault:
     text              one line with file and remedy
     file              the file at fault, if there is one
     device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
+    may_pass          whether the file system caused it: the same load may succeed later
     """
 
     text: str
     file: str | None = None
     device_is_broken: bool = False
+    may_pass: bool = False
 
 
 class AbandonedError(Exception):
@@ -181,7 +184,7 @@ class Loader:
             file = error.file
         elif isinstance(error, OSError) and error.filename:
             file = str(error.filename)
-        return LoadFault(text, file, self._device_is_broken())
+        return LoadFault(text, file, self._device_is_broken(), _is_leased(error))
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
@@ -201,19 +204,41 @@ class Loads:
     """
 
     def __init__(self, loader: Loader, hang_seconds: float) -> None:
-        """A load that makes no progress for `hang_seconds` hangs."""
+        """A load that makes no progress for `hang_seconds` hangs. If the fault of a load may pass,
+        the load may be tried again after this time."""
         self.thread = DaemonThread("grace-load")
         self._loader = loader
         self._hang_seconds = hang_seconds
+        self._retry: tuple[int | None, float] | None = None
 
     async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
+        self._retry, version = None, wanted.version
+        made = await self._made(wanted, served)
+        may_pass = isinstance(made, LoadFault) and made.may_pass
+        follows = wanted.checkpoint is None  # an operator knows that a load with one has failed
+        if may_pass and follows and version not in (None, served.snapshot.facts.version):
+            self._retry = version, perf_counter() + self._hang_seconds
+        return made
+
+    def retry_is_due(self, seen: Published | None) -> bool:
+        """Return whether to try the failed load of what CURRENT names again; True only once."""
+        if seen is None or self._retry is None or self.thread.hanging:
+            return False
+        version, after = self._retry
+        if seen.version != version or perf_counter() < after:
+            return False
+        self._retry = None
+        return True
+
+    async def _made(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
         loader, version = self._loader, wanted.version or served.snapshot.facts.version
         what = f"version {version} of {root_of(loader.config.snapshots)}"
         if wanted.checkpoint is not None:
             what += f", checkpoint {wanted.checkpoint}"
         if (hanging := self.thread.hanging) >= MOST_HANGING:
             remedy = "repair their file system, or restart the server"
-            return LoadFault(one_line(f"{what}: {hanging} earlier loads still hang; {remedy}"))
+            text = one_line(f"{what}: {hanging} earlier loads still hang; {remedy}")
+            return LoadFault(text, may_pass=True)
         try:
             work, seconds = partial(loader.load, wanted, served), self._hang_seconds
             return await self.thread.run_unless_it_hangs(work, seconds)
@@ -222,8 +247,15 @@ class Loads:
             self._loader = replace(loader, stopped=threading.Event())
             fault = f"the load has made no progress for {seconds:g} s"
             remedy = "check whether its file system hangs, then load it again"
-            return LoadFault(one_line(f"{what}: {fault}; {remedy}"))
+            return LoadFault(one_line(f"{what}: {fault}; {remedy}"), may_pass=True)
 
     def stop(self) -> None:
         """Let the load under way end at its next step."""
         self._loader.stopped.set()
+
+
+def _is_leased(error: BaseException | None) -> bool:
+    """Return whether a file that another process has leased caused the error."""
+    while error is not None and not isinstance(error, BlockingIOError):
+        error = error.__cause__ or error.__context__
+    return error is not None

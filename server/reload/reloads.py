@@ -163,6 +163,8 @@ class Reloads:
                     await self._asked_to_look.wait()
             self._asked_to_look.clear()
             await self._current.look()
+            if self._loads.retry_is_due(self._current.seen):
+                self._acted_on = None
             if self._due() and (self._follows is None or self._follows.done()):
                 self._follows = asyncio.create_task(self._follow_in_turn())
 

@@ -1,10 +1,12 @@
 """A load that hangs fails, and nothing waits for it: no later load, no rollback, no shutdown."""
 
 import asyncio
+import fcntl
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +141,78 @@ async def test_a_server_follows_current_beyond_a_version_whose_load_hangs(
     await until(lambda: service.version == third)
     assert (service.reloads.status().fault, service.failures()) == ("", 1)
     watch.cancel()
+
+
+@with_reloads()
+async def test_a_server_tries_the_load_of_current_again_once_it_hangs_no_more(
+    service: Service, live: LiveRoot
+) -> None:
+    service.hanging = {2}
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: service.failures() == 1)
+    await asyncio.sleep(2 * HANG_SECONDS)
+    assert len(service.hung) == 1
+    service.gate.set()
+    await until(lambda: service.version == 2)
+    assert service.reloads.status().fault == ""
+    watch.cancel()
+
+
+@with_reloads()
+async def test_a_server_does_not_leave_an_operators_version_for_one_whose_load_hung(
+    service: Service, live: LiveRoot
+) -> None:
+    """Neither the load of CURRENT nor an operator's with a checkpoint is tried again."""
+    service.hanging = {2}
+    third = live.add(like=1)
+    watch = asyncio.create_task(service.reloads.watch())
+    live.publish(2)
+    await until(lambda: service.failures() == 1)
+    await service.reloads.load(third, None)
+    await fault_of(service.reloads.load(2, live.files.checkpoint))
+    service.gate.set()
+    await until(lambda: not any(each() for each in service.hung))
+    await asyncio.sleep(2 * HANG_SECONDS)
+    assert service.version == third
+    watch.cancel()
+
+
+@pytest.fixture
+def no_sigio() -> Iterator[None]:
+    """Ignore the signal that asks a holder to release its lease."""
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGIO, before)
+
+
+@pytest.mark.usefixtures("no_sigio")
+@with_reloads()
+async def test_a_server_tries_again_after_another_process_had_a_lease_on_a_file(
+    service: Service, live: LiveRoot
+) -> None:
+    file = live.folder(2) / "ad_ids.npy"
+    with file.open("r+b") as holder:
+        fcntl.fcntl(holder, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        watch = asyncio.create_task(service.reloads.watch())
+        live.publish(2)
+        await until(lambda: service.failures() == 1)
+        fault = service.reloads.status().fault
+        assert f"{file}: cannot be read: another process has a lease on it" in fault
+    await until(lambda: service.version == 2)
+    watch.cancel()
+
+
+@with_reloads(hang_seconds=100 * LONG)
+async def test_a_server_that_shuts_down_does_not_wait_for_a_load_that_hangs(
+    service: Service,
+    live: LiveRoot,  # noqa: ARG001
+) -> None:
+    service.hanging = {2}
+    load = asyncio.ensure_future(service.reloads.load(2, None))
+    await until(lambda: bool(service.hung))
+    service.reloads.close()
+    assert (await fault_of(load)).reason == "draining"
 
 
 @with_reloads(hang_seconds=0.5)
