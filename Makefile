@@ -151,7 +151,7 @@ test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a conta
 	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
 SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet $(addprefix tests/server/test_,fault_bytes.py fault_stages.py wire_readers.py) \
-  tests/storage/test_mutated_manifests.py tests/cli/test_build_ray.py \
+  tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, a million SIDs, a Ray cluster
@@ -178,6 +178,8 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 	$(BIN)/python -m grace.bench.load.serve_bench --out $(BENCH_RESULTS)/serve.json
 
 load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
+	@test -z '$(ADDRESS)$(DATA)' || test -n '$(ADDRESS)' -a -n '$(DATA)' || { \
+	  echo "ADDRESS='$(ADDRESS)' DATA='$(DATA)': give both, a server and its requests, or none" >&2; exit 2; }
 	$(BIN)/python -m grace.bench.load$(if $(ADDRESS), --address $(ADDRESS) --data $(DATA),.tiny_server) \
 	  --rate $(RATES) --seconds $(LOAD_SECONDS) --timeout-ms 1000 --out $(LOAD_OUT) \
 	  $(if $(shell command -v ghz),--ghz)

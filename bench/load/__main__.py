@@ -45,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.ghz and (options.out is None or options.rate is None):
         raise InputError("--ghz: needs --rate, and --out for its result files")
+    if options.ghz and shutil.which("ghz") is None:
+        raise InputError("--ghz: ghz is not on PATH; install it from https://ghz.sh, or omit --ghz")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
     loads: list[Load] = (

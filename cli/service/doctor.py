@@ -64,8 +64,6 @@ def examine() -> Iterator[Finding]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
     yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
-    without = "not installed: `grace demo --out` draws no picture"
-    yield _package("matplotlib", "note", without, install_command("plots"))
     yield _package("uvloop", "note", LIGHT, install_command("serve"))
     yield _torch()
     yield from _native()

@@ -31,6 +31,7 @@ _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
 _MASK_BYTES = 2  # for each node and 16 requests
+_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -166,27 +167,32 @@ def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
     """Return the room in this process's control group and in the groups that contain it."""
     rooms: list[Room] = []
     for line in _text(proc / "self/cgroup").splitlines():
-        number, _, path = line.split(":", 2)
-        if number != "0":  # of version 1, which the kernel no longer develops
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            base, files = cgroups, ("memory.max", "memory.current", "")
+        elif "memory" in controllers.split(","):
+            base = cgroups / "memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+        else:
             continue
-        group = cgroups / path.lstrip("/")
-        # In a container, the path may be the host's. Then the group itself is mounted there.
+        group = base / path.lstrip("/")
+        # In a container, the path may be the host's. Then the group itself is mounted at `base`.
         for folder in (group, *group.parents):
-            rooms += _group_room(folder)
-            if folder == cgroups:
+            rooms += _group_room(folder, *files)
+            if folder == base:
                 break
     return rooms
 
 
-def _group_room(folder: Path) -> list[Room]:
-    limit, usage = (_text(folder / f"memory.{name}").strip() for name in ("max", "current"))
-    if not limit.isdigit() or not usage.isdigit():
+def _group_room(folder: Path, limit_file: str, usage_file: str, prefix: str) -> list[Room]:
+    limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
+    if not limit.isdigit() or not usage.isdigit() or int(limit) >= _UNLIMITED:
         return []
     stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     # The kernel frees the page cache before it kills a process.
-    files = sum(int(stat.get(f"{kind}_file", 0)) for kind in ("active", "inactive"))
+    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
     room = int(limit) - max(0, int(usage) - files)
-    return [Room("the control group's memory.max", max(0, room))]
+    return [Room(f"the control group's {limit_file}", max(0, room))]
 
 
 def _text(path: Path) -> str:

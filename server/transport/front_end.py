@@ -56,7 +56,8 @@ _LOG = logging.getLogger(LOGGER)
 
 @dataclass(slots=True)
 class Call:
-    """
+    """A call that is open, and whether its message is read.
+
     untrusted  it has no accepted token: it is refused, and its message is not read
     surplus    it is one too many: it is refused, and its message is not read
     request    None until the message has been read

@@ -191,6 +191,22 @@ def test_an_expired_certificate_is_reported_once(
     assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
 
 
+def test_a_key_that_every_user_may_read_gets_a_warning_and_a_certificate_none(
+    ca: Authority, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(service: Service, _: Any) -> None:
+        files.certificate.chmod(0o644)
+        ca.issue(files.key.stem)
+        service.credentials.look()
+
+    files.key.chmod(0o604)
+    served(use, tls=server_tls(files))
+    warnings = [vars(each) for each in caplog.records if each.message == "secret_is_public"]
+    assert [(each["setting"], each["path"], each["mode"]) for each in warnings] == [
+        ("listen.tls.key", str(files.key), "0604")
+    ]
+
+
 def test_a_key_that_grpc_cannot_use_ends_the_start(tmp_path: Path) -> None:
     key, name = ed448.Ed448PrivateKey.generate(), x509.Name([])
     made = x509.CertificateBuilder(name, name, key.public_key(), 1, *DATES).sign(key, None)
