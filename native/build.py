@@ -143,6 +143,8 @@ def build(
     record = BuildRecord(digest, _compiler_version(compiler), flags)
     library = out / target.library
     try:
+        if library.is_file() and not os.access(out, os.W_OK) and read_record(out, target) == record:
+            return library
         out.mkdir(parents=True, exist_ok=True)
         (out / ".lock").touch()
     except OSError as error:

@@ -188,10 +188,10 @@ def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
 def _rule_rejects(
     batch: AdsBatch, code_of: Mapping[str, Codes], faults: npt.NDArray[np.int32]
 ) -> list[Reject]:
-    rejects = []
+    rejects, codes_of_columns = [], list(code_of.items())
     for row in np.flatnonzero(faults[:, 0]).tolist():
         fault, at = faults[row].tolist()
-        (column, codes), value, reason = list(code_of.items())[at], None, FAULTS[fault]
+        (column, codes), value, reason = codes_of_columns[at], None, FAULTS[fault]
         if fault == 1:
             value, reason = _bad_value(batch.rows.rule_values(column, row), codes)
         rejects.append(batch.rows.reject(row, Fault(column, value, reason)))

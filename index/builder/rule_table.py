@@ -23,7 +23,7 @@ FAULTS = {
     3: "the exclude list leaves nothing of what is included, so no user could pass",
 }
 
-BLOCK_RULES = 1 << 17  # rules that are encoded again at a time
+BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte
 
 _new = declare("grace_rules_new", ctypes.c_void_p)
 _free = declare("grace_rules_free", ctypes.c_void_p)
@@ -47,6 +47,7 @@ class RuleTable:
     def __init__(self, schema: TargetingSchema, threads: int) -> None:
         self._components = components_of(schema)
         self._columns = len(schema.rule_columns)
+        self._words = schema.words
         self._threads = threads
         self._handle = ctypes.c_void_p()
         _new(ctypes.byref(self._handle))
@@ -85,8 +86,9 @@ class RuleTable:
         Value ids must mean the same in both tables.
         """
         rule_of, faults = np.zeros(rules.num_rules, np.int32), []
-        for begin in range(0, len(rule_of), BLOCK_RULES):
-            block = slice(begin, begin + BLOCK_RULES)
+        size = max(1, BLOCK_BITS // (64 * self._words))
+        for begin in range(0, len(rule_of), size):
+            block = slice(begin, begin + size)
             rows = zip(self._components, rules.parts, rules.rows[block].T, strict=True)
             columns = [list(component.columns_of(part, ids)) for component, part, ids in rows]
             faults.append(self.add(list(chain.from_iterable(columns)), rule_of[block]))

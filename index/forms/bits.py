@@ -86,12 +86,12 @@ class BitsComponent:
 
     def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
         """Rows with the bit of `other` exclude the values without one; others include values."""
-        table = rows.table[chosen]
+        words = np.ascontiguousarray(rows.table[chosen], "<u8")
+        table = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
         for attribute, first_bit in zip(
             self.schema.attributes, self.schema.first_bits, strict=True
         ):
-            bits = np.arange(first_bit, first_bit + attribute.bits)
-            held = (table[:, bits // 64] >> (bits % 64).astype(np.uint64)) & np.uint64(1) != 0
+            held = table[:, first_bit : first_bit + attribute.bits]
             values, other = held[:, :-1], held[:, -1:]
             for listed, valid in ((values & ~other, ~other[:, 0]), (~values & other, other[:, 0])):
                 offsets = np.append(0, np.cumsum(listed.sum(axis=1)))

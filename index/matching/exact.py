@@ -171,7 +171,8 @@ class ExactMatcher:
         _check_shapes(requests, first_leaves, leaves, scores)
         of_requests = np.broadcast_to(np.asarray(max_ads, np.int64), requests)
         words, num_ads = -(-snapshot.ads.num_ads // 64), snapshot.ads.num_ads
-        exclude_ads = limits.get("exclude_ads") or [_NO_IDS] * requests
+        exclude_ads = limits.get("exclude_ads")
+        exclude_ads = [_NO_IDS] * requests if exclude_ads is None else exclude_ads
         places = _excluded_places(limits.get("exclude"), snapshot.entities)
         at_most = _entity_limits(limits.get("at_most"), snapshot.schema.entities)
         offsets = np.empty(requests + 1, np.int64)
@@ -253,7 +254,8 @@ def _joined(
     """Return offsets [count + 1] of the lists, and their ids one after another."""
     if len(lists) != count:
         raise ValueError(f"expected {count} lists of ids, got {len(lists)}")
-    arrays = [np.asarray(ids, np.int64).reshape(-1) for ids in lists]
+    arrays = [np.array(ids, ndmin=1) for ids in lists]
+    arrays = [ids.astype(np.int64, casting="safe") if len(ids) else _NO_IDS for ids in arrays]
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum([len(ids) for ids in arrays], out=offsets[1:])
     return offsets, np.concatenate([_NO_IDS, *arrays])
@@ -266,7 +268,8 @@ def _excluded_places(
     if exclude is None or not any(exclude):
         return None, None
     names = {kind.name for kind in entities}
-    assert all(of_request.keys() <= names for of_request in exclude)
+    if unknown := {name for each in exclude for name in each if name not in names}:
+        raise ValueError(f"exclude: {min(unknown)!r} is no entity of the snapshot")
     found = [kind.places(each.get(kind.name, _NO_IDS)) for each in exclude for kind in entities]
     offsets, places = _joined([each[each >= 0] for each in found], len(found))
     return offsets, places.astype(np.int32)
@@ -281,6 +284,8 @@ def _entity_limits(
     limits = np.full((len(at_most), len(names)), _NO_LIMIT, np.int64)
     for row, of_request in zip(limits, at_most, strict=True):
         for name, most in of_request.items():
+            if name not in names or most < 0:
+                raise ValueError(f"at_most[{name!r}] is {most}: give an entity and 0 or more")
             row[names.index(name)] = most
     return limits
 

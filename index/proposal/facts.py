@@ -1,19 +1,22 @@
 """Facts about each column of a table, from all rows.
 
 A sample would miss values: the schema would not list them, and the build would refuse their ads.
-Memory holds the distinct values of a column up to a limit.
+Memory holds the distinct values of a column up to a limit, and eight bytes per row of a column that
+may be the ids.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
-from grace.index.progress import Advance
-from grace.index.proposal.names import plain_name, words
+from grace.index.proposal.names import is_entity, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
@@ -33,7 +36,9 @@ MOST_VALUES = 1 << 16
 BATCH_ROWS = 1 << 16
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 _BOOLEAN = r"^(?i:true|false)$"
-_FLAGS = ({"yes", "no"}, {"y", "n"}, {"0", "1"})
+_FLAGS = ({"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
+
+Int64 = npt.NDArray[np.int64]
 
 
 class Kind(StrEnum):
@@ -49,11 +54,68 @@ class Kind(StrEnum):
     OTHER = "nested values"
 
 
+class IdValues:
+    """The values of a column that may be the ids: integers as they are, texts by their hash.
+
+    It stops at the first null and, where the name alone does not say that these are ids, at the
+    first value that repeats within a batch.
+    """
+
+    def __init__(self, *, are_integers: bool, stops_early: bool) -> None:
+        self._are_integers = are_integers
+        self.stops_early = stops_early
+        self._rows = 0
+        self._parts: list[Int64] = []
+        self._sorted: tuple[Int64, Int64] | None = None
+        self.null_row: int | None = None
+        self.stopped = False
+
+    def add(self, column: pa.Array) -> None:
+        rows, self._rows = self._rows, self._rows + len(column)
+        if self.stopped or not len(column):
+            return
+        if column.null_count:
+            self.null_row = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            self.stopped = True
+            return
+        self._parts.append(self._keys(column))
+        self.stopped = self.stops_early and len(np.unique(self._parts[-1])) < len(column)
+
+    def sorted_with_rows(self) -> tuple[Int64, Int64]:
+        if self._sorted is None:
+            ids = np.concatenate([np.empty(0, np.int64), *self._parts])
+            order = np.argsort(ids, kind="stable")
+            self._sorted, self._parts = (ids[order], order), []
+        return self._sorted
+
+    def repeated(self) -> tuple[int, int] | None:
+        """Return two rows with the same value, the first such value in the order of its key."""
+        values, rows = self.sorted_with_rows()
+        same = np.flatnonzero(values[1:] == values[:-1])
+        return (int(rows[same[0]]), int(rows[same[0] + 1])) if len(same) else None
+
+    def share_of(self, column: pa.Array) -> float:
+        """Return what share of a column's values are among these ids."""
+        known, found = self.sorted_with_rows()[0], self._keys(column.drop_null())
+        at = np.minimum(np.searchsorted(known, found), len(known) - 1)
+        return float(np.mean(known[at] == found)) if len(found) else 0.0
+
+    def _keys(self, column: pa.Array) -> Int64:
+        if self._are_integers and is_text(column.type):
+            column = integers(column)[0].fill_null(-1)
+        if self._are_integers and pa.types.is_integer(column.type):
+            return np.asarray(column.cast(pa.int64(), safe=False), np.int64)
+        digest = xxhash.xxh3_64_intdigest
+        hashes = [digest((text or "").encode()) for text in texts(column)]
+        return np.array(hashes, np.uint64).view(np.int64)
+
+
 @dataclass
 class ColumnFacts:
     """Facts about one column of all files, complete once all rows are added."""
 
     name: str
+    ids: IdValues | None = None  # of a column that may be the ids
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
     has_texts: bool = False  # which may list values
     typed_text: bool = False  # texts in Parquet or JSON, which a build does not parse
@@ -66,6 +128,7 @@ class ColumnFacts:
     least: float = np.inf  # number, or year of a time
     most: float = -np.inf
     kinds: set[Kind] = field(default_factory=set)
+    padded: str = ""  # a note, if a value has blanks around it
     dims: set[int] = field(default_factory=set)  # lengths of lists of floats
 
     def __post_init__(self) -> None:
@@ -100,6 +163,11 @@ class ColumnFacts:
         """Return whether the values say yes or no."""
         return self.kind is Kind.BOOLEAN or {*map(str.casefold, self.values)} in _FLAGS
 
+    def changes_by(self, separator: str) -> bool:
+        """Return whether some facts may be others if this separates values: it also trims them."""
+        listed = self.many or any(separator in value for value in self.values)
+        return self.typed_text or (self.kind is Kind.TEXT and listed)
+
     @property
     def many(self) -> bool:
         return len(self.values) >= MOST_VALUES
@@ -111,12 +179,17 @@ class ColumnFacts:
     def add(self, column: pa.Array, file: TableFile) -> None:
         """Add the rows of a batch; `column` has no dictionary."""
         kind, is_csv = column.type, file.format is Format.CSV
+        if self.ids is not None:
+            self.ids.add(column)
         self.nested |= bool(pa.types.is_nested(kind))
         if column.null_count == len(column):
             return
         if not is_rule(kind):
             self._add_other(column)
             return
+        separator = file.list_separator if is_text(kind) else None
+        if separator == "," and is_entity(self.plain) and _are_names(column):
+            separator = None
         if is_text(kind):
             self.has_texts = True
             self.typed_text |= not is_csv
@@ -125,7 +198,7 @@ class ColumnFacts:
             self._add_numbers(Kind.INTEGER, column)
         else:
             self.kinds.add(Kind.LISTS if is_list(kind) else Kind.BOOLEAN)
-        separator = file.list_separator if is_text(kind) else None
+        self.padded = self.padded or _padded_note(column, is_csv or separator is not None)
         self._add_values(rule_lists(column, separator, is_csv=is_csv))
 
     def _add_other(self, column: pa.Array) -> None:
@@ -187,13 +260,25 @@ class ColumnFacts:
                 self.longest = max(self.longest, len(value))
 
 
-def read_facts(files: Sequence[TableFile], advance: Advance) -> dict[str, ColumnFacts]:
-    """Read all rows of all columns; call `advance` with how many are done."""
-    names = (name for file in files for name in file.schema.names)
-    found = {name: ColumnFacts(name) for name in names}
+def read_facts(
+    files: Sequence[TableFile],
+    columns: Collection[str],
+    may_be_ids: Mapping[str, bool] = MappingProxyType({}),
+    advance: Callable[[int], None] = lambda _: None,
+) -> dict[str, ColumnFacts]:
+    """Read all rows of these columns; call `advance` with how many are done.
+
+    `may_be_ids` names the columns to keep ids of, and which of them stop early.
+    """
+    found = {name: ColumnFacts(name) for name in columns}
+    for name, stops_early in may_be_ids.items():
+        types = [file.schema.field(name).type for file in files if name in file.schema.names]
+        are_integers = all(map(pa.types.is_integer, types))
+        found[name].ids = IdValues(are_integers=are_integers, stops_early=stops_early)
     done = 0
     for file in files:
-        for batch in file.batches(file.schema.names, BATCH_ROWS):
+        here = [name for name in file.schema.names if name in found]
+        for batch in file.batches(here, BATCH_ROWS) if here else ():
             add_batch(found, batch, file)
             done += batch.num_rows
             advance(done)
@@ -210,8 +295,26 @@ def shown_count(values: int, *, more: bool) -> str:
     return f"{'over ' if more else ''}{values:,} value{'s' if values != 1 else ''}"
 
 
+def _padded_note(column: pa.Array, removed: bool) -> str:
+    """Return a note on a value with blanks around it, which a build removes or not; or nothing."""
+    flat = plain_texts(list_parts(column).flat if is_list(column.type) else column)
+    if not is_text(flat.type):
+        return ""
+    flat = flat.drop_null()
+    padded = flat.filter(pc.not_equal(pc.ascii_trim_whitespace(flat), flat))
+    for text in filter(None, texts(padded.slice(0, 1))):
+        fix = "a build reads" if removed else "remove the blanks from the table, since it is not"
+        return f"; {text!r} has blanks around it: {fix} {text.strip()!r}"
+    return ""
+
+
 def plain_texts(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _are_names(column: pa.Array) -> bool:
+    """Return whether every comma of the texts is before a blank, as in `Acme, Inc.`"""
+    return not pc.any(pc.match_substring_regex(column, r",(\S|$)")).as_py()
 
 
 def _all_match(column: pa.Array, pattern: str) -> bool:

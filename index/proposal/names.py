@@ -6,6 +6,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 import re
 import unicodedata
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from math import inf
 from pathlib import Path
 
@@ -19,17 +20,17 @@ _LEXICON = {
 }
 ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
 USER_NAMES, TIME_NAMES, ACTION_NAMES = (_LEXICON[key] for key in ("users", "times", "actions"))
-SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, AD_STATES, EVERYBODY = (
+SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORDS = (
     frozenset(_LEXICON[key])
-    for key in ("several", "user_codes", "vectors", "ad_states", "everybody")
+    for key in ("several", "user_codes", "vectors", "prose", "bounds", "lettered")
 )
-_USER_FACTS, _TARGETING, _ENTITIES, _ABOUT, _PROSE, _NEGATIVE, _DOUBTFUL = (
-    frozenset(_LEXICON[key])
-    for key in ("user_facts", "targeting", "entities", "about", "prose", "negative", "doubtful")
-)
+AD_STATES, EVERYBODY = (frozenset(_LEXICON[key]) for key in ("ad_states", "everybody"))
+_USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
-_NO = "|".join([*_NEGATIVE, *_LEXICON["around"]])
-_AT_ENDS = re.compile(rf"^(({_NO})_)+|(_({_NO}))+$")
+_NEGATIVE, _DOUBTFUL = (frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative"))
+_NO = rf"({'|'.join([*_NEGATIVE, *_DOUBTFUL, *_LEXICON['around']])})s?"
+_AT_ENDS = re.compile(rf"^({_NO}_)+|(_{_NO})+$")
+_NOT_NEGATIVE = re.compile(r"(^|_)no(_of_|$)|not_to_exceed|(?<!not_)restricted_to")
 
 
 def plain_name(column: str) -> str:
@@ -47,12 +48,6 @@ def words(plain: str) -> frozenset[str]:
     return frozenset((*found, *map(singular, found)))
 
 
-def singular(name: str) -> str:
-    if name.endswith("ies"):
-        return f"{name[:-3]}y"
-    return name if len(name) < 4 or name.endswith("ss") else name.removesuffix("s")
-
-
 def stem(plain: str) -> str:
     """Return `item` for `item_id`, `item_no` and the like."""
     return _ID_ENDING.sub("", plain)
@@ -60,32 +55,29 @@ def stem(plain: str) -> str:
 
 def rule_name(plain: str) -> str:
     """Return `countries` for `countries_allowed`, `target_countries` and the like."""
-    return "_".join(each for each in plain.split("_") if singular(each) not in _TARGETING) or plain
-
-
-def mentions_users(plain: str) -> bool:
-    """Return whether a word of the name is about users, whatever the others are about."""
-    return bool(words(plain) & (_TARGETING | _USER_FACTS | SEVERAL_WORDS | CODE_WORDS))
+    without = _LEXICON["targeting"]
+    return "_".join(each for each in plain.split("_") if singular(each) not in without) or plain
 
 
 def names_users(plain: str) -> bool:
     """Return whether the name says that a column limits who may see an ad."""
     found = words(plain)
-    if found & _PROSE or not mentions_users(plain):
-        return False
-    return bool(found & _TARGETING) or not found & _ABOUT
+    pairs = pairwise(map(singular, plain.split("_")))
+    of_people = any(a in _LEXICON["people"] and b in _LEXICON["entities"] for a, b in pairs)
+    of_users = found & _USER_WORDS and not is_about_ads(plain)
+    return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
 
 
 def is_about_ads(plain: str) -> bool:
-    return bool(words(plain) & (_ABOUT | _PROSE))
+    return not words(plain).isdisjoint(_LEXICON["about"])
 
 
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
-    if is_negative(plain) or words(plain) & (_TARGETING | _USER_FACTS):
+    if is_negative(plain) or words(plain) & {*_LEXICON["targeting"], *_LEXICON["people"]}:
         return False
     last = stem(plain.removesuffix("_name")).split("_")[-2:]
-    return bool({singular(last[-1]), "".join(last)} & _ENTITIES)
+    return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
 
 
 def is_title(plain: str) -> bool:
@@ -96,40 +88,63 @@ def is_title(plain: str) -> bool:
 def weight_rank(plain: str) -> float:
     """Return how good a name is for a weight, 0 is best; infinity if it names none.
 
-    `max_cpc` and `bid_usd` are bids.
+    `max_cpc`, `bid_usd` and `cpc_bid` are bids: the largest comes first.
     """
     named = "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["money"])
+    if named.endswith("_bid") and not words(plain) & {*_LEXICON["no_bids"]}:
+        named = "bid"
     usual = _LEXICON["weights"]
     return usual.index(named) if named in usual else inf
-
-
-def is_negative(plain: str) -> bool:
-    """Return whether the name may be that of an exclude list."""
-    return bool(words(plain) & (_NEGATIVE | _DOUBTFUL))
 
 
 def excluded_by(plain: str) -> str | None:
     """Return `country` for `country_exclude`, `not_in_country` and the like; else None.
 
-    The negative word is at the beginning or the end, with small words around it.
+    The one negative word is at the beginning or the end, with small words around it.
     """
     base = _AT_ENDS.sub("", rule_name(plain))
-    sure = words(plain) & _NEGATIVE and not words(plain) & _DOUBTFUL
-    return base if sure and not is_negative(base) else None
+    return base if len(_signs(plain)) == 1 and not is_negative(base) else None
 
 
-def include_column(base: str, columns: Mapping[str, str]) -> str | None:
-    """Return the column whose values another one excludes; `columns` gives the plain names.
+def excludes_users(plain: str) -> bool:
+    """Return whether the name alone says that a column lists who may not see an ad."""
+    base = excluded_by(plain)
+    return base is not None and names_users(base) and not words(plain) & _DOUBTFUL
 
-    `countries` leads to `countries`, `country` and `country_code`.
+
+def is_negative(plain: str) -> bool:
+    """Return whether the name may be that of an exclude list."""
+    return bool(_signs(plain))
+
+
+def may_include(plain: str) -> bool:
+    """Return whether a column may have the included values that belong to an exclude list."""
+    about_users = names_users(plain) or not is_about_ads(plain)
+    return about_users and not (is_negative(plain) or is_entity(plain))
+
+
+def _signs(plain: str) -> list[str]:
+    found = map(singular, _NOT_NEGATIVE.sub("_", plain).split("_"))
+    return [each for each in found if each in _NEGATIVE | _DOUBTFUL]
+
+
+def base_column(base: str, plain: Mapping[str, str]) -> str | None:
+    """Return the column that includes what another one excludes; `plain` has the columns' names.
+
+    `countries` leads to `countries`, then to `country`, then to `country_code`.
     """
-    alike = [column for column, plain in columns.items() if one_of(plain) == one_of(base)]
-    return min(alike, key=lambda column: columns[column] != base, default=None)
+    one = singular(base)
+    plain = {column: rule_name(name) for column, name in plain.items()}
+    same = [column for column, name in plain.items() if name == base]
+    alike = [column for column, name in plain.items() if singular(name) == one]
+    coded = [column for column, name in plain.items() if stem(singular(name)) == one]
+    return next(iter([*same, *alike, *coded]), None)
 
 
-def one_of(plain: str) -> str:
-    """Return the name of one value: `country` for `target_countries` and `country_code`."""
-    return stem(singular(rule_name(plain)))
+def singular(name: str) -> str:
+    if name.endswith("ies"):
+        return f"{name[:-3]}y"
+    return name if len(name) < 4 or name.endswith("ss") else name.removesuffix("s")
 
 
 class NewNames:

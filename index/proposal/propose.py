@@ -1,7 +1,7 @@
 """Propose the data folder of an ads table: read all its rows, decide, and check for refusals."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -9,18 +9,12 @@ import pyarrow as pa
 from grace.configs.errors import InputError
 from grace.index.progress import Progress
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, Kind, read_facts
-from grace.index.proposal.log import (
-    AdIds,
-    OurColumn,
-    TableProposal,
-    propose_embeddings,
-    propose_log,
-)
-from grace.index.proposal.names import ID_NAMES, is_entity, names_users, stem
+from grace.index.proposal.log import OpenLog, OurColumn, TableProposal, propose_embeddings
+from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_name, stem
 from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide, values_of
-from grace.index.proposal.separators import with_separator
+from grace.index.proposal.separators import separator_in
 from grace.index.tables.rows import read_rows
-from grace.index.tables.sid_table import require_distinct, sid_space_in, vocab_sizes_in
+from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile, table_files
 
 
@@ -63,18 +57,21 @@ def propose(
     embeddings: Sequence[str] = (),
 ) -> Proposal:
     """`id_column` is the table's column of ids; None to find it by its name and values."""
-    files = with_separator(table_files(ads))
+    files = table_files(ads)
     rows = sum(file.count_rows() for file in files)
     if rows == 0:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to propose")
-    facts = read_facts(files, lambda done: progress("read ads", done, rows))
-    ids = _find_ids(files, facts, id_column)
-    decisions = decide(facts, ids.column, rows)
-    vectors = propose_embeddings(embeddings, ids) if embeddings else None
+    files, facts = _read(files, rows, id_column, progress)
+    column = _id_column(files, facts, id_column)
+    ids = facts[column].ids
+    assert ids is not None
+    opened = OpenLog(log, ids, column) if log else None
+    decisions = decide(facts, column, rows, opened.users if opened else ())
+    vectors = propose_embeddings(embeddings, ids, column) if embeddings else None
     for each in [each for each in decisions if each.role is Role.EMBEDDING and vectors is None]:
-        columns = ((ids.column, "item_id", "the ads"), (each.column, "vector", each.reason))
+        columns = ((column, "item_id", "the ads"), (each.column, "vector", each.reason))
         vectors = TableProposal(tuple(ads), tuple(OurColumn(*names) for names in columns))
-    rules = [(each.facts.plain, each.name) for each in decisions if each.role in RULES]
+    rules = ((each.facts, each.name) for each in decisions if each.role in RULES)
     sid = next((each.facts for each in decisions if each.role is Role.SID), None)
     return Proposal(
         ads=tuple(ads),
@@ -83,58 +80,101 @@ def propose(
         decisions=tuple(decisions),
         vocab_sizes=None if sid is None else _vocab_sizes(files, sid),
         embeddings=vectors,
-        log=propose_log(log, ids, rules) if log else None,
+        log=opened.proposal(rules) if opened else None,
     )
 
 
-def _find_ids(
-    files: Sequence[TableFile], facts: Mapping[str, ColumnFacts], id_column: str | None
-) -> AdIds:
+def _read(
+    files: list[TableFile], rows: int, id_column: str | None, progress: Progress
+) -> tuple[list[TableFile], dict[str, ColumnFacts]]:
+    """Return the files with the separator of their lists, and the facts of all columns."""
+    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
+    may_be_ids = _may_be_ids(names, id_column)
+    facts = read_facts(files, names, may_be_ids, lambda done: progress("read ads", done, rows))
+    separator = separator_in(facts.values())
+    if separator is None:
+        return files, facts
+    files = [replace(file, list_separator=separator) for file in files]
+    changed = [name for name, each in facts.items() if each.changes_by(separator)]
+    lists = read_facts(files, changed, advance=lambda done: progress("read lists", done, rows))
+    for name, each in lists.items():
+        each.ids, facts[name] = facts[name].ids, each
+    return files, facts
+
+
+def _may_be_ids(names: Sequence[str], id_column: str | None) -> dict[str, bool]:
+    """Return the columns that may be the ids, and whether any other name is a better sign."""
+    if id_column is not None:
+        if id_column not in names:
+            raise InputError(f"--id {id_column}: no such column; {_columns(names)}")
+        return {id_column: False}
+    found = {}
+    for name in names:
+        plain = plain_name(name)
+        named = stem(plain) in ID_NAMES
+        if named or not (stem(plain) == plain or is_entity(plain) or names_users(plain)):
+            found[name] = not named
+    return found
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"the table has: {', '.join(names)}"
+
+
+def _id_column(
+    files: Sequence[TableFile], facts: dict[str, ColumnFacts], id_column: str | None
+) -> str:
     """Return the first column, in the order of names, with a different value in every row."""
-    table = f"the table has: {', '.join(facts)}"
-    if id_column is not None and id_column not in facts:
-        raise InputError(f"--id {id_column}: no such column; {table}")
-    usual = [each for name in ID_NAMES for each in facts.values() if stem(each.plain) == name]
-    others = [each for each in facts.values() if _may_be_ids(each)]
+    order = {name: at for at, name in enumerate(ID_NAMES)}
+    found = [each for each in facts.values() if each.ids is not None]
+    found.sort(key=lambda each: order.get(stem(each.plain), len(order)))
     faults = []
-    for each in [*usual, *others] if id_column is None else [facts[id_column]]:
-        try:
-            return _ids_of(files, each)
-        except InputError as error:
-            faults.append(str(error))
-        if each.plain == "ad_id":
+    for each in found:
+        assert each.ids is not None
+        fault = _id_fault(files, each)
+        if fault is None:
+            return each.name
+        if not each.ids.stops_early:
+            faults.append(f"column {each.name!r} {fault}")
+        if each.plain == "ad_id" or id_column is not None:
             break
-    if not (usual or id_column):
-        raise InputError(
-            f"{files[0].address}: no column is named like an id (ad_id, id, sku, item_id ...): "
-            f"name it with --id COLUMN; {table}"
-        )
-    raise InputError(f"{faults[0]}; or name another column with --id; {table}")
+    address = files[0].address
+    remedy = "an ad's id is there once: correct the table, or name another column with --id"
+    if faults:
+        raise InputError(f"{address}: {faults[0]}; {remedy}; {_columns(list(facts))}")
+    raise InputError(
+        f"{address}: no column is named like an id (ad_id, id, sku, item_id ...): name it with "
+        f"--id COLUMN; {_columns(list(facts))}"
+    )
 
 
-def _may_be_ids(facts: ColumnFacts) -> bool:
-    """Return whether the name is like `policy_id`, of nothing that several ads have."""
-    plain = facts.plain
-    named = stem(plain) != plain and not (is_entity(plain) or names_users(plain))
-    return named and (facts.many or len(facts.values) == facts.given)
+def _id_fault(files: Sequence[TableFile], facts: ColumnFacts) -> str | None:
+    ids = facts.ids
+    assert ids is not None
+    may_be = facts.typed_text or facts.kind in (Kind.TEXT, Kind.INTEGER)
+    if facts.nested or not may_be:
+        return f"holds {facts.kind.value}, not ids (integers or texts)"
+    types = {field.type for file in files for field in file.schema if field.name == facts.name}
+    if pa.uint64() in types:
+        return "is uint64: cast it to int64"
+    if ids.null_row is not None:
+        return f"has no value in row {ids.null_row + 1}"
+    if ids.stopped:
+        return "repeats values within a batch"
+    rows = ids.repeated()
+    if rows is None:
+        return None
+    value = _value(files, facts.name, rows[0])
+    return f"repeats {value!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
 
 
-def _ids_of(files: Sequence[TableFile], facts: ColumnFacts) -> AdIds:
-    """Refuse a column that a build would not read as ids, or that has one twice."""
-    name, address = facts.name, files[0].address
-    if facts.nested or not (facts.typed_text or facts.kind in (Kind.TEXT, Kind.INTEGER)):
-        held = f"holds {facts.kind.value}, not ids (integers or texts)"
-        raise InputError(f"{address}: column {name!r} {held}")
-    parts = []
+def _value(files: Sequence[TableFile], column: str, row: int) -> object:
     for file in files:
-        if name not in file.schema.names:
-            raise InputError(f"{file.address}: column {name!r} is missing")
-        for rows in read_rows(file, {name: name}, name, BATCH_ROWS):
-            parts.append(rows.filled(name).cast(pa.large_string()))
-            rows.require_good("ad")
-    ids = pa.concat_arrays(parts)
-    require_distinct(f"{address}: column {name!r}", ids)
-    return AdIds(name, ids)
+        for batch in file.batches([column], BATCH_ROWS):
+            if row < batch.num_rows:
+                return batch.column(0)[row].as_py()
+            row -= batch.num_rows
+    raise AssertionError("a row that was read before")
 
 
 def _vocab_sizes(files: Sequence[TableFile], sid: ColumnFacts) -> tuple[int, ...] | None:

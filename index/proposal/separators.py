@@ -1,31 +1,25 @@
 """The text between the values that texts list, if any do."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable
 
-from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, add_batch
-from grace.index.proposal.names import is_title
-from grace.index.tables.table_file import TableFile
+from grace.index.proposal.facts import ColumnFacts
+from grace.index.proposal.names import PROSE_WORDS, is_title
 
 SEPARATORS = ("|", ";", ",")
 _LONGEST_VALUE = 60
 _FEW_VALUES = 64
 
 
-def with_separator(files: Sequence[TableFile]) -> list[TableFile]:
-    """Return the files of a table with the separator of the values in their first rows."""
-    for file in files:
-        for batch in file.batches(file.schema.names, BATCH_ROWS):
-            facts = {name: ColumnFacts(name) for name in batch.schema.names}
-            add_batch(facts, batch, file)
-            separator = _separator_in(facts.values())
-            return [replace(each, list_separator=separator) for each in files]
-    return list(files)
+def separator_in(facts: Iterable[ColumnFacts]) -> str | None:
+    """Return the separator by which most columns list values; None if no column does.
 
-
-def _separator_in(facts: Iterable[ColumnFacts]) -> str | None:
-    """Return the separator by which most columns list values; None if no column does."""
-    cells = [each.values for each in facts if each.has_texts and not is_title(each.plain)]
+    The facts must come from cells that are not split yet.
+    """
+    cells = [
+        each.values
+        for each in facts
+        if each.has_texts and not (is_title(each.plain) or each.words & PROSE_WORDS)
+    ]
     counts = {separator: sum(_lists(each, separator) for each in cells) for separator in SEPARATORS}
     best = max(SEPARATORS, key=lambda separator: counts[separator])
     return best if counts[best] else None

@@ -65,6 +65,12 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
         if found is not None:
             yield from _section(section, found, out)
+    ignored = (each for each in unread if each.role is Role.IGNORED)
+    yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
+    if proposal.log is not None:
+        yield from _ignored(
+            "log", ((each.column, each.reason) for each in proposal.log.columns if not each.name)
+        )
 
 
 def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:
@@ -83,6 +89,13 @@ def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:
         yield f"{mark}    {each.name}:{theirs}  # {_comment(each.reason)}"
     if table.time_unit not in (None, "ms"):
         yield f"{mark}  time_unit: {table.time_unit}  # unit of the times, which count from 1970"
+
+
+def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for at, (column, reason) in enumerate(columns):
+        if at == 0:
+            yield f"# Ignored columns of the {table}:"
+        yield f"#   {_comment(column)}: {_comment(reason)}"
 
 
 def _targeting(proposal: Proposal) -> Iterator[str]:

@@ -124,5 +124,7 @@ class UserEncoder:
 def _message_of(user: UserAttributes) -> bytes:
     message = RetrieveRequest()
     for name, values in user.items():
+        if isinstance(values, str):
+            raise RequestError(f"user.{name}.values", "expected a list of strings, got str")
         message.user[name].values.extend(values)
     return message.SerializeToString()

@@ -87,7 +87,7 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
         file.write_text("\n".join(["id,country", *(f"{each},US" for each in [*ids, *more])]))
     good = propose([str(tmp_path / "good.csv")], (), None, silent)
     assert (good.rows, good.ids_are_integers) == (70_003, False)
-    with pytest.raises(InputError, match="item 17 is in rows 18 and 70003"):
+    with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)
 
 
