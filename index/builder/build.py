@@ -2,7 +2,7 @@
 
 The ordinary build is one shard, which stays in memory. Others take the same steps over files, as
 tasks that may run on any machine: a run of ads or a range of first tokens at a time. So the largest
-shard bounds their memory, and the bytes are the same.
+shard bounds their memory; only the merge holds the whole snapshot. The bytes are the same.
 """
 
 from collections.abc import Generator, Sequence
