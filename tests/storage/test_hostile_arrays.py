@@ -208,8 +208,9 @@ def test_what_no_build_writes_is_named_with_deep_alone(
 def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     case = random_case(np.random.default_rng(5), 111)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-    for block in (1, 2, 7):
-        monkeypatch.setattr("grace.index.builder.rule_table.BLOCK_RULES", block)
+    for rules in (1, 2, 7):
+        bits = rules * 64 * case.schema.words
+        monkeypatch.setattr("grace.index.builder.rule_table.BLOCK_BITS", bits)
         require_built(snapshot, threads=2)
 
 
