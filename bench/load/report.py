@@ -15,7 +15,7 @@ _HEADINGS = (
 def load_report(runs: Sequence[RunSummary]) -> str:
     """Return tables of latencies, of failures, and of where the time went."""
     parts = [
-        f"Commit {commit()}. Client on {machine()}. Latencies are of calls that ended OK.\n",
+        f"Commit {commit()}. Client on {machine()}. Only calls that ended OK have a latency.\n",
         markdown_table(_HEADINGS, map(_cells, runs)),
         *(
             f"{run.offered:g} calls/s: not valid: {run.invalid_because}.\n"

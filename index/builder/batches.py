@@ -74,7 +74,7 @@ class BatchReader:
         self.code_of: dict[str, Codes] = dict(zip(schema.rule_columns, both, strict=True))
 
     def values(self) -> tuple[Sequence[str], ...]:
-        """Return the values so far of each component that has values of its own."""
+        """Return the values read so far, for each component that interns values."""
         codes = dict.fromkeys(self.code_of.values())
         return tuple(each.strings() for each in codes if isinstance(each, ValueCodes))
 

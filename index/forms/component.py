@@ -73,7 +73,7 @@ class Component(Protocol):
     """A component of every rule of a schema. Its form knows the types that are `Any` here."""
 
     has_values: ClassVar[bool]
-    """Whether the snapshot has interned values of this component's own."""
+    """Whether the component interns values."""
 
     @property
     def label(self) -> str:
@@ -83,7 +83,7 @@ class Component(Protocol):
         """Return new codes for each name: it has an include and an exclude column."""
 
     def add_to_rules(self, table: c_void_p) -> None:
-        """Tell a native table of rules how to encode the columns of an ad."""
+        """Add the encoding of an ad's columns to a native table of rules."""
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> Any:
         """Return the rows of words that C++ encoded: row i is words[offsets[i] : offsets[i + 1]]"""
@@ -98,7 +98,7 @@ class Component(Protocol):
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""
 
     def add_to_users(self, reader: int, values: Any) -> None:
-        """Tell a native reader of users the names and values. They must outlive it."""
+        """Add the names and values to a native reader of users. They must outlive it."""
 
     def rows(self, size: int, most: int, kept: list[Any]) -> tuple[Any, int]:
         """Return what `size` requests ask, once C++ has filled it, and where C++ writes it.

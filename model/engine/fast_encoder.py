@@ -43,7 +43,7 @@ from grace.model.engine.encoder_weights import (
 from grace.model.engine.side_stream import SideStream
 
 FastEncoder: TypeAlias = Callable[[FeatureTensors], UserContext]
-"""It encodes features of its own precision, which it does not change."""
+"""The encoder reads features in its precision, and does not change them."""
 
 
 def fast_encoder(model: Model, dtype: torch.dtype, ops: EncoderOps) -> FastEncoder:
