@@ -10,7 +10,7 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.targeting.schema import Attribute, TargetingSchema
+from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.kernels.decode.admit_children import admit_children_reference, fan_outs
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
@@ -87,7 +87,23 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
 @examples(35)
 @given(case=cases(most_ads=25, most_users=5), mode=st.sampled_from(MatcherMode))
 def test_children_are_admitted_as_on_plain_integers(case: Case, mode: MatcherMode) -> None:
-    made = decode_case(case, mode)
+    assert_children_are_admitted_as_on_plain_integers(decode_case(case, mode))
+
+
+def test_a_value_passes_a_bloom_row_that_has_all_of_its_bits() -> None:
+    """Rows have few bits, but often one of a value that they do not hold."""
+    letters = TargetSet("letter", bloom_bits=64, bloom_hashes=4, max_request_values=1)
+    schema = TargetingSchema((), (letters,), 0)
+    ads = [
+        RawAd(i, (i,), 0.0, {"letter": (frozenset([letter]), None)})
+        for i, letter in enumerate("abcdefgh")
+    ]
+    users = tuple({"letter": [f"other-{i}"]} for i in range(32))
+    case = Case(schema, (8,), tuple(ads), users)
+    assert_children_are_admitted_as_on_plain_integers(decode_case(case, MatcherMode.UNION))
+
+
+def assert_children_are_admitted_as_on_plain_integers(made: DecodeCase) -> None:
     nodes = all_internal_nodes(made)
     expected = plain(made, nodes)
     for admit in (admit_children_reference, admit_children_cpu):
