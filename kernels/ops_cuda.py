@@ -1,8 +1,5 @@
 """The tables of operations for an NVIDIA GPU. They need Triton, so only `load.py` imports them."""
 
-from torch import Tensor
-
-from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.admit_children_cuda import admit_children_cuda
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.ops import Ops
@@ -18,17 +15,6 @@ from grace.kernels.features.feature_ops import FeatureOps
 from grace.kernels.features.feature_ops_cuda import join_inputs_cuda, sum_events_cuda
 from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
 
-
-def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
-    """Compute what `add_product_reference` does with x as the product's accumulator.
-
-    Adding thus needs no pass over memory.
-    """
-    require_contiguous(x=x)
-    x.view(-1, x.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), weight.t())
-    return x
-
-
 CUDA_DECODER = Ops(
     self_attention=self_attention_triton,
     cross_attention=cross_attention_triton,
@@ -42,7 +28,6 @@ CUDA_DECODER = Ops(
 CUDA_ENCODER = EncoderOps(
     rms_norm=rms_norm_triton,
     attention=encoder_attention_triton,
-    add_product=add_product_in_place,
     arrange_tokens=arrange_tokens_triton,
     token_product=token_product_triton,
     share_user=share_user_triton,
