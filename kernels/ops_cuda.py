@@ -5,7 +5,7 @@ from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.ops import Ops
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
-from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
+from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.encoder.arrange_tokens_triton import arrange_tokens_triton
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.encoder_ops import EncoderOps

@@ -17,7 +17,7 @@ from grace.kernels import REFERENCE
 from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cuda
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
-from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall
+from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall
 from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.model.definition.beam_search import leaves_of
 from grace.model.definition.inputs import map_tensors
