@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from grace.client import request_of_json
 from grace.index.snapshot import Snapshot
-from grace.index.tables.data_folder import REQUESTS_FILE, read_data_folder
+from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_checkpoint
-from grace.model.engine.feature_reader import FeatureReader
 from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, compare, share_of_popular
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
@@ -56,16 +54,6 @@ def test_it_is_the_default_recipes_model_for_the_demo_catalogue_and_small(
     assert load_checkpoint(checkpoint).spec == recipe.model
     assert metrics["config"] == asdict(recipe.training)
     assert sum(file.stat().st_size for file in checkpoint.iterdir()) <= 3_000_000
-
-
-def test_it_reads_every_feature_of_the_catalogues_requests(
-    checkpoint: Path, demo_folder: Path
-) -> None:
-    lines = (demo_folder / REQUESTS_FILE).read_text(encoding="utf-8").splitlines()
-    messages = [request_of_json(json.loads(line)).SerializeToString() for line in lines]
-    read = FeatureReader(load_checkpoint(checkpoint).spec).read(messages, len(messages))
-    assert set(read.faults) == {None}
-    assert set(read.ignored) == {()}
 
 
 def test_its_metrics_are_of_these_weights_and_this_log(
