@@ -9,9 +9,10 @@ import pytest
 
 from grace.configs.serving import BatchingConfig
 from grace.server.messages import PendingRequest, Span
-from grace.server.scheduling.head_start import HeadStart
+from grace.server.scheduling.controller import Departure
+from grace.server.scheduling.feedback import HeadStart
 from grace.server.scheduling.predictions import Prediction, Predictions
-from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import request_of, spans_of, wait_until
 from support.scheduler_desk import BUCKETS, Desk, names_of

@@ -1,19 +1,16 @@
 """Which requests wait, start, are refused and are too late: the scheduler under a test's clock."""
 
-import gc
-import weakref
 from contextlib import suppress
 
 import pytest
 
 from grace.server.errors import ServiceError
 from grace.server.messages import PendingRequest
-from grace.server.scheduling.batch_choice import MOST_LATE
-from grace.server.scheduling.margin import HALF_LIFE, MAX_MARGIN
+from grace.server.scheduling.controller import MOST_LATE
+from grace.server.scheduling.feedback import Margin
 from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED
-from grace.server.scheduling.request_queue import STALE_DEADLINES
 from grace.server.scheduling.under_way import Place
-from support.pipeline_cases import request_of, spans_of
+from support.pipeline_cases import spans_of
 from support.scheduler_desk import BUCKETS, Desk, failed, names_of
 
 
@@ -198,12 +195,12 @@ def test_the_margin_rises_to_its_bound_and_falls_with_answers_in_time_and_with_t
         batch = desk.forms()
         desk.clock.now += 1.0
         desk.ends(batch)
-    assert desk.scheduler.margin == MAX_MARGIN
-    desk.clock.now += HALF_LIFE
-    assert desk.scheduler.margin == pytest.approx(MAX_MARGIN / 2)
+    assert desk.scheduler.margin == Margin.MOST
+    desk.clock.now += Margin.HALF_LIFE
+    assert desk.scheduler.margin == pytest.approx(Margin.MOST / 2)
     desk.submit("0@1000 1")
     desk.ends(desk.forms())
-    assert 0 < desk.scheduler.margin < MAX_MARGIN / 2
+    assert 0 < desk.scheduler.margin < Margin.MOST / 2
 
 
 def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
@@ -219,25 +216,6 @@ def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
         batches.append(departure.batch and names_of(departure.batch.requests))
     assert batches == [None, ["1'"]]
     assert gone == late
-
-
-class WatchedRequest(PendingRequest):
-    """A request that a weak reference may point to."""
-
-
-def test_requests_that_have_left_are_not_kept_for_their_deadlines(desk: Desk) -> None:
-    desk.submit("0@500")
-    left = []
-    for _ in range(5 * STALE_DEADLINES):
-        request = WatchedRequest(request_of().retrieval, 0.0, desk.clock.now + 3600.0)
-        left.append(weakref.ref(request))
-        desk.scheduler.submit(request)
-        assert desk.scheduler.cancel(request)
-    del request
-    gc.collect()
-    assert sum(each() is not None for each in left) <= STALE_DEADLINES + 4
-    desk.clock.now += 0.5
-    assert desk.runs() == "-0"
 
 
 def test_a_batch_is_held_back_to_fill() -> None:

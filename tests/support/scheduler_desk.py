@@ -12,8 +12,9 @@ import pytest
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import ServiceError
 from grace.server.messages import Answer, PendingRequest
+from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.scheduler import Departure, Scheduler
+from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of, spans_of
 
