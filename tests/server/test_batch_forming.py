@@ -13,65 +13,12 @@ from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.feedback import HeadStart
 from grace.server.scheduling.predictions import Prediction, Predictions
 from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
+from grace.server.scheduling.under_way import Place
 from support.pipeline_cases import request_of, spans_of, wait_until
-from support.scheduler_desk import BUCKETS, Desk, names_of
 from support.simulated_overload import Engine, Fate, Offer, Simulation
 
 GPU_SECONDS = {1: 0.0023, 2: 0.0029, 4: 0.0039, 8: 0.0058, 16: 0.01}
 """What generate takes for a batch of the paper's model on an H200, in bfloat16."""
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
-
-FITTING = {
-    "five of seven rows answer fewer requests a second than four of four": ("01234", "0123 4"),
-    "six of seven answer more": ("012345", "012345"),
-    "LOW ones count, as they fill the rows": ("01234a", "01234a"),
-    "but not those of another profile": ("01234a'", "0123 4 a'"),
-    "a request without time for two batches is not left behind": ("01234@600", "01234"),
-    "one with time for them is": ("01234@800", "0123 4"),
-    "three of four rows are better than two of two": ("012", "012"),
-}
-
-
-@pytest.mark.parametrize(("submitted", "leave"), FITTING.values(), ids=FITTING)
-def test_a_batch_has_the_bucket_that_answers_most_requests_a_second(
-    desk: Desk, submitted: str, leave: str
-) -> None:
-    desk.submit(submitted)
-    desk.learn({1: 0.15, 2: 0.25, 4: 0.3, 7: 0.4})
-    assert desk.runs() == leave
-
-
-def works(desk: Desk) -> BatchUnderWay:
-    """Let generate work on a batch, which takes 0.5 s there, and 0.1 s before."""
-    for bucket in BUCKETS:
-        desk.predictions.observe("full", bucket, spans_of(0.1, 0.5, 0.0))
-    desk.submit("X")
-    batch = desk.forms()
-    desk.scheduler.advance(batch, Place.QUEUED)
-    return batch
-
-
-def test_while_generate_works_the_next_batch_forms_just_in_time(desk: Desk) -> None:
-    works(desk)
-    desk.submit("0")
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 0.39
-    desk.submit("1")
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 0.01
-    assert names_of(desk.forms().requests) == ["0", "1"]
-
-
-def test_a_full_batch_forms_at_once(desk: Desk) -> None:
-    works(desk)
-    desk.submit("0123456")
-    assert len(desk.forms().requests) == BUCKETS[-1]
 
 
 def generated(begin: float, end: float) -> tuple[Span, ...]:
@@ -101,27 +48,6 @@ def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
     before = head_start.seconds(batch)
     head_start.observe(generated(6.9, 6.91), held=True)
     assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)
-
-
-def test_batches_that_waited_to_fill_do_not_let_later_ones_form_earlier() -> None:
-    desk = Desk(max_wait_ms=50.0)
-    for _ in range(30):
-        desk.submit("0")
-        assert desk.scheduler.poll() is None
-        desk.clock.now += 0.05
-        batch = desk.forms()
-        spans = spans_of(0.1, 0.5, 0.0, begin=desk.clock.now)
-        desk.clock.now += 10.0
-        desk.scheduler.end([], batch, spans)
-    desk.submit("X")
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 0.05
-    desk.scheduler.advance(desk.forms(), Place.QUEUED)
-    desk.submit("1")
-    desk.clock.now += 0.39
-    assert desk.scheduler.poll() is None
-    desk.clock.now += 0.01
-    assert names_of(desk.forms().requests) == ["1"]
 
 
 def simulated(share: float, seconds: float) -> tuple[Engine, Sequence[Fate]]:
