@@ -110,16 +110,12 @@ class Predictions:
         """Return whether `left` seconds are too few for a batch that comes after the backlog."""
         if 0 < left >= backlog.then(self.predict(profile, bucket)).after:
             return False
-        decisive = 0 < left >= backlog.after
-        return not (decisive and self._forget(profile, bucket))
-
-    def _forget(self, profile: str, bucket: int) -> bool:
-        """Drop a prediction that no batch has confirmed for long; return whether none is left."""
-        observed = self._observed.get((profile, bucket))
-        if observed is None:
+        if not 0 < left >= backlog.after:
             return True
-        patience = min(max(MIN_PATIENCE, 2 * observed.prediction.total), MAX_PATIENCE)
-        if self._clock() - observed.at <= patience:
-            return False
-        del self._observed[profile, bucket]
-        return True
+        observed = self._observed.get((profile, bucket))
+        if observed is not None:
+            patience = min(max(MIN_PATIENCE, 2 * observed.prediction.total), MAX_PATIENCE)
+            if self._clock() - observed.at <= patience:
+                return True
+            del self._observed[profile, bucket]  # no batch has confirmed it for long
+        return False
