@@ -1,6 +1,8 @@
 """The pipeline over scripted stages: their order, overlap and end, and the timeline of them."""
 
 import json
+import math
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +11,15 @@ import pytest
 from grace.server.messages import STAGE_NAMES
 from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.predictions import Predictions
-from support.pipeline_cases import Recorder, request_batch, request_of, spans_of
+from support.pipeline_cases import (
+    GENERATION,
+    LONG,
+    Recorder,
+    request_batch,
+    request_of,
+    spans_of,
+    wait_until,
+)
 from support.scripted_stages import Script, Start, occupy
 
 
@@ -90,6 +100,60 @@ def test_a_prepared_batch_is_not_generated_once_all_its_callers_have_gone(
     pipeline.submit(later)
     recorder.wait_for(later)
     assert script.given("generate") == [("first",), ("later",)]
+
+
+def test_requests_that_are_displaced_or_expire_end_while_no_batch_may_form(
+    start: Start, script: Script, recorder: Recorder
+) -> None:
+    pipeline = start(max_waiting=1)
+    occupy(pipeline, script)
+    displaced = request_of(priority="LOW")
+    pipeline.submit(displaced)
+    expiring = request_of(deadline=time.perf_counter() + 1.0)
+    pipeline.submit(expiring)
+    recorder.wait_for(displaced)
+    recorder.wait_for(expiring)
+    assert recorder.reason(displaced) == "displaced"
+    assert recorder.reason(expiring) == "deadline_exceeded"
+
+
+def test_a_batch_that_was_held_long_enough_starts(start: Start, recorder: Recorder) -> None:
+    request = request_of()
+    start(max_wait_ms=5.0).submit(request)
+    recorder.wait_for(request)
+
+
+def test_input_ends_when_the_last_waiting_request_is_cancelled_after_the_end(
+    start: Start, script: Script
+) -> None:
+    pipeline = start()
+    occupy(pipeline, script)
+    waiting = request_of()
+    pipeline.submit(waiting)
+    pipeline.close()
+    time.sleep(0.1)  # until input sleeps again: what `close` wakes would also see the empty queue
+    assert pipeline.cancel(waiting)
+    wait_until(lambda: all(each.name != "grace-input" for each in threading.enumerate()))
+
+
+def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_ended_early(
+    start: Start, script: Script, recorder: Recorder
+) -> None:
+    predictions = Predictions()
+    for bucket in GENERATION.batch_buckets:
+        predictions.observe("full", bucket, spans_of(0.0, 9 * LONG, 0.0))
+    pipeline = start(predictions=predictions)
+    script.close("generate")
+    ahead, held, later = request_of("ahead"), request_of("held"), request_of("later")
+    pipeline.submit(ahead)
+    script.wait_for("generate", "ahead")
+    pipeline.submit(held)
+    wait_until(lambda: 0.0 < pipeline.scheduler.asleep_until < math.inf)
+    assert pipeline.cancel(held)
+    script.open("generate")
+    recorder.wait_for(ahead)
+    pipeline.submit(later)
+    recorder.wait_for(later)
 
 
 def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: Path) -> None:

@@ -5,10 +5,10 @@ from contextlib import suppress
 import pytest
 
 from grace.server.errors import ServiceError
-from grace.server.messages import PendingRequest
+from grace.server.messages import PendingRequest, Span
 from grace.server.scheduling.controller import MOST_LATE
-from grace.server.scheduling.feedback import Margin
-from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED
+from grace.server.scheduling.feedback import HeadStart, Margin
+from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED, Prediction
 from support.scheduler_desk import BUCKETS, Desk, names_of
 
 ORDERS = {
@@ -237,3 +237,32 @@ def test_a_batch_is_unwanted_once_all_of_it_is_cancelled_or_expired() -> None:
     desk.clock.now += 0.5
     failures = desk.scheduler.unwanted(batch.requests)
     assert [each.error.reason for each in failures] == ["cancelled", "deadline_exceeded"]
+
+
+def generated(begin: float, end: float) -> tuple[Span, ...]:
+    return (Span("input", 0.0, 0.0), Span("generate", begin, end), Span("post", end, end))
+
+
+def test_batches_form_earlier_once_generate_waited_for_some_and_later_once_it_did_not() -> None:
+    head_start, batch = HeadStart(), Prediction(before=0.25, generate=1.0)
+    at_first = head_start.seconds(batch)
+    assert at_first > batch.before
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=False)
+    assert head_start.seconds(batch) == at_first
+    for begin in range(7, 14):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    late = head_start.seconds(batch)
+    assert late > at_first + 0.1
+    for begin in range(14, 200):
+        head_start.observe(generated(begin, begin + 1.0), held=True)
+    assert head_start.seconds(batch) < late - 0.1
+
+
+def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
+    head_start, batch = HeadStart(), Prediction(generate=1.0)
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    before = head_start.seconds(batch)
+    head_start.observe(generated(6.9, 6.91), held=True)
+    assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)
