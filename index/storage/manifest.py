@@ -27,12 +27,8 @@ MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
 FORMAT_VERSION = 2
 MAX_BYTES = 16 << 20
-_MAX_DIMENSIONS = 8
-_MAX_FILE_BYTES = (1 << 63) - 1
 _NO_DIGEST = "0" * 32
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"[a-z][a-z0-9_]{0,63}(\.[a-z][a-z0-9_]{0,63})?\.npy")
-_DTYPE = re.compile(r"([|][biu]1|<[iuf][248])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,6 @@ class Manifest:
     def __post_init__(self) -> None:
         _check_facts(self)
         _check_counts(self)
-        _check_files(self.files)
 
     @property
     def set_names(self) -> tuple[str, ...]:
@@ -186,25 +181,6 @@ def _check_counts(manifest: Manifest) -> None:
     _check_keys("counts.entities", counts.entities, manifest.schema.entities, "entities")
     for name, distinct in counts.entities.items():
         _check_range(f"counts.entities.{name}", distinct, 0, counts.ads)
-
-
-def _check_files(files: tuple[FileEntry, ...]) -> None:
-    seen: set[str] = set()
-    for i, entry in enumerate(files):
-        file, dtype = shown(entry.file), shown(entry.dtype)
-        for name, good, fault in (
-            ("file", _FILE.fullmatch(entry.file), f"{file} is not the name of an array"),
-            ("file", entry.file not in seen, f"{entry.file} is listed twice"),
-            ("dtype", _DTYPE.fullmatch(entry.dtype), f"{dtype} is not a little-endian number"),
-            ("xxh3_128", _DIGEST.fullmatch(entry.xxh3_128), "expected 32 hexadecimal digits"),
-            ("shape", len(entry.shape) <= _MAX_DIMENSIONS, f"at most {_MAX_DIMENSIONS} dimensions"),
-        ):
-            if not good:
-                raise ValueError(f"files[{i}].{name}: {fault}")
-        seen.add(entry.file)
-        for size in entry.shape:
-            _check_range(f"files[{i}].shape", size, 0, _MAX_FILE_BYTES)
-        _check_range(f"files[{i}].bytes", entry.bytes, 0, _MAX_FILE_BYTES)
 
 
 def _check_range(name: str, value: int, least: int, most: int) -> None:

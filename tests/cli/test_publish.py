@@ -50,7 +50,7 @@ def test_verify_exits_1_with_the_file_and_the_fault(root: Path) -> None:
     done = invoke_grace("verify", root)
     assert (done.exit_code, done.stdout) == (1, "")
     folder = root / f"{1:020d}"
-    fault = "entry 3 is rule 99, but there are 7"
+    fault = "entry 3 is rule 99, expected 0 to 6"
     assert (
         done.stderr == f"error: {folder}/ad_rule.npy: {fault}; build or publish another version\n"
     )

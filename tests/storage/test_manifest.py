@@ -109,18 +109,12 @@ FAULTS: list[tuple[str, object, str]] = [
     ("rejects", -1, "rejects: must be 0 to"),
     ("updates_watermark", 2**64, "updates_watermark: must be 0 to"),
     ("rule_columns", ["brand_exclude"], "rule_columns: the schema has no 'brand_exclude'"),
-    ("files.0.file", "../ad_ids.npy", "files[0].file: '../ad_ids.npy' is not the name"),
-    ("files.0.file", "/etc/passwd", "files[0].file: '/etc/passwd' is not the name"),
-    ("files.0.file", "ad_ids.npy\n", "files[0].file: 'ad_ids.npy\\n' is not the name"),
-    ("files.0.file", "a" * 300 + ".npy", "is not the name of an array"),
-    ("files.0.file", "ad_ids.npy", "ad_ids.npy is listed twice"),
-    ("files.0.dtype", "|O", "files[0].dtype: '|O' is not a little-endian number"),
-    ("files.0.dtype", ">i4", "files[0].dtype: '>i4' is not a little-endian number"),
-    ("files.0.shape", [1] * 9, "files[0].shape: at most 8 dimensions"),
-    ("files.0.shape", [-1], "files[0].shape: must be 0 to"),
-    ("files.0.shape", [2**63], "files[0].shape: must be 0 to"),
-    ("files.0.bytes", -1, "files[0].bytes: must be 0 to"),
-    ("files.0.xxh3_128", "X" * 32, "files[0].xxh3_128: expected 32 hexadecimal digits"),
+    *(
+        ("files.0.file", name, f"files: {name!r} is an array that this GRACE does not know")
+        for name in ("../ad_ids.npy", "/etc/passwd", "ad_ids.npy\n")
+    ),
+    ("files.0.file", "a" * 300 + ".npy", "aaa... is an array that this GRACE does not know"),
+    ("files.0.file", "ad_ids.npy", "files: an array is listed twice"),
     ("files.0.mode", 1, "files[0]: unknown key 'mode'"),
     ("comment", "hi", "unknown key 'comment'; known: "),
     *((name, GONE, f"missing key '{name}'") for name in ("schema", "counts", "rejects")),
@@ -154,7 +148,6 @@ def test_a_fault_quotes_little_of_a_long_text(change: Change, version: Path) -> 
     forge_manifest(version, change)
     with pytest.raises(SnapshotError) as caught:
         load_snapshot(version)
-    assert caught.value.file == "MANIFEST.json"
     assert len(caught.value.fault) <= MOST_OF_A_FAULT
 
 
@@ -179,6 +172,7 @@ def test_a_file_that_is_not_listed_is_named(version: Path) -> None:
         ("counts.nodes_per_level.3", 7, "csr_tokens.npy: shape must be [13] by the counts"),
         ("files.0.bytes", 10**12, "bytes, but the manifest says 1000000000000"),
         ("files.0.xxh3_128", "0" * 32, "damaged: its digest is "),
+        ("files.10.shape", [-1], "shape must be [any] by the counts, the manifest says [-1]"),
     ],
 )
 def test_a_manifest_that_contradicts_its_files_names_the_file(
