@@ -103,7 +103,8 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
         words = f"no build keeps rule {row}: {schema.rule_columns[column]}: {FAULTS[fault]}"
         raise SnapshotError("rule_rows.npy", words)
     ads = taken_apart(snapshot)
-    return replace(ads, rule_of=rule_of[ads.rule_of], rules=encoded)
+    columns = ads.columns._replace(rule_of=rule_of[ads.columns.rule_of])
+    return replace(ads, columns=columns, rules=encoded)
 
 
 def _notes(opened: OpenVersion) -> list[str]:

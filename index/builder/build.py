@@ -81,8 +81,8 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
             source, reading, spec.threads, spec.max_rejects, source.rows, advance=advance
         )
         ((ads, ids),) = collector
-        plan.log_all(collector.rejects)
-        ads = ads.without(plan.refuse_repeated([find_repeated([ids])]))
+        plan.log.extend(collector.rejects)
+        ads = ads.without(plan.refuse_repeated(find_repeated([ids])))
     facts = plan.facts_of(len(ads), collector.stated)
     del reading, collector, ids
     with plan.steps.run("arrange", 1) as advance:
@@ -106,7 +106,7 @@ class _ShardedBuild:
         with plan.steps.run("compare ids", 1) as advance:
             found = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
-        repeated = plan.refuse_repeated([found])
+        repeated = plan.refuse_repeated(found)
         token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
         left = int(token_ads.sum()) - len(found.rows)
         facts = plan.facts_of(left, self.stated)
@@ -154,7 +154,8 @@ class _ShardedBuild:
             closing(self._results(tasks)) as results,
         ):
             for file, collected in zip(plan.source.files, results, strict=True):
-                plan.log_all(collected.rejects, file.address)
+                # A task has read the file by another address.
+                plan.log.extend(replace(each, file=file.address) for each in collected.rejects)
                 runs.extend(collected.runs)
                 self.stated |= collected.stated
                 rows += collected.rows
