@@ -116,13 +116,6 @@ def test_a_version_is_a_folder_of_its_own_name(version: Path, tmp_path: Path) ->
     assert_refused(renamed, "MANIFEST.json", f"says version {version.name}, but its folder is")
 
 
-def test_a_file_that_is_not_listed_is_ignored_and_noted(version: Path) -> None:
-    (version / "notes.txt").write_text("mine")
-    load_snapshot(version)
-    (note,) = verify_snapshot(version).notes
-    assert note == "'notes.txt': not listed in the manifest; no reader looks at it"
-
-
 @pytest.mark.parametrize(
     "content",
     [

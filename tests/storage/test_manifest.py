@@ -53,14 +53,11 @@ def drop(name: str) -> Change:
 GONE = object()
 FAULTS: list[tuple[str, object, str]] = [
     ("format", "zip", "format must be 'grace-snapshot', got 'zip'"),
-    ("format", GONE, "format must be 'grace-snapshot', got None"),
     ("format_version", 3, "written by a newer GRACE (format 3, this one reads 2): upgrade"),
     ("format_version", 1, "written by an older GRACE (format 1, this one reads 2): build it again"),
     ("format_version", 10**400, "written by a newer GRACE (format 1000"),
     ("format_version", 0, "format_version: expected a positive integer, got 0"),
     ("format_version", True, "format_version: expected a positive integer, got True"),
-    ("format_version", "1", "format_version: expected a positive integer, got '1'"),
-    ("format_version", GONE, "format_version: expected a positive integer, got None"),
     ("version", "1", "version: expected 20 digits, got '1'"),
     ("version", 1, "version: expected a string"),
     ("version", "٠" * 20, "version: expected 20 digits"),
@@ -71,10 +68,7 @@ FAULTS: list[tuple[str, object, str]] = [
             text,
             f"created_at: expected a time such as 2026-01-31T12:00:00Z, got '{text}'",
         )
-        for text in (
-            *("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "0000-01-01T00:00:00Z"),
-            *("2026-01-31T24:00:00Z", "2026-01-31T12:00:00+00:00", "2026-01-31 12:00:00Z"),
-        )
+        for text in (*("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "2026-01-31T24:00:00Z"),)
     ),
     ("sid_space", "", "sid_space: expected 1 to 255 printable characters, got ''"),
     ("vocab_sizes", [], "number of vocab_sizes: must be 1 to 16, got 0"),
@@ -87,7 +81,6 @@ FAULTS: list[tuple[str, object, str]] = [
     ("matchers", {}, "unknown key 'matchers'; known: "),
     ("counts.nodes_per_level", [1], "number of counts.nodes_per_level: must be 4 to 4, got 1"),
     ("counts.nodes_per_level.0", 2, "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
-    ("counts.nodes_per_level.1", 5, "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
     ("counts.ads", 5, "counts.ads: must be 6 to 2147483647, got 5"),
     ("counts.ads", 2**31, "counts.ads: must be 6 to 2147483647, got 2147483648"),
     ("counts.ads", 8.5, "8.5: only integers are expected"),
@@ -100,7 +93,6 @@ FAULTS: list[tuple[str, object, str]] = [
         1,
         "counts.entities: expected ['advertiser', 'campaign']",
     ),
-    ("counts.entities.campaign", -1, "counts.entities.campaign: must be 0 to 8, got -1"),
     ("counts.entities.campaign", 9, "counts.entities.campaign: must be 0 to 8, got 9"),
     ("counts.entities", {}, "counts.entities: expected ['advertiser', 'campaign']"),
     ("schema.entities", [], "counts.entities: expected []"),
