@@ -99,7 +99,6 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
-    rows: int
     runs: tuple[Run, ...]
     rejects: Sequence[Reject]
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
@@ -114,7 +113,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
     runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
-    return CollectedFile(collector.rows, runs, collector.rejects, frozenset(collector.stated))
+    return CollectedFile(runs, collector.rejects, frozenset(collector.stated))
 
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
