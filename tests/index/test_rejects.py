@@ -50,12 +50,19 @@ def spec_of(folder: Path, rows: list[dict[str, Any]]) -> BuildSpec:
 FAULTS: dict[str, tuple[dict[str, Any], str, str | None, str]] = {
     "negative entity": ({"campaign": -7}, "campaign", "-7", "negative"),
     "unknown value": ({"country": ["US", "ZZ"]}, "country", "ZZ", "schema lists"),
+    "unknown exclude": ({"device_exclude": ["radio"]}, "device_exclude", "radio", "schema lists"),
     "null value": ({"country": ["US", None]}, "country", None, "null"),
     "reserved value": ({"location": ["us", "*"]}, "location", "*", "reserved"),
     "empty include": ({"country": []}, "country", None, "empty"),
     "empty difference": (
         {"country": ["US"], "country_exclude": ["US", "NO"]},
         "country_exclude",
+        None,
+        "nothing",
+    ),
+    "empty difference of one value": (
+        {"location": ["a"], "location_exclude": ["a"]},
+        "location_exclude",
         None,
         "nothing",
     ),
