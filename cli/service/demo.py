@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
-from grace.cli.service.ads_table import ad_lines
-from grace.cli.service.retrieve import stage_times
+from grace.cli.service.retrieve import ad_lines, stage_times
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
 
@@ -42,7 +41,7 @@ The same by hand{where}. In one terminal:
 
 and in another:
 
-  {grace} retrieve --wait 60 --request {out}/request.json --ads {out}/ads.parquet --max-ads 5
+  {grace} retrieve --wait 60 --request {out}/request.json --data {out} --max-ads 5
   {grace} admin status
   {grace} inspect {out}/snapshots"""
 

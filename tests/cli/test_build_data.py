@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.cli.options import number_of
-from grace.cli.service.ads_table import shown_table
 from grace.configs.errors import InputError
+from grace.index.matching.ads_table import AdsTable
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
 
@@ -91,8 +91,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert build(shop, "--shards", "2", "--max-coverage-drop", "1")[0] == 0
     assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
-    table = shown_table(None, None, shop)
-    assert table is not None
+    table = AdsTable(shop)
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)

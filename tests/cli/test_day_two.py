@@ -215,7 +215,11 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
             "vocab sizes (8, 200000, 8, 8): each must be 1 to 65536",
         ),
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
-        (("--data", "{shop}", "--id-column", "sku"), "leave the options out"),
+        (("--data", "{shop}", "--ids", "ids.txt"), "leave --ids out"),
+        (
+            ("--data", "{shop}", "--codebook", "{shop}/codebook", "--force"),
+            "--force: an option of a new codebook, but --codebook {shop}/codebook keeps its own",
+        ),
     ],
 )
 def test_grace_sids_says_what_it_cannot_do(
@@ -225,7 +229,7 @@ def test_grace_sids_says_what_it_cannot_do(
     without_section(shop / "bare")
     done = invoke_grace("sids", *(each.format(shop=shop) for each in options))
     assert done.exit_code == 2
-    assert fault in done.stderr
+    assert fault.format(shop=shop) in done.stderr
 
 
 def test_an_existing_codebook_gets_no_advice_on_its_codes(tmp_path: Path) -> None:
