@@ -20,10 +20,6 @@ from grace.configs.machine import available_cores
 if TYPE_CHECKING:
     from grace.native.build import Target
 
-NEEDED = (
-    *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
-    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash"),
-)
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
@@ -33,7 +29,7 @@ Status: TypeAlias = Literal["ok", "note", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row. A fault breaks a command; a note says what lacks without an extra or a GPU."""
+    """One row. A fault breaks a command; a note says what is absent without an extra or a GPU."""
 
     name: str
     status: Status
@@ -44,7 +40,7 @@ class Finding:
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
+    """Check this machine: torch, native library, GPU. Exit code 1 if a command cannot work.
 
     Example: `grace doctor`
     """
@@ -63,32 +59,22 @@ def examine() -> Iterator[Finding]:
     yield Finding("cores", "ok", str(available_cores()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
-    yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
-    yield _package("uvloop", "note", LIGHT, install_command("serve"))
     yield _torch()
     yield from _native()
     yield _gpu()
 
 
-def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
-    """Report the version of a package, or if it is missing this status, text and remedy."""
-    try:
-        return Finding(name, "ok", version(name))
-    except PackageNotFoundError:
-        return Finding(name, status, without, remedy)
-
-
 def _torch() -> Finding:
-    package = _package("torch", "note", LIGHT, install_command("serve"))
-    if package.status == "note":
-        return package
+    try:
+        found = version("torch")
+    except PackageNotFoundError:
+        return Finding("torch", "note", LIGHT, install_command("serve"))
     try:
         import torch
     except (ImportError, OSError) as error:
-        found = f"{package.found}, does not load: {error}"
-        return Finding("torch", "fault", found, REINSTALL)
+        return Finding("torch", "fault", f"{found}, does not load: {error}", REINSTALL)
     has_cuda = "available" if torch.cuda.is_available() else "not available"
-    return Finding("torch", "ok", f"{package.found}, CUDA {has_cuda}")
+    return Finding("torch", "ok", f"{found}, CUDA {has_cuda}")
 
 
 def _native() -> Iterator[Finding]:
@@ -147,10 +133,12 @@ def _gpu() -> Finding:
         found.append(f"{name}, compute capability {capability} (needed: {need})")
         if not _reaches(capability, LEAST_CAPABILITY):
             older.append(name)
-    if not found:
-        return Finding("GPU", "note", "none found: everything runs on the CPU")
-    remedy = f"use another GPU than {', '.join(older)}, or device cpu" if older else ""
-    return Finding("GPU", "note" if older else "ok", "; ".join(found), remedy)
+    if older:
+        remedy = f"use another GPU than {', '.join(older)}, or device cpu"
+        return Finding("GPU", "note", "; ".join(found), remedy)
+    if found:
+        return Finding("GPU", "ok", "; ".join(found))
+    return Finding("GPU", "note", "none found: everything runs on the CPU")
 
 
 def _reaches(capability: str, least: tuple[int, int]) -> bool:
