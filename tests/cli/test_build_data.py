@@ -179,13 +179,6 @@ def test_what_cannot_be_built_is_named(
     assert versions(shop / "snapshots") == ()
 
 
-def test_one_of_the_two_ways_is_asked_for(tmp_path: Path) -> None:
-    for options in ((), ("--ads", "x.csv"), ("--targeting", "t.yaml")):
-        done = invoke_grace("build", "--root", tmp_path, *options)
-        assert done.exit_code == 2
-        assert "give --data FOLDER, or --ads TABLE and --targeting FILE" in done.stderr
-
-
 def test_tables_at_urls_build_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
     url = (tmp_path / "raw" / "ads.csv").as_uri()
     tables = TABLES.replace("../raw/ads.csv", url)

@@ -20,7 +20,6 @@ from support.command import GRACE, plain_environment
 from support.documents import the_block
 from support.forked_program import forked_grace
 from support.in_process import invoke_grace
-from support.raw_tables import write_codebook, write_table
 
 pytestmark = pytest.mark.subprocess
 
@@ -187,24 +186,6 @@ def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -
     assert (data.ads.theirs("country"), data.ads.list_separator) == ("Country Code", "|")
     assert data.log is not None
     assert data.embeddings is not None
-
-
-def test_the_data_folder_of_the_document_is_proposed_and_built(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [{"SKU": f"B{at}", "bid": 0.5, "Country Code": "US"} for at in range(9)]
-    write_table(tmp_path / "raw" / "ads.csv", rows)
-    log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
-    write_table(tmp_path / "raw" / "clicks.csv", log)
-    items = [{"sku": row["SKU"], "embedding": [0.5, 1.5]} for row in rows]
-    write_table(tmp_path / "raw" / "items.parquet", items)
-    write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
-    build, init = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
-    for command in (init, build):
-        done = invoke_grace(*command.split())
-        assert (done.exit_code, done.stderr) == (0, "")
-    assert load_snapshot(tmp_path / "shop" / "snapshots").ads.num_ads == 9
 
 
 def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(

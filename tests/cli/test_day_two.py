@@ -230,13 +230,3 @@ def test_grace_sids_says_what_it_cannot_do(
     done = invoke_grace("sids", *(each.format(shop=shop) for each in options))
     assert done.exit_code == 2
     assert fault.format(shop=shop) in done.stderr
-
-
-def test_an_existing_codebook_gets_no_advice_on_its_codes(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(1).standard_normal((1007, 5)).astype(np.float32)
-    np.save(tmp_path / "items.npy", vectors)
-    items = ("sids", "--embeddings", tmp_path / "items.npy")
-    learn = ("--out", tmp_path / "c", "--levels", "3", "--codes", "64")
-    assert "fewer --codes or --levels" in invoke_grace(*items, *learn).stdout
-    again = invoke_grace(*items, "--codebook", tmp_path / "c")
-    assert (again.exit_code, "--codes" in again.stdout) == (0, False)
