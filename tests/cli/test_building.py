@@ -68,11 +68,10 @@ def run(
     return done.returncode, done.stderr
 
 
-def build(ads: Path, root: Path, times: int = 1) -> None:
+def build(data: Path, root: Path, times: int = 1) -> None:
     """Publish versions as earlier hours did, without the script."""
     for _ in range(times):
-        inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
-        done = invoke_grace("build", *inputs, "--root", root)
+        done = invoke_grace("build", "--data", data, "--root", root)
         assert done.exit_code == 0
 
 
@@ -84,7 +83,7 @@ def test_the_hourly_script_publishes_and_keeps_versions_also_after_a_failed_hour
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    build(catalogue / "ads.parquet", root, times=3)
+    build(catalogue, root, times=3)
     code, _ = run(hourly, catalogue, root, "--magic", KEEP="2")
     assert (code, versions(root)) == (2, [2, 3])
     assert invoke_grace("publish", root, "2").exit_code == 0
@@ -99,7 +98,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_ads_or_rules(
 ) -> None:
     root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
-    build(catalogue / "ads.parquet", root)
+    build(catalogue, root)
     table = pq.read_table(catalogue / "ads.parquet")
     half, without = table.slice(0, table.num_rows // 2), ("location", "location_exclude")
     pq.write_table(half if lost == "ads" else table.drop_columns(without), ads)
@@ -137,7 +136,7 @@ def test_a_failed_publish_leaves_the_current_version(
     hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
 ) -> None:
     root = tmp_path / "snapshots"
-    build(catalogue / "ads.parquet", root)
+    build(catalogue, root)
     failing = tmp_path / "grace"
     before = f'"{GRACE}" "$@"; ' if moves else ""
     failing.write_text(
@@ -173,8 +172,7 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     file = str(tmp_path / "ads.parquet")
     exec(frame.replace("ads.parquet", file), {"given": table})  # noqa: S102
     (tmp_path / "targeting.yaml").write_text("{}\n")
-    inputs = ("--ads", tmp_path / "ads.parquet", "--targeting", tmp_path / "targeting.yaml")
-    done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
+    done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "root")
     assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
 
@@ -191,7 +189,7 @@ def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -
 def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path
 ) -> None:
-    build(catalogue / "ads.parquet", tmp_path)
+    build(catalogue, tmp_path)
     snapshot = load_snapshot(tmp_path)
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves
