@@ -119,7 +119,6 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 def _gpu() -> Finding:
     from grace.native.nvcc import LEAST_CAPABILITY
 
-    need = f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}"
     try:
         command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
         listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -127,24 +126,11 @@ def _gpu() -> Finding:
         return Finding("GPU", "note", "none found: everything runs on the CPU")
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("GPU", "note", f"nvidia-smi failed: {error}", "reinstall the driver")
-    found, older = [], []
-    for row in listed.stdout.splitlines():
-        name, _, capability = map(str.strip, row.rpartition(","))
-        found.append(f"{name}, compute capability {capability} (needed: {need})")
-        if not _reaches(capability, LEAST_CAPABILITY):
-            older.append(name)
-    if older:
-        remedy = f"use another GPU than {', '.join(older)}, or device cpu"
-        return Finding("GPU", "note", "; ".join(found), remedy)
-    if found:
-        return Finding("GPU", "ok", "; ".join(found))
-    return Finding("GPU", "note", "none found: everything runs on the CPU")
-
-
-def _reaches(capability: str, least: tuple[int, int]) -> bool:
-    """Compare a capability such as 9.0 with the least; any other text is below it."""
-    major, _, minor = capability.partition(".")
-    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= least
+    found = listed.stdout.split("\n")
+    if not any(found):
+        return Finding("GPU", "note", "none found: everything runs on the CPU")
+    need = f"compute capability {'.'.join(map(str, LEAST_CAPABILITY))} is needed"
+    return Finding("GPU", "ok", f"{'; '.join(filter(None, found))}; {need}")
 
 
 def _print(findings: list[Finding]) -> None:

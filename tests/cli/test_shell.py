@@ -123,19 +123,17 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(
 
 
 GPUS = {
-    'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"': ("ok", "A100, compute capability 8.0", ""),
-    'echo "NVIDIA B200, 10.0"; echo "T4, 7.5"': ("note", "T4, compute capability 7.5", "than T4, "),
-    'echo "T4, [N/A]"': (
-        "note",
-        "T4, compute capability [N/A] (needed: 8.0)",
-        "than T4, or device",
+    'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"': (
+        "ok",
+        "NVIDIA H200, 9.0; NVIDIA A100, 8.0; compute capability 8.0 is needed",
     ),
-    "exit 9": ("note", "exit status 9", "reinstall the driver"),
+    "true": ("note", "none found: everything runs on the CPU"),
+    "exit 9": ("note", "exit status 9"),
 }
 
 
 @pytest.mark.parametrize("script", GPUS)
-def test_doctor_says_which_gpus_there_are_and_which_are_too_old(
+def test_doctor_says_which_gpus_there_are(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -143,7 +141,5 @@ def test_doctor_says_which_gpus_there_are_and_which_are_too_old(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (finding,) = (finding for finding in doctor.examine() if finding.name == "GPU")
-    status, found, remedy = GPUS[script]
-    assert finding.status == status
-    assert found in finding.found
-    assert remedy in finding.remedy
+    status, found = GPUS[script]
+    assert (finding.status, found in finding.found) == (status, True)
