@@ -23,7 +23,7 @@ from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17
 
-_NUMBERED = "; --id-map, or id_map in tables.yaml, numbers such ads"
+_NUMBERED = "; id_map in tables.yaml numbers such ads"
 _ENTITY_NUMBERED = f"; {ENTITY_MAP}"
 
 

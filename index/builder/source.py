@@ -257,7 +257,7 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
 def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
     """Return the remedy for a column of another type; "" if a cast is the only one."""
     if name == "ad_id" and is_text(kind):
-        return "--id-map FILE, or id_map in tables.yaml, numbers ads of any name"
+        return "id_map in tables.yaml numbers ads of any name"
     if name in expected.entities:
         numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
         return f"{numbers}, or build with --without {name}"

@@ -72,15 +72,6 @@ def test_publish_moves_current_forward_and_back(root: Path) -> None:
     assert json.loads(done.stdout) == {"root": str(root), "from": 1, "to": 2}
 
 
-def test_the_first_publish_says_that_there_was_no_current_version(tmp_path: Path) -> None:
-    make_version(tmp_path, 111)
-    done = invoke_grace("publish", tmp_path, "111")
-    assert (done.exit_code, done.stdout) == (
-        0,
-        f"{tmp_path}: 111 is current; there was no current version\n",
-    )
-
-
 def test_a_damaged_version_is_never_published(root: Path) -> None:
     break_rules(root, 2)
     done = invoke_grace("publish", root, "2")
