@@ -34,12 +34,6 @@ def lines(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def cells_after(text: str, *begin: str) -> list[str]:
-    """The cells after the first ones, in the one row that begins with these."""
-    (found,) = (row for row in lines(text) if tuple(row[: len(begin)]) == begin)
-    return found[len(begin) :]
-
-
 @pytest.mark.parametrize(
     ("document", "tables"),
     [
