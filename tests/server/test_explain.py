@@ -148,13 +148,6 @@ def assert_as_replied(
         place = returned.index(ad.ad_id)
         assert explained.rank == place + 1
         assert explained.score == reply.scores[place]
-    length = reply.sids.length
-    sids = [
-        tuple(reply.sids.tokens[i : i + length]) for i in range(0, len(reply.sids.tokens), length)
-    ]
-    scores = dict(zip(sids, reply.sids.scores, strict=False))
-    assert explained.HasField("score") == (ad.sid in scores)
-    assert explained.score == scores.get(ad.sid, 0.0)
 
 
 def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) -> None:

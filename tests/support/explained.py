@@ -107,7 +107,6 @@ class Scene:
             "exclude_ads": rng.choice(ids, 30, replace=False).tolist(),
             "exclude": {"campaign": {"ids": campaigns}, "ad": {"ids": ids[:99]}},  # no entity
             "at_most": limits,
-            "include_sids": True,
         }
 
     def batch(self, retrieval: Retrieval) -> RequestBatch:
