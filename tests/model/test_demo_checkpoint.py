@@ -103,8 +103,8 @@ def test_the_program_of_the_page_on_models_finds_ads_with_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    files = ("--ads", demo_folder / "ads.parquet", "--targeting", demo_folder / "targeting.yaml")
-    assert invoke_grace("build", *files, "--root", demo_folder / "snapshots").exit_code == 0
+    folders = ("--data", demo_folder, "--root", demo_folder / "snapshots")
+    assert invoke_grace("build", *folders).exit_code == 0
     page = (repository / "docs" / "model.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(demo_folder)
