@@ -78,9 +78,8 @@ def _torch() -> Finding:
 
 
 def _native() -> Iterator[Finding]:
-    from grace.native.build import CPU, CUDA, find_compiler
+    from grace.native.build import CPU, CUDA, find_compiler, find_nvcc
     from grace.native.loader import library_path, load_cuda_library, load_library
-    from grace.native.nvcc import find_nvcc
 
     yield _library("native library", CPU, load_library, "fault")
     yield _tool("C++ compiler", find_compiler, "none: needed to build from sources")
@@ -104,9 +103,8 @@ def _library(name: str, target: "Target", load: Callable[[], object], status: St
     except ImportError as error:
         return Finding(name, status, f"cannot be opened: {error}", REINSTALL)
     path = library_path(target)
-    record = read_record(path.parent, target)
-    made = f" ({record.compiler}; {' '.join(record.flags)})" if record else ""
-    return Finding(name, "ok", f"current, {path}{made}")
+    _, _, made = read_record(path.parent, target).partition("; ")
+    return Finding(name, "ok", f"current, {path}" + (f" ({made})" if made else ""))
 
 
 def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding:
@@ -117,7 +115,7 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 
 
 def _gpu() -> Finding:
-    from grace.native.nvcc import LEAST_CAPABILITY
+    from grace.native.build import LEAST_CAPABILITY
 
     try:
         command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]

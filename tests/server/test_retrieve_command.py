@@ -150,34 +150,25 @@ def test_a_mistake_is_one_line(
     assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
 
 
+LINES = '{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n'
+
+
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "line", "error"),
     [
-        ("[]", "request: expected an object, got a list"),
-        ('{"max_ads": }', "no JSON request: Expecting value at line 1, column 13"),
-        ('{"max_ads":\n oops}', "no JSON request: Expecting value at line 2, column 2"),
-        ("", "no JSON request: Expecting value at line 1, column 1"),
-        ("1" * 9999, "no JSON request: a number is too long, or lists are nested too deep"),
+        ("[]", (), ": request: expected an object, got a list"),
+        ('{"max_ads":\n oops}', (), ": no JSON request: Expecting value at line 2, column 2"),
+        ("", (), ": no JSON request: Expecting value at line 1, column 1"),
+        ("1" * 9999, (), ": no JSON request: a number is too long, or lists are nested too deep"),
+        (LINES, ("--line", "1"), ", line 1: user.country.values[0]: expected text, got 3"),
+        (LINES, ("--line", "2"), ": --line 2: that line is empty; name another"),
+        (LINES, ("--line", "3"), ": no JSON request: Expecting value at line 3, column 13"),
+        (LINES, ("--line", "4"), ": --line 4: the last request is on line 3"),
     ],
 )
-def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
-    text: str, error: str, tmp_path: Path
+def test_a_text_that_is_no_request_is_refused_with_its_file_and_line_before_any_call(
+    text: str, line: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "request.json"
-    file.write_text(text)
-    assert complaint("retrieve", "--request", file) == f"{file}: {error}"
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("1", ", line 1: user.country.values[0]: expected text, got 3"),
-        ("2", ": --line 2: that line is empty; name another"),
-        ("3", ": no JSON request: Expecting value at line 3, column 13"),
-        ("4", ": --line 4: the last request is on line 3"),
-    ],
-)
-def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
-    assert complaint("retrieve", "--request", file, "--line", line) == f"{file}{error}"
+    file.write_text(text)
+    assert complaint("retrieve", "--request", file, *line) == f"{file}{error}"
