@@ -108,7 +108,8 @@ def _faults(spec: ImportSpec) -> Iterator[str]:
     if suffix not in (".json", ".npy"):
         yield (
             f"{spec.source}: the name must end in .json (an index of items) or .npy (an array of "
-            "codes); `grace build --sids` reads Parquet and JSON lines of item_id and sid itself"
+            "codes); a build reads Parquet and JSON lines of item_id and sid itself: name them as "
+            "`sids` in tables.yaml"
         )
     if spec.ids is not None and suffix != ".npy":
         yield f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself"

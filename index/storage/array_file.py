@@ -7,6 +7,7 @@ allow, so the text of an untrusted file is never evaluated.
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,24 @@ def write_array(
     return FileEntry(name, array.dtype.str, array.shape, size, digest.hexdigest())
 
 
+@contextmanager
+def _opened(entry: FileEntry, folder: int) -> Iterator[int]:
+    """A descriptor of a file that has as many bytes as the manifest says."""
+    with open_file(entry.file, folder) as (file, size):
+        if size != entry.bytes:
+            fault = f"has {size} bytes, but the manifest says {entry.bytes}"
+            raise SnapshotError(entry.file, fault)
+        yield file
+
+
 def check_size(entry: FileEntry, folder: int) -> None:
-    with open_file(entry.file, folder) as (_, size):
-        _require_size(entry, size)
+    with _opened(entry, folder):
+        pass
 
 
 def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray[Any]:
     """Return the array. Its bytes are checked against the manifest, its content is not."""
-    with open_file(entry.file, folder) as (file, size):
-        _require_size(entry, size)
+    with _opened(entry, folder) as file:
         header_bytes = entry.bytes - entry.data_bytes
         if not _PREFIX < header_bytes <= _MAX_HEADER:
             raise SnapshotError(
@@ -109,8 +119,7 @@ def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray
 
 def digest_file(entry: FileEntry, folder: int) -> None:
     """Check the size and digest of a file without reading its content as an array."""
-    with open_file(entry.file, folder) as (file, size):
-        _require_size(entry, size)
+    with _opened(entry, folder) as file:
         digest = xxhash.xxh3_128()
         chunk = memoryview(bytearray(_READ_CHUNK))
         while got := os.readv(file, [chunk]):
@@ -129,11 +138,6 @@ def _read_into(
             raise SnapshotError(name, "became shorter while it was read")
         digest.update(chunk[:got])
         at += got
-
-
-def _require_size(entry: FileEntry, size: int) -> None:
-    if size != entry.bytes:
-        raise SnapshotError(entry.file, f"has {size} bytes, but the manifest says {entry.bytes}")
 
 
 def _require_digest(entry: FileEntry, digest: xxhash.xxh3_128) -> None:

@@ -116,11 +116,6 @@ class TargetingRules:
         return tuple(part for part in self.parts if isinstance(part, SetRules))
 
 
-def size_of(column: Column) -> int:
-    """Return the number of rows."""
-    return len(column.offsets) - 1 if isinstance(column, Lists) else len(column)
-
-
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
     """Return these rows of a column."""
     if not isinstance(column, Lists):

@@ -74,28 +74,23 @@ def test_values_of_every_length_are_hashed_and_found(seed: int) -> None:
 
 
 def random_value(random: Random, values: tuple[str, ...]) -> str:
-    kind = random.randrange(3)
-    if kind == 0:
-        return "".join(random.choices("aé中😀", k=random.randint(0, 30)))
-    return "x" * random.randint(0, 128) if kind == 1 else random.choice((*SHORT, *values))
+    text = "".join(random.choices("aé中😀", k=random.randint(0, 30)))
+    return random.choice((text, "x" * random.randint(0, 128), random.choice((*SHORT, *values))))
 
 
 def random_encoder(random: Random) -> UserEncoder:
-    attributes = [
-        Attribute("country", tuple(f"v{i}" for i in range(random.choice((2, 63, 64, 130))))),
-        Attribute("gender", ("f", "m", "?"), missing=random.choice(("?", "f", None))),
-    ]
-    sets = [
-        TargetSet("location", 256, 4, random.choice((1, 3, 64))),
-        TargetSet("audience", 64, 2, 64),
-    ]
+    values = tuple(f"v{i}" for i in range(random.choice((2, 63, 64, 130))))
+    missing = random.choice(("?", "f", None))
+    attributes = [Attribute("country", values), Attribute("gender", ("f", "m", "?"), missing)]
+    most = random.choice((1, 3, 64))
+    sets = [TargetSet("location", 256, 4, most), TargetSet("audience", 64, 2, 64)]
     schema = TargetingSchema(
         tuple(random.sample(attributes, random.randint(0, 2))),
         tuple(random.sample(sets, random.randint(0, 2))),
         hash_seed=random.choice((0, 7, 2**64 - 1)),
     )
-    values = {random_value(random, KNOWN) for _ in range(random.randint(0, 40))} - {"*"}
-    return UserEncoder(schema, tuple(InternedValues.of(values) for _ in schema.sets))
+    named = {random_value(random, KNOWN) for _ in range(random.randint(0, 40))} - {"*"}
+    return UserEncoder(schema, tuple(InternedValues.of(named) for _ in schema.sets))
 
 
 @examples(35)
