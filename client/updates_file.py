@@ -125,14 +125,14 @@ class UpdatesFollower:
         self._path, self._file = path, GrowingFile(path)
         self._client, self._timeout, self._show = client, timeout, show
         self._fault = ""  # of a line, after which only a FULL update is sent
-        self._unsure = 0  # the last update of those that were sent and got no reply
+        self._unsure = 0  # updates up to this one may be in force without a reply that said so
         self._waits_after = ""  # the error of a call that is tried again
         self._failed_looks = 0  # at the file, in a row
 
     def run(self) -> NoReturn:
         """Follow the file until an exception ends it. Raise a CallError if the server cannot be
         what takes updates, and wait while there is none."""
-        self.sequence = self._last_update()
+        self.sequence = self._unsure = self._last_update()
         self._show(f"{self._path}: followed from update {self.sequence}", False)
         asked = monotonic()
         while True:
@@ -160,7 +160,7 @@ class UpdatesFollower:
                     raise
                 self._wait_after(error)
         if sequence < self.sequence:
-            self.sequence = sequence
+            self.sequence = self._unsure = sequence
             self._show(f"{self._path}: read again from its begin, for update {sequence + 1}", False)
             raise _ServerBeganAgainError
         return sequence
@@ -177,9 +177,6 @@ class UpdatesFollower:
                 updates.append(_read(line))
             except _LineError as error:
                 self._send(updates)
-                if not self._fault:  # the server refuses an empty update, so that its alerts fire
-                    with suppress(CallError):
-                        self._client.update_ads(UpdateAdsRequest(), self._timeout)
                 self._stop(line.number, str(error))
         self._send(updates)
         if self.sequence != before:
@@ -189,7 +186,7 @@ class UpdatesFollower:
         """Send the updates, until all are in force or one has a fault. Leave none."""
         while updates:
             first = updates[0]
-            in_force = 0 < first.sequence <= self.sequence
+            in_force = 0 < first.sequence <= min(self.sequence, self._unsure)
             if in_force and first.full:
                 self._go_on()
             if in_force or (self._fault and not first.full):
@@ -200,6 +197,7 @@ class UpdatesFollower:
 
     def _sent(self, group: list[_Update]) -> int:
         """Send updates at once. Return how many of them need no second try."""
+        before = self.sequence
         calls = [self._client.start_update(each.message, self._timeout) for each in group]
         for place, (update, call) in enumerate(zip(group, calls, strict=True)):
             try:
@@ -212,11 +210,11 @@ class UpdatesFollower:
                     return place
                 self._stop(update.line, error.text)
                 continue
-            self.sequence = max(self.sequence, reply.sequence)
+            self.sequence = max(self.sequence, update.sequence)
             self._waits_after = ""
             if update.full:
                 self._go_on()
-            if not reply.applied and update.sequence > self._unsure:
+            if not reply.applied and update.sequence > max(before, self._unsure):
                 fault = f"sequence: another sender has used the number {update.sequence}"
                 self._stop(update.line, f"{fault}; let only one send updates")
         return len(group)
@@ -231,6 +229,8 @@ class UpdatesFollower:
         if not self._fault:
             self._fault = one_line(f"line {line}: {fault.rstrip('.')}; {_REMEDY}")
             self._show(f"{self._path}: {self._fault}", True)
+            with suppress(CallError):  # the server refuses an empty update, so that its alerts fire
+                self._client.update_ads(UpdateAdsRequest(), self._timeout)
 
     def _go_on(self) -> None:
         if self._fault:
