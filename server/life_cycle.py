@@ -34,7 +34,6 @@ from grace.kernels import device_named, load_ops
 from grace.server.ad_updates import AdUpdates
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
-from grace.server.engine.warm_up import warm_up_requests
 from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
@@ -44,10 +43,11 @@ from grace.server.observe.timeline import Timeline
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.stage_watch import place_of
+from grace.server.scheduling.stage_faults import place_of
 from grace.server.scheduling.streams import streams_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
+from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
     load_and_warm_up,
     require_descriptors,

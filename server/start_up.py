@@ -9,10 +9,10 @@ import torch
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import ServingConfig
 from grace.server.engine.serving_pair import ServingPair, load_pair, require_numbered_ids
-from grace.server.engine.warm_up import warm_up
 from grace.server.messages import Retrieval
 from grace.server.scheduling.predictions import Predictions
 from grace.server.stages.stages import Stages
+from grace.server.stages.warm_up import warm_up
 from grace.server.transport.addresses import is_loopback
 
 _MEMORY_WORDS = ("out of memory", "allocate", "ALLOC_FAILED", "bad_alloc", "start new thread")

@@ -129,14 +129,15 @@ class RayTasks:
 
 
 def _end(waiting: Sequence[Any]) -> None:
-    """Cancel the tasks that still run, and wait for their end.
+    """Interrupt the tasks that still run, and wait for their end.
 
-    Ray aborts this process if a task is cancelled while its result arrives ("Tried to complete task
-    that was not pending"), so only tasks without a result are cancelled.
+    They are not killed (`force`): if the result of a killed task arrives at that moment, Ray aborts
+    this process ("Tried to complete task that was not pending"). Those that do not hear it, in
+    native code, end with the cluster's job.
     """
     _, running = ray.wait(waiting, num_returns=len(waiting), timeout=0)
     for reference in running:
-        ray.cancel(reference, force=True)
+        ray.cancel(reference)
     if running:
         ray.wait(running, num_returns=len(running), timeout=_WAIT_SECONDS)
 

@@ -33,11 +33,11 @@ from grace.server.engine.serving_pair import (
     load_version,
     serving_pair,
 )
-from grace.server.engine.warm_up import warm_up
 from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
+from grace.server.stages.warm_up import warm_up
 from grace.server.start_up import too_little_memory
 
 CORES_PER_THREAD = 4

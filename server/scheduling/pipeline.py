@@ -15,6 +15,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from queue import Queue
+from threading import Event
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,17 +39,16 @@ from grace.server.messages import (
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import Timeline
-from grace.server.scheduling.failed_batches import FailedBatches
+from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.scheduler import Departure, Scheduler
-from grace.server.scheduling.slots import Slot, Turns
-from grace.server.scheduling.stage_watch import StageWatch, place_of
+from grace.server.scheduling.scheduler import Scheduler
+from grace.server.scheduling.stage_faults import FailedBatches, StageWatch, place_of
 from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
 Batch = TypeVar("Batch")
-Taken = TypeVar("Taken", bound="_Taken")
+Taken = TypeVar("Taken", "Departure", "_Carried[Any]")
 Made = TypeVar("Made")
 
 _LOG = logging.getLogger(LOGGER)
@@ -61,13 +62,6 @@ class Outcomes(Protocol):
 
     def ended(self, outcomes: Sequence[Outcome]) -> None:
         """Report how requests ended: each one once, unless `cancel` took it back."""
-
-
-class _Taken(Protocol):
-    """The work that a stage's thread takes."""
-
-    @property
-    def requests(self) -> Sequence[PendingRequest]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +118,12 @@ class Pipeline:
         self.scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
-        self._to_features: Slot[_Carried[InputBatch]] = Slot()
-        self._to_generate: Slot[_Carried[FeatureBatch]] = Slot()
-        self._to_post: Slot[_Carried[GeneratedBatch]] = Slot()
-        self._answering = Turns()
+        # The slots in front of the stages. None follows the last batch.
+        self._to_features: Queue[_Carried[InputBatch] | None] = Queue(1)
+        self._to_generate: Queue[_Carried[FeatureBatch] | None] = Queue(1)
+        self._to_post: Queue[_Carried[GeneratedBatch] | None] = Queue(1)
+        self._answered = Event()
+        self._answered.set()
         self._streams: dict[StageName, Stream] = {
             "input": streams.input,
             "features": streams.features,
@@ -137,12 +133,10 @@ class Pipeline:
         self._marks = streams.clock
         self._failed = {stage: FailedBatches() for stage in self._streams}
         self._threads = [
-            self._thread("input", self.scheduler.next_batch, self._input, self._to_features.close),
-            self._thread(
-                "features", self._to_features.take, self._features, self._to_generate.close
-            ),
-            self._thread("generate", self._to_generate.take, self._generate, self._to_post.close),
-            self._thread("post", self._to_post.take, self._post, lambda: None),
+            self._thread("input", self.scheduler.next_batch, self._input, self._to_features),
+            self._thread("features", self._to_features.get, self._features, self._to_generate),
+            self._thread("generate", self._to_generate.get, self._generate, self._to_post),
+            self._thread("post", self._to_post.get, self._post, None),
         ]
 
     def start(self) -> None:
@@ -176,14 +170,14 @@ class Pipeline:
 
     def wait_answered(self) -> None:
         """Wait until the outcomes of the batch that post works on, if any, have been reported."""
-        self._answering.wait()
+        self._answered.wait()
 
     def _thread(
         self,
         stage: StageName,
         take: Callable[[], Taken | None],
         work: Callable[[Taken], None],
-        close: Callable[[], None],
+        next_slot: Queue[Any] | None,
     ) -> threading.Thread:
         # Post works on the host; its thread waits for the device and reads the device's times.
         works_in: Stream | Clock = self._marks if stage == "post" else self._streams[stage]
@@ -200,7 +194,10 @@ class Pipeline:
                         self._watch.end(stage)
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
                 self._die(stage, error)
-            close()
+                while take() is not None:
+                    pass  # or the stage before would wait for ever to pass its batch on
+            if next_slot is not None:
+                next_slot.put(None)
 
         return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
 
@@ -237,12 +234,15 @@ class Pipeline:
         self._marks.wait_for(given.times[-1].end)
         self.scheduler.advance(given.under_way, Place.POST)
         spans = self._spans(given.times)
-        with self._answering.turn():
+        answered = self._answered = Event()
+        try:
             carried = self._attempt("post", given, lambda batch: self._answer_all(batch, spans))
             if carried is not None:
                 post = carried.times[-1]
                 spans = (*spans, Span("post", post.begin, post.end))
                 self._done(given.under_way, carried.batch, spans)
+        finally:
+            answered.set()
 
     def _bind(self, under_way: BatchUnderWay) -> RequestBatch:
         return RequestBatch(
@@ -334,14 +334,12 @@ class Pipeline:
         lost = self.scheduler.abandon()
         if lost is None:  # another stage died before
             return
-        for slot in (self._to_features, self._to_generate, self._to_post):
-            slot.abandon()
         try:
             if lost:
                 self._outcomes.ended([Failure(each, internal("stage_died")) for each in lost])
         finally:
             self._died()
-            fields = {"stage": stage, "requests": _ids(self._watch.requests[stage])}
+            fields = {"stage": stage, "requests": _ids(self._watch.requests(stage))}
             _LOG.critical("stage_died", exc_info=error, extra=fields)
 
 

@@ -9,9 +9,9 @@ observed. So a prediction that is about to refuse a request, and that no batch h
 while, is forgotten instead: the request goes in, and its batch is observed.
 """
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from statistics import median_low
 from time import perf_counter
 
@@ -23,11 +23,6 @@ REMEMBERED = 9
 MIN_PATIENCE, MAX_PATIENCE = 1.0, 10.0
 """Seconds without an observation after which a prediction refuses nothing. Between the two it is
 twice the prediction, so that a slow engine has time to confirm it."""
-
-
-def bucket_for(requests: int, buckets: Sequence[int]) -> int:
-    """Return the smallest bucket that holds N requests."""
-    return next(bucket for bucket in buckets if bucket >= requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +53,8 @@ class Backlog:
     after: float = 0.0
 
     def then(self, batch: Prediction, batches: int = 1) -> "Backlog":
-        """Add N batches of one kind to the end. A stage has one batch at a time, so all but one of
-        them take only as long as the slowest stage that they go through."""
-        if not batches:
-            return self
+        """Add one batch or more of a kind to the end. A stage has one batch at a time, so all but
+        one of them take only as long as the slowest stage that they go through."""
         before, generate, after = batch.before, batch.generate, batch.after
         others, slower = batches - 1, max(before, generate)
         return Backlog(
@@ -82,9 +75,11 @@ class Backlog:
 
 @dataclass(slots=True)
 class _Observed:
-    recent: deque[Prediction]
-    prediction: Prediction
-    at: float
+    """One kind of batch. `at` is when the last one was observed."""
+
+    recent: deque[Prediction] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    prediction: Prediction = Prediction()
+    at: float = 0.0
 
 
 class Predictions:
@@ -92,52 +87,35 @@ class Predictions:
 
     def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
-        self._observed: dict[tuple[str, int], _Observed] = {}
+        self._observed: defaultdict[tuple[str, int], _Observed] = defaultdict(_Observed)
 
     def observe(self, profile: str, bucket: int, spans: Sequence[Span]) -> None:
         """Learn from the spans of all stages. The gaps between them are waiting, not learned."""
         seconds = {span.stage: span.end - span.begin for span in spans}
         before = seconds["input"] + seconds["features"]
-        observed = self._observed.get((profile, bucket))
-        recent = deque[Prediction](maxlen=REMEMBERED) if observed is None else observed.recent
-        recent.append(Prediction(before, seconds["generate"], seconds["post"]))
-        middle = Prediction(
-            median_low(each.before for each in recent),
-            median_low(each.generate for each in recent),
-            median_low(each.after for each in recent),
+        observed = self._observed[profile, bucket]
+        observed.recent.append(Prediction(before, seconds["generate"], seconds["post"]))
+        observed.prediction = Prediction(
+            median_low(each.before for each in observed.recent),
+            median_low(each.generate for each in observed.recent),
+            median_low(each.after for each in observed.recent),
         )
-        self._observed[profile, bucket] = _Observed(recent, middle, self._clock())
+        observed.at = self._clock()
 
     def predict(self, profile: str, bucket: int) -> Prediction:
         observed = self._observed.get((profile, bucket))
         return Prediction() if observed is None else observed.prediction
 
-    def with_waiting(
-        self, backlog: Backlog, waiting: Mapping[str, int], buckets: Sequence[int]
-    ) -> Backlog:
-        """Add the waiting requests, N of each profile, in batches as large as can be."""
-        for profile, requests in waiting.items():
-            full, rest = divmod(requests, buckets[-1])
-            if full:
-                backlog = backlog.then(self.predict(profile, buckets[-1]), full)
-            if rest:
-                backlog = backlog.then(self.predict(profile, bucket_for(rest, buckets)))
-        return backlog
-
     def too_late(self, profile: str, bucket: int, backlog: Backlog, left: float) -> bool:
         """Return whether `left` seconds are too few for a batch that comes after the backlog."""
         if 0 < left >= backlog.then(self.predict(profile, bucket)).after:
             return False
-        decisive = 0 < left >= backlog.after
-        return not (decisive and self._forget(profile, bucket))
-
-    def _forget(self, profile: str, bucket: int) -> bool:
-        """Drop a prediction that no batch has confirmed for long; return whether none is left."""
-        observed = self._observed.get((profile, bucket))
-        if observed is None:
+        if not 0 < left >= backlog.after:
             return True
-        patience = min(max(MIN_PATIENCE, 2 * observed.prediction.total), MAX_PATIENCE)
-        if self._clock() - observed.at <= patience:
-            return False
-        del self._observed[profile, bucket]
-        return True
+        observed = self._observed.get((profile, bucket))
+        if observed is not None:
+            patience = min(max(MIN_PATIENCE, 2 * observed.prediction.total), MAX_PATIENCE)
+            if self._clock() - observed.at <= patience:
+                return True
+            del self._observed[profile, bucket]  # no batch has confirmed it for long
+        return False

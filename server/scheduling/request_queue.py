@@ -1,7 +1,12 @@
-"""The waiting requests: a bounded queue with two priorities, and an index by deadline.
+"""The waiting requests: a bounded queue with two priorities that is fair to connections.
 
-NORMAL requests go before LOW ones; `fair_order.py` says which one of a priority goes first. A
-request that finds the queue full may take the place of another one:
+NORMAL requests start before LOW ones. Those of one priority start in rounds: in a round each
+connection has one request, and the oldest goes first. So a burst on one connection does not delay
+another connection's single call. Requests of one connection keep their order. A connection without
+waiting requests is forgotten; its next request joins the round of the request that started last
+(start-time fair queueing). Each beam profile has its own line, because a batch has one profile.
+
+A request that finds the queue full may take the place of another one:
 
     a NORMAL request displaces a LOW one
     otherwise, a request displaces one of its priority, if another connection holds at least two
@@ -11,18 +16,25 @@ The displaced request is the youngest one of the connection that holds most plac
 """
 
 import math
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterable
-from heapq import heapify, heappop, heappush
+from itertools import islice, takewhile
+from typing import TypeAlias
 
 from grace.server.messages import PRIORITY_NAMES, PendingRequest, Priority, RequestState
-from grace.server.scheduling.fair_order import FairOrder
 
-STALE_DEADLINES = 64
-"""Deadlines of requests that have left the queue, beyond as many as wait, that are kept."""
+_Entry: TypeAlias = tuple[int, int, int, PendingRequest]
+"""Rank of the priority, round, arrival number, request. Arrival numbers are unique."""
+_RANKS: dict[Priority, int] = {name: rank for rank, name in enumerate(PRIORITY_NAMES)}
+_LOW = (_RANKS["LOW"],)
+"""Not after any LOW entry, and after all others."""
 
 
 class RequestQueue:
     """Not thread-safe: the scheduler uses it under its lock.
+
+    Its lists are sorted. Even with 65,536 entries, an insertion takes microseconds.
 
     displaced  requests that lost their places to others and have not been failed yet
     """
@@ -30,45 +42,49 @@ class RequestQueue:
     def __init__(self, places: int) -> None:
         self.displaced: list[PendingRequest] = []
         self._places = places
-        self._orders: dict[Priority, FairOrder] = {name: FairOrder() for name in PRIORITY_NAMES}
-        self._size = 0
         self._arrivals = 0
-        self._deadlines: list[tuple[float, int, PendingRequest]] = []  # a heap
+        self._entries: dict[PendingRequest, _Entry] = {}
+        self._lines: dict[str, list[_Entry]] = {}
+        self._deadlines: list[tuple[float, int, PendingRequest]] = []
+        self._shares = {name: _Shares() for name in PRIORITY_NAMES}
 
     def __len__(self) -> int:
-        return self._size
+        return len(self._entries)
 
     def push(self, request: PendingRequest) -> bool:
         """Add a request; return False if there is no place for it."""
-        if self._size >= self._places and not self._displace_for(request):
+        if len(self) >= self._places and not self._displace_for(request):
             return False
         self._arrivals += 1
-        self._size += 1
-        request.state = RequestState.WAITING
-        self._order_of(request).add(request, self._arrivals)
+        entry = (*self._turn(request), self._arrivals, request)
+        insort(self._lines.setdefault(request.profile, []), entry)
+        self._entries[request] = entry
+        self._shares[request.retrieval.priority].add(request)
         if request.deadline != math.inf:
-            heappush(self._deadlines, (request.deadline, self._arrivals, request))
-            if len(self._deadlines) > 2 * self._size + STALE_DEADLINES:
-                self._deadlines = [each for each in self._deadlines if _waits(each[2])]
-                heapify(self._deadlines)
+            insort(self._deadlines, (request.deadline, self._arrivals, request))
+        request.state = RequestState.WAITING
         return True
 
     def start(self, requests: Iterable[PendingRequest]) -> None:
-        """Take out requests that start together."""
+        """Take out requests that start together, and go on to their rounds."""
         for request in requests:
-            self._order_of(request).start(request)
-            request.state = RequestState.TAKEN
-            self._size -= 1
+            shares = self._shares[request.retrieval.priority]
+            shares.round = max(shares.round, self._entries[request][1])
+            self.remove(request)
 
     def remove(self, request: PendingRequest) -> None:
         """Take out a request that does not start; its outcome will follow."""
-        self._order_of(request).remove(request)
+        entry = self._entries.pop(request)
+        line = self._lines[request.profile]
+        del line[bisect_left(line, entry)]
+        self._shares[request.retrieval.priority].remove(request)
+        if request.deadline != math.inf:
+            del self._deadlines[bisect_left(self._deadlines, (request.deadline, entry[2]))]
         request.state = RequestState.TAKEN
-        self._size -= 1
 
     def remove_all(self) -> list[PendingRequest]:
         """Take out everything, the displaced requests included."""
-        waiting = [request for order in self._orders.values() for request in order]
+        waiting = list(self._entries)
         for request in waiting:
             self.remove(request)
         displaced, self.displaced = self.displaced, []
@@ -76,62 +92,103 @@ class RequestQueue:
 
     def remove_expired(self, now: float, most: int) -> list[PendingRequest]:
         """Take out up to `most` requests whose deadline has passed, the earliest first."""
-        expired: list[PendingRequest] = []
-        while self._deadlines and len(expired) < most:
-            deadline, _, request = self._deadlines[0]
-            if _waits(request) and deadline > now:
-                break
-            heappop(self._deadlines)
-            if _waits(request):
-                self.remove(request)
-                expired.append(request)
+        first = islice(self._deadlines, most)
+        expired = [request for _, _, request in takewhile(lambda each: each[0] <= now, first)]
+        for request in expired:
+            self.remove(request)
         return expired
 
     def next_deadline(self) -> float:
-        """Return a time before which no waiting request expires."""
         return self._deadlines[0][0] if self._deadlines else math.inf
 
     def counts(self, priority: Priority) -> dict[str, int]:
         """Count, by beam profile, the requests of this priority and of those before it."""
-        counts = self._orders["NORMAL"].counts()
-        return counts if priority == "NORMAL" else _sums(counts, self._orders["LOW"].counts())
+        end = (_RANKS[priority] + 1,)
+        return {profile: bisect_left(line, end) for profile, line in self._lines.items()}
 
     def counts_before(self, request: PendingRequest) -> dict[str, int]:
         """Count, by beam profile, the requests that would go before a new one."""
-        before = self._order_of(request).counts_before(request)
-        if request.retrieval.priority == "NORMAL":
-            return before
-        return _sums(self._orders["NORMAL"].counts(), before)
-
-    def waiting(self, priority: Priority) -> int:
-        return len(self._orders[priority])
+        rank, turn = self._turn(request)
+        end = rank, turn + 1
+        return {profile: bisect_left(line, end) for profile, line in self._lines.items()}
 
     def first(self, most: int) -> list[PendingRequest]:
         """Return the first request and those of its priority and profile that follow it."""
-        return next(filter(len, map(self._orders.__getitem__, PRIORITY_NAMES))).first(most)
+        line = min(filter(None, self._lines.values()), key=lambda line: line[0][:3])
+        rank = line[0][0]
+        return [each[3] for each in islice(line, most) if each[0] == rank]
 
     def low(self, profile: str, most: int) -> list[PendingRequest]:
         """Return the first LOW requests of a profile."""
-        return self._orders["LOW"].first_of(profile, most)
+        line = self._lines.get(profile, [])
+        begin = bisect_left(line, _LOW)
+        return [each[3] for each in line[begin : begin + most]]
+
+    def _turn(self, request: PendingRequest) -> tuple[int, int]:
+        """Return the rank and the round of a new request."""
+        shares = self._shares[request.retrieval.priority]
+        youngest = shares.youngest(request.connection)
+        turn = shares.round
+        if youngest is not None:
+            turn = max(turn, self._entries[youngest][1] + 1)
+        return _RANKS[request.retrieval.priority], turn
 
     def _displace_for(self, request: PendingRequest) -> bool:
-        own, low = self._order_of(request), self._orders["LOW"]
-        if len(low) and own is not low:
-            own = low
-        elif own.places(request.connection) + 1 >= own.most_places:
+        shares, low = self._shares[request.retrieval.priority], self._shares["LOW"]
+        if shares is not low and low.most():
+            shares = low
+        elif shares.places(request.connection) + 1 >= shares.most():
             return False
-        victim = own.youngest_of_most()
+        victim = shares.youngest_of_most()
         self.remove(victim)
         self.displaced.append(victim)
         return True
 
-    def _order_of(self, request: PendingRequest) -> FairOrder:
-        return self._orders[request.retrieval.priority]
 
+class _Shares:
+    """The places that each connection holds with requests of one priority.
 
-def _sums(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
+    round  of the request that started last
+    """
 
+    def __init__(self) -> None:
+        self.round = 0
+        # The requests of each connection, oldest first, and the connections by their number.
+        self._requests: dict[str, dict[PendingRequest, None]] = {}
+        self._with_places: defaultdict[int, dict[str, None]] = defaultdict(dict)
 
-def _waits(request: PendingRequest) -> bool:
-    return request.state is RequestState.WAITING
+    def add(self, request: PendingRequest) -> None:
+        share = self._requests.setdefault(request.connection, {})
+        self._drop(request.connection, len(share))
+        share[request] = None
+        self._with_places[len(share)][request.connection] = None
+
+    def remove(self, request: PendingRequest) -> None:
+        share = self._requests[request.connection]
+        self._drop(request.connection, len(share))
+        del share[request]
+        if share:
+            self._with_places[len(share)][request.connection] = None
+        else:
+            del self._requests[request.connection]
+
+    def places(self, connection: str) -> int:
+        return len(self._requests.get(connection, ()))
+
+    def youngest(self, connection: str) -> PendingRequest | None:
+        return next(reversed(self._requests.get(connection, {})), None)
+
+    def most(self) -> int:
+        """Return the places of the connection that holds most."""
+        return max(self._with_places, default=0)
+
+    def youngest_of_most(self) -> PendingRequest:
+        connection = next(iter(self._with_places[self.most()]))
+        return next(reversed(self._requests[connection]))
+
+    def _drop(self, connection: str, places: int) -> None:
+        if places:
+            group = self._with_places[places]
+            del group[connection]
+            if not group:
+                del self._with_places[places]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -29,32 +29,40 @@ REFERENCE_SECONDS = 1.0
 REFERENCE_TRIES = 3
 
 
-class Stream(Protocol):
+class Stream:
+    """The stream of a stage that works on the host, where nothing is queued."""
+
     def context(self) -> AbstractContextManager[object]:
         """Return the context in which a thread works on the stage."""
+        return nullcontext()
 
     def mark(self) -> Mark:
         """Mark the end of the work so far."""
+        return perf_counter()
 
     def follow(self, mark: Mark) -> None:
         """Begin all later work after another stream's mark."""
 
-    def passed(self, mark: Mark) -> bool: ...
+    def passed(self, mark: Mark) -> bool:  # noqa: ARG002
+        return True
 
     def finish(self) -> None:
         """Wait until the work so far is done."""
 
 
-class Clock(Protocol):
-    """One thread reads the times. Any thread may wait."""
+class Clock:
+    """The clock of the host. One thread reads the times; any thread may wait."""
 
     def context(self) -> AbstractContextManager[object]:
         """Return the context in which the thread that reads the clock works."""
+        return nullcontext()
 
-    def wait_for(self, mark: Mark) -> None: ...
+    def wait_for(self, mark: Mark) -> None:
+        pass
 
     def times(self, marks: Sequence[Mark]) -> list[float]:
         """Return when the marks passed, by time.perf_counter(). Such a time is a mark, too."""
+        return list(marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +78,14 @@ class Streams:
 
 def streams_for(device: torch.device) -> Streams:
     require_device(device)
-    host = HostStream()
+    host = Stream()
     if device.type == "cpu":
-        return Streams(host, host, host, host, clock=host)
+        return Streams(host, host, host, host, clock=Clock())
     before, middle, last = (DeviceStream(device) for _ in range(3))
     return Streams(before, middle, last, host, clock=DeviceClock(device))
 
 
-class HostStream:
-    """The stream and the clock of a stage that works on the host."""
-
-    def context(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
-    def mark(self) -> float:
-        return perf_counter()
-
-    def follow(self, mark: Mark) -> None:
-        pass
-
-    def passed(self, mark: Mark) -> bool:  # noqa: ARG002
-        return True
-
-    def finish(self) -> None:
-        pass
-
-    def wait_for(self, mark: Mark) -> None:
-        pass
-
-    def times(self, marks: Sequence[float]) -> list[float]:
-        return list(marks)
-
-
-class DeviceStream:
+class DeviceStream(Stream):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -128,7 +111,7 @@ class DeviceStream:
         self.mark().synchronize()
 
 
-class DeviceClock:
+class DeviceClock(Clock):
     """Reads the times of a GPU's events, on a thread that works on the host."""
 
     def __init__(self, device: torch.device, clock: Callable[[], float] = perf_counter) -> None:

@@ -6,7 +6,7 @@ does not exclude it, and `at_most` and `max_ads` leave room for it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import inf
 
 import numpy as np
@@ -130,16 +130,7 @@ class _Explained:
 
     def _add_steps(self, trace: SearchTrace) -> None:
         for token, step in zip(self._reply.sid, trace.steps, strict=False):
-            self._reply.steps.add(
-                token=token,
-                admitted=step.admitted,
-                kept=step.kept,
-                score=step.score,
-                rank=step.rank,
-                candidates=step.candidates,
-                beams=step.beams,
-                lowest_score=step.lowest_score,
-            )
+            self._reply.steps.add(token=token, admitted=step.admitted, **asdict(step))
 
     def _add_rank(self, leaves: Leaves) -> None:
         """Rank the ad among the matched ads without `max_ads`, and find what limits it."""

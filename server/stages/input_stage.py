@@ -7,7 +7,7 @@ The users come first. A GPU then makes their masks of eligible nodes while C++ r
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -26,44 +26,22 @@ CPU = torch.device("cpu")
 
 
 def prepare_inputs(batch: RequestBatch) -> InputBatch:
-    pair = batch.pair
     failures: list[Failure] = []
-    requests = _without_faults(
-        batch.requests, [_wrong_pair(each.retrieval, pair) for each in batch.requests], failures
-    )
-    read = _read(batch, requests)
-    if any(read.faults):
-        requests = _without_faults(requests, read.faults, failures)
-        del read  # its masks make room for the next ones
-        read = _read(batch, requests)
-    return InputBatch(
-        batch=batch,
-        requests=tuple(requests),
-        failures=tuple(failures),
-        ignored=read.ignored,
-        user_rows=read.rows,
-        users=read.users,
-        inputs=read.inputs,
-    )
+    wrong = [_wrong_pair(each.retrieval, batch.pair) for each in batch.requests]
+    requests = _without_faults(batch.requests, wrong, failures)
+    made, faults = _read(batch, requests)
+    if any(faults):
+        requests = _without_faults(requests, faults, failures)
+        del made  # its masks make room for the next ones
+        made, _ = _read(batch, requests)
+    return replace(made, failures=tuple(failures))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The rows of some requests, and empty rows that fill the bucket.
-
-    users, inputs  the rows' users and features, on the device
-    ignored        the names of each request that neither the schema nor the model knows, sorted
-    faults         of each request; its row is empty, too
-    """
-
-    rows: UserRows
-    ignored: tuple[tuple[str, ...], ...]
-    users: UserTensors
-    inputs: FeatureLookups
-    faults: list[ServiceError | None]
-
-
-def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
+def _read(
+    batch: RequestBatch, requests: Sequence[PendingRequest]
+) -> tuple[InputBatch, list[ServiceError | None]]:
+    """Read requests, each into its row, and empty rows that fill the bucket. Return also the fault
+    of each request, whose row is empty then."""
     pair = batch.pair
     messages = [request.retrieval.message for request in requests]
     of_users = pair.users.read(messages, batch.bucket)
@@ -77,8 +55,16 @@ def _read(batch: RequestBatch, requests: Sequence[PendingRequest]) -> _Read:
         refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
         for request, one, other, names in found
     ]
-    inputs = _inputs_on_device(features.inputs, pair.device)
-    return _Read(of_users.rows, ignored, users, inputs, faults)
+    made = InputBatch(
+        batch=batch,
+        requests=tuple(requests),
+        failures=(),
+        ignored=ignored,
+        user_rows=of_users.rows,
+        users=users,
+        inputs=_inputs_on_device(features.inputs, pair.device),
+    )
+    return made, faults
 
 
 def _unknown_name(

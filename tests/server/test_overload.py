@@ -1,4 +1,4 @@
-"""Under an overload the engine wastes no time, and refused callers learn it soon."""
+"""Batches form late enough to be full, and under an overload the engine wastes no time."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,9 @@ from grace.server.messages import STAGE_NAMES, StageName
 from support.simulated_overload import Engine, Fate, Offer, Simulation
 
 SECONDS = 3.0
+GPU_SECONDS = {1: 0.0023, 2: 0.0029, 4: 0.0039, 8: 0.0058, 16: 0.01}
+"""What generate takes for a batch of the paper's model on an H200, in bfloat16."""
+
 BEGUN = 1.0
 """Requests of the first second do not count where the server must first learn the load."""
 
@@ -151,3 +154,24 @@ def test_a_refusal_for_want_of_time_says_that_more_is_needed_than_is_left() -> N
     assert refused
     for trailers in refused:
         assert int(trailers["grace-predicted-ms"]) >= int(trailers["grace-deadline-left-ms"])
+
+
+def simulated(share: float, seconds: float) -> tuple[Engine, Sequence[Fate]]:
+    """Offer a share of the capacity to an engine of the GPU's times."""
+    engine = Engine(slow=GPU_SECONDS[16], by_bucket=GPU_SECONDS, noise=0.03, reply_seconds=0.0025)
+    offer = Offer(share * engine.capacity, 0.0, seconds)
+    return engine, Simulation(engine, max_waiting=1000).run([offer])
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.6, 0.022), (0.75, 0.0265), (0.85, 0.031)])
+def test_below_the_capacity_answers_come_soon(share: float, most: float) -> None:
+    """Batches that form as soon as they can, of all that wait, take 0.03, 0.035 and 0.04."""
+    _, fates = simulated(share, seconds=6.0)
+    latencies = sorted(fate.seconds for fate in fates if fate.sent > 1.0)
+    assert latencies[int(0.99 * len(latencies))] < most
+
+
+def test_at_more_than_the_capacity_generate_always_works() -> None:
+    engine, fates = simulated(1.2, seconds=3.0)
+    answered = sum(fate.executed for fate in fates)
+    assert answered / max(fate.ended for fate in fates) > 0.98 * engine.capacity

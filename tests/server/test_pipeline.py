@@ -1,16 +1,25 @@
 """The pipeline over scripted stages: their order, overlap and end, and the timeline of them."""
 
 import json
+import math
+import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from grace.server.messages import STAGE_NAMES
 from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.predictions import Predictions
-from support.pipeline_cases import Recorder, request_batch, request_of, spans_of
+from support.pipeline_cases import (
+    GENERATION,
+    LONG,
+    Recorder,
+    request_batch,
+    request_of,
+    spans_of,
+    wait_until,
+)
 from support.scripted_stages import Script, Start, occupy
 
 
@@ -93,44 +102,81 @@ def test_a_prepared_batch_is_not_generated_once_all_its_callers_have_gone(
     assert script.given("generate") == [("first",), ("later",)]
 
 
-def written(timeline: Timeline, path: Path) -> dict[str, Any]:
-    timeline.write(path)
-    trace: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return trace
+def test_requests_that_are_displaced_or_expire_end_while_no_batch_may_form(
+    start: Start, script: Script, recorder: Recorder
+) -> None:
+    pipeline = start(max_waiting=1)
+    occupy(pipeline, script)
+    displaced = request_of(priority="LOW")
+    pipeline.submit(displaced)
+    expiring = request_of(deadline=time.perf_counter() + 1.0)
+    pipeline.submit(expiring)
+    recorder.wait_for(displaced)
+    recorder.wait_for(expiring)
+    assert recorder.reason(displaced) == "displaced"
+    assert recorder.reason(expiring) == "deadline_exceeded"
 
 
-def slices(trace: dict[str, Any]) -> list[dict[str, Any]]:
-    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
+def test_a_batch_that_was_held_long_enough_starts(start: Start, recorder: Recorder) -> None:
+    request = request_of()
+    start(max_wait_ms=5.0).submit(request)
+    recorder.wait_for(request)
 
 
-def test_every_span_is_a_slice_on_the_track_of_its_stage(tmp_path: Path) -> None:
-    timeline = Timeline()
-    timeline.add(request_batch(*[request_of()] * 3), spans_of(0.25, 0.5, 0.125, begin=1000.0))
-    timeline.add(
-        request_batch(request_of(), bucket=1, profile="reduced"),
-        spans_of(0.25, 0.5, 0.125, begin=1007.0),
-    )
-    trace = written(timeline, tmp_path / "trace.json")
+def test_input_ends_when_the_last_waiting_request_is_cancelled_after_the_end(
+    start: Start, script: Script
+) -> None:
+    pipeline = start()
+    occupy(pipeline, script)
+    waiting = request_of()
+    pipeline.submit(waiting)
+    pipeline.close()
+    time.sleep(0.1)  # until input sleeps again: what `close` wakes would also see the empty queue
+    assert pipeline.cancel(waiting)
+    wait_until(lambda: all(each.name != "grace-input" for each in threading.enumerate()))
+
+
+def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_ended_early(
+    start: Start, script: Script, recorder: Recorder
+) -> None:
+    predictions = Predictions()
+    for bucket in GENERATION.batch_buckets:
+        predictions.observe("full", bucket, spans_of(0.0, 9 * LONG, 0.0))
+    pipeline = start(predictions=predictions)
+    script.close("generate")
+    ahead, held, later = request_of("ahead"), request_of("held"), request_of("later")
+    pipeline.submit(ahead)
+    script.wait_for("generate", "ahead")
+    pipeline.submit(held)
+    wait_until(lambda: 0.0 < pipeline.scheduler.asleep_until < math.inf)
+    assert pipeline.cancel(held)
+    script.open("generate")
+    recorder.wait_for(ahead)
+    pipeline.submit(later)
+    recorder.wait_for(later)
+
+
+def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: Path) -> None:
+    timeline = Timeline(max_batches=2)
+    for batch, begin in (
+        (request_batch(request_of()), 900.0),
+        (request_batch(*[request_of()] * 3), 1000.0),
+        (request_batch(request_of(), bucket=1, profile="reduced"), 1007.0),
+    ):
+        timeline.add(batch, spans_of(0.25, 0.5, 0.125, begin=begin))
+    timeline.write(tmp_path / "trace.json")
+    trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
+    assert trace["otherData"] == {"batches": 3, "left_out": 1}
     tracks = {
         event["tid"]: event["args"]["name"]
         for event in trace["traceEvents"]
         if event["name"] == "thread_name"
     }
-    assert [tracks[each["tid"]] for each in slices(trace)] == [
-        each["name"] for each in slices(trace)
-    ]
-    assert list(tracks.values()) == ["input", "features", "generate", "post"]
-    first, later = (each for each in slices(trace) if each["name"] == "generate")
+    assert list(tracks.values()) == list(STAGE_NAMES)
+    slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+    assert [tracks[each["tid"]] for each in slices] == [each["name"] for each in slices]
+    first, later = (each for each in slices if each["name"] == "generate")
     assert (first["ts"], first["dur"]) == (pytest.approx(2.25e6), pytest.approx(0.5e6))
     assert later["ts"] - first["ts"] == pytest.approx(7e6)
-    assert first["args"] == {"batch": 0, "requests": 3, "bucket": 4, "profile": "full"}
-    assert later["args"] == {"batch": 1, "requests": 1, "bucket": 1, "profile": "reduced"}
-
-
-def test_only_the_latest_batches_are_kept_and_the_others_counted(tmp_path: Path) -> None:
-    timeline = Timeline(max_batches=3)
-    for batch in range(11):
-        timeline.add(request_batch(request_of()), spans_of(0.0, 1.0, 0.0, begin=float(batch)))
-    trace = written(timeline, tmp_path / "trace.json")
-    assert {each["args"]["batch"] for each in slices(trace)} == {8, 9, 10}
-    assert trace["otherData"] == {"batches": 11, "left_out": 8}
+    assert first["args"] == {"batch": 1, "requests": 3, "bucket": 4, "profile": "full"}
+    assert later["args"] == {"batch": 2, "requests": 1, "bucket": 1, "profile": "reduced"}

@@ -27,8 +27,8 @@ from grace.server.messages import (
     Span,
     StageName,
 )
-from grace.server.scheduling.failed_batches import FAILURES_OF_A_BROKEN_STAGE, FailedBatches
 from grace.server.scheduling.pipeline import Pipeline
+from grace.server.scheduling.stage_faults import FAILURES_OF_A_BROKEN_STAGE, FailedBatches
 from grace.server.stages.requests import read_request
 from support.pipeline_cases import (
     GENERATION,

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 
@@ -28,7 +28,7 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.observe.logs import LOGGER
-from grace.server.scheduling.streams import HostStream, Streams
+from grace.server.scheduling.streams import Clock, Stream, Streams
 from grace.server.stages.stages import Stages
 from support.pipeline_cases import (
     LONG,
@@ -72,7 +72,7 @@ class LazyDevice:
 
     def streams(self) -> Streams:
         before, middle, last = self._streams
-        return Streams(before, middle, last, HostStream(), LazyClock())
+        return Streams(before, middle, last, Stream(), LazyClock())
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
         """Queue work on the stream of the stage that calls: on what it was given, if that still
@@ -93,7 +93,7 @@ class LazyDevice:
             stream.finish()
 
 
-class LazyStream:
+class LazyStream(Stream):
     def __init__(self, lock: threading.RLock, working: threading.local) -> None:
         self._lock = lock
         self._working = working
@@ -128,10 +128,7 @@ class LazyStream:
                 self._queued.popleft()()
 
 
-class LazyClock:
-    def context(self) -> AbstractContextManager[object]:
-        return nullcontext()
-
+class LazyClock(Clock):
     def wait_for(self, mark: Mark) -> None:
         sleep(0.002)  # what the stages before do not hold is gone by now
         mark.stream.run_to(mark)

@@ -1,26 +1,15 @@
 """Which requests wait, start, are refused and are too late: the scheduler under a test's clock."""
 
-import gc
-import weakref
 from contextlib import suppress
 
 import pytest
 
 from grace.server.errors import ServiceError
-from grace.server.messages import PendingRequest
-from grace.server.scheduling.batch_choice import MOST_LATE
-from grace.server.scheduling.margin import HALF_LIFE, MAX_MARGIN
-from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED
-from grace.server.scheduling.request_queue import STALE_DEADLINES
-from grace.server.scheduling.under_way import Place
-from support.pipeline_cases import request_of, spans_of
-from support.scheduler_desk import BUCKETS, Desk, failed, names_of
-
-
-@pytest.fixture
-def desk() -> Desk:
-    return Desk()
-
+from grace.server.messages import PendingRequest, Span
+from grace.server.scheduling.controller import MOST_LATE
+from grace.server.scheduling.feedback import HeadStart, Margin
+from grace.server.scheduling.predictions import MIN_PATIENCE, REMEMBERED, Prediction
+from support.scheduler_desk import BUCKETS, Desk, names_of
 
 ORDERS = {
     "a batch has the first to come, up to the largest bucket": ("012345678", "0123456 78"),
@@ -28,14 +17,6 @@ ORDERS = {
     "a batch has one profile, and others keep their places": ("01'23'4a'", "024 1'3'a'"),
     "LOW ones take no further rows while NORMAL ones wait": ("abcdefghi0123'", "012a 3' bcdefgh i"),
 }
-
-
-@pytest.mark.parametrize(("submitted", "leave"), ORDERS.values(), ids=ORDERS)
-def test_requests_leave_in_order(desk: Desk, submitted: str, leave: str) -> None:
-    desk.submit(submitted)
-    assert desk.runs() == leave
-
-
 DEADLINES = {
     "LOW ones make no NORMAL one late": ("abcdef0@350", "0abc def"),
     "a late LOW one keeps no row from those after it": ("a@50 b@150 c012", "-a 012c b"),
@@ -44,17 +25,100 @@ DEADLINES = {
     "nor if half of the largest batch waits": ("0@250 1@9000 2@9000 3@9000", "-0 123"),
     "a late request leaves its row to the next": ("0@50 12345678", "-0 1234567 8"),
 }
+FITTING = {
+    "five of seven rows answer fewer requests a second than four of four": ("01234", "0123 4"),
+    "six of seven answer more": ("012345", "012345"),
+    "LOW ones count, as they fill the rows": ("01234a", "01234a"),
+    "but not those of another profile": ("01234a'", "0123 4 a'"),
+    "a request without time for two batches is not left behind": ("01234@600", "01234"),
+    "one with time for them is": ("01234@800", "0123 4"),
+    "three of four rows are better than two of two": ("012", "012"),
+}
 
 
-@pytest.mark.parametrize(("submitted", "leave"), DEADLINES.values(), ids=DEADLINES)
-def test_deadlines_decide_who_starts(desk: Desk, submitted: str, leave: str) -> None:
-    desk.submit(submitted)
-    desk.learn({1: 0.1, 2: 0.2, 4: 0.3, 7: 0.4})  # unknown before, so that no request was refused
-    assert desk.runs() == leave
+def who_leaves(learned: str, cases: dict[str, tuple[str, str]]) -> dict[str, str]:
+    """Return stories. No time is known before, so that no request is refused."""
+    learn = f"learn {learned}; " if learned else ""
+    return {name: f"submit {given}; {learn}leave {left}" for name, (given, left) in cases.items()}
 
 
-def test_refusals_have_one_text_and_their_numbers_in_trailers(desk: Desk) -> None:
-    desk.learn({1: 0.25})
+STORIES = {
+    **who_leaves("", ORDERS),
+    **who_leaves("1:0.1 2:0.2 4:0.3 7:0.4", DEADLINES),
+    **who_leaves("1:0.15 2:0.25 4:0.3 7:0.4", FITTING),
+    "a request without time is refused, and one that waited in vain leaves": (
+        "submit 0@200 1@900; learn 1:0.25 2:0.25 4:0.25; refuse 2@200; leave -0 1"
+    ),
+    "a cancelled request leaves the queue at once, and only once": (
+        "submit 012; cancel 1; cancel 1 False; submit 3; leave 023; cancel 0 False"
+    ),
+    "a request waits for all that go before it, and for a batch with those after it": (
+        "learn 1:1 2:2 4:4 7:7; learn_reduced 1:10 2:20; submit 0123'a; need 14; need 24 X'@0.001;"
+        "refuse X@13900; refuse x@16900; submit 4@14100 567; need 18"
+    ),
+    **{
+        f"batches one after the other take as long as their slowest stage: {stages}": (
+            f"learn_stages {stages}; submit 01234567890123; need 14"
+        )
+        for stages in ("4 1 1", "1 4 1", "1 1 4")
+    },
+    "expired requests leave even while no batch may form": (
+        "occupy; submit 0 1@500 2@9000; wait 0.5; leave -1; end; leave 02"
+    ),
+    "one batch is prepared ahead of generate and no more": (
+        "occupy; submit 0; stay; go QUEUED; stay"  # the device has not begun the second
+    ),
+    "no batch forms while a generated one waits for post": (
+        "submit 0; form 0; submit 1; go QUEUED GENERATED; stay; go POST; form 1; submit 2;"
+        "go QUEUED GENERATED; stay; go POST; leave 2"
+    ),
+    "the work ahead shrinks while generate works, and may take longer than predicted": (
+        "learn 1:0.5 7:0.5; occupy XXXXXXX; need 1.5; wait 0.125; need 1.375; refuse 0@1300;"
+        "submit 0@1400; cancel 0; wait 99; need 1; go QUEUED; need 1"
+    ),
+    "a batch counts until post has ended it, and is learned from": (
+        "learn_stages 0.25 0.5 2; submit 0; form; need 4.75; wait 0.25; go QUEUED GENERATED POST;"
+        "wait 0.5; need 3.5; answer 0.25 0.5 1; need 1.75"
+    ),
+    "while generate works the next batch forms just in time to be prepared": (
+        "learn_stages 0.1 0.5 0; submit X; form; go QUEUED; submit 0; stay; wait 0.39; submit 1;"
+        "stay; wait 0.01; form 0 1"
+    ),
+    "a full batch forms at once": (
+        "learn_stages 0.1 0.5 0; submit X; form; go QUEUED; submit 0123456; form 0 1 2 3 4 5 6"
+    ),
+    "a closed scheduler takes nothing": "close; refuse 1 draining",
+}
+HELD = {
+    "a batch is held back to fill": (
+        "submit 012345; wait 0.24; stay; submit 6; leave 0123456; submit 7; wait 0.2; submit 8;"
+        "stay; wait 0.05; leave 78"
+    ),
+    "but not until one of it is late": (
+        "learn 2:0.125; submit 0 1@250; wait 0.09; stay; wait 0.02; leave 01"
+    ),
+    "nor once no more will come": "submit 0; close; leave 0",
+    "what waited to fill does not let later batches form earlier": (
+        "learn_stages 0.1 0.5 0;"
+        + 30 * "submit 0; stay; wait 0.25; form; answer 0.1 0.5 0; wait 10;"
+        + "submit X; stay; wait 0.25; form; go QUEUED; submit 1; wait 0.39; stay; wait 0.01; form 1"
+    ),
+}
+
+
+@pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
+def test_the_scheduler(story: str) -> None:
+    Desk().plays(story)
+
+
+@pytest.mark.parametrize("story", HELD.values(), ids=HELD)
+def test_with_a_wait_of_250_ms(story: str) -> None:
+    Desk(max_wait_ms=250.0).plays(story)
+
+
+def test_refusals_have_one_text_and_their_numbers_in_trailers() -> None:
+    desk = Desk()
+    desk.plays("learn 1:0.25")
     refused = [desk.refusal(request) for request in ("0@110", "1@249")]
     assert len({error.text for error in refused}) == 1
     assert [error.trailers for error in refused] == [
@@ -67,20 +131,9 @@ def test_refusals_have_one_text_and_their_numbers_in_trailers(desk: Desk) -> Non
     ]
 
 
-def test_the_reason_distinguishes_requests_that_waited_in_vain_from_those_that_did_not_wait(
-    desk: Desk,
-) -> None:
-    desk.submit("0@200 1@900")
-    desk.learn({1: 0.25, 2: 0.25, 4: 0.25})
-    assert desk.refusal("2@200").reason == "deadline_unmeetable"
-    assert failed(desk.scheduler.poll()) == {"0": "deadline_exceeded"}
-
-
 def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> None:
     desk = Desk(max_waiting=9)
-    desk.learn({1: 0.5, 2: 0.5, 7: 0.5})
-    desk.occupies("XXXXXXX")
-    desk.submit("012345678")
+    desk.plays("learn 1:0.5 2:0.5 7:0.5; occupy XXXXXXX; submit 012345678")
     for request in "9", "a":
         refused = desk.refusal(request)
         assert refused.reason == "queue_full"
@@ -88,273 +141,128 @@ def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> No
     assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 23)
 
 
-def test_a_cancelled_request_leaves_the_queue_at_once() -> None:
-    desk = Desk(max_waiting=3)
-    requests = desk.submit("012")
-    assert desk.scheduler.cancel(requests[1])
-    assert not desk.scheduler.cancel(requests[1])
-    desk.submit("3")
-    assert desk.runs() == "023"
-    assert not desk.scheduler.cancel(requests[0])
-    assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (0, 0)
-
-
-def test_a_request_is_refused_by_what_goes_before_it(desk: Desk) -> None:
-    desk.learn({1: 1.0, 2: 2.0, 4: 4.0, 7: 7.0})
-    desk.learn({1: 10.0, 2: 20.0}, "reduced")
-    desk.submit("0123'a")
-    # It waits for the other profile's batch, and then for a batch with its own profile's requests.
-    assert desk.needed() == 14.0
-    assert desk.needed("X'@0.001") == 24.0
-    for request in "X@13900", "x@16900":
-        assert desk.refusal(request).reason == "deadline_unmeetable"
-    desk.submit("4@14100 567")
-    assert desk.needed() == 18.0  # a full batch goes before it
-
-
-@pytest.mark.parametrize("seconds", [(4.0, 1.0, 1.0), (1.0, 4.0, 1.0), (1.0, 1.0, 4.0)])
-def test_batches_one_after_the_other_take_as_long_as_their_slowest_stage(
-    desk: Desk, seconds: tuple[float, float, float]
-) -> None:
-    for bucket in BUCKETS:
-        desk.predictions.observe("full", bucket, spans_of(*seconds))
-    desk.submit("01234567890123")
-    assert desk.needed() == 3 * 4.0 + 2 * 1.0
-
-
-def test_a_few_slow_batches_change_no_prediction_and_a_few_more_do(desk: Desk) -> None:
-    for _ in range(REMEMBERED):
-        desk.learn({1: 0.1})
+def test_a_few_slow_batches_change_no_prediction_and_a_few_more_do() -> None:
+    desk = Desk()
+    desk.learn(*["1:0.1"] * REMEMBERED)
     for slow in range(1, REMEMBERED // 2 + 2):
-        desk.learn({1: 60.0})
-        assert desk.needed() == (0.1 if slow <= REMEMBERED // 2 else 60.0)
+        desk.plays(f"learn 1:60; need {0.1 if slow <= REMEMBERED // 2 else 60.0}")
 
 
-def test_a_prediction_far_too_high_does_not_refuse_for_ever(desk: Desk) -> None:
-    for _ in range(REMEMBERED):
-        desk.learn({1: 1000.0})
+def test_a_prediction_far_too_high_does_not_refuse_for_ever() -> None:
+    desk = Desk()
+    desk.learn(*["1:1000"] * REMEMBERED)
     begin = desk.clock.now
     while not desk.scheduler.waiting:
         desk.clock.now += 0.5
         with suppress(ServiceError):
             desk.submit("0@250")
     assert 0.5 < desk.clock.now - begin <= 10.5
-    desk.scheduler.end((), desk.forms(), spans_of(0.0, 0.125, 0.0))
-    assert desk.needed() == 0.125
+    desk.plays("form; answer 0 0.125 0; need 0.125")
 
 
-def test_a_prediction_that_no_batch_confirms_refuses_only_what_the_work_ahead_refuses(
-    desk: Desk,
-) -> None:
+def test_a_prediction_that_no_batch_confirms_refuses_only_what_the_work_ahead_refuses() -> None:
+    desk = Desk()
     for _ in range(9):
-        desk.learn({1: 0.25, 7: 0.25})
-        desk.clock.now += 0.9 * MIN_PATIENCE
-        assert desk.refusal("0@200").reason == "deadline_unmeetable"
-    desk.occupies("XXXXXXX")
-    desk.clock.now += 3600.0
-    assert desk.refusal("0@200").reason == "deadline_unmeetable"  # 0.25 s are ahead of it
-    desk.submit("0@300")
+        desk.plays(f"learn 1:0.25 7:0.25; wait {0.9 * MIN_PATIENCE}; refuse 0@200")
+    desk.plays("occupy XXXXXXX; wait 3600; refuse 0@200; submit 0@300")  # 0.25 s are ahead of it
 
 
-def test_expired_requests_leave_even_while_no_batch_may_form(desk: Desk) -> None:
-    prepared = desk.occupies()
-    desk.submit("0 1@500 2@9000")
-    desk.clock.now += 0.5
-    assert desk.runs() == "-1"
-    desk.scheduler.end((), prepared)
-    assert desk.runs() == "02"
-
-
-@pytest.mark.parametrize(("late", "margin"), [("ab", 0.0), ("01", 0.16)])
+@pytest.mark.parametrize(("one", "other", "margin"), [("a", "b", 0.0), ("0", "1", 0.16)])
 def test_normal_requests_that_wait_in_vain_raise_the_margin_and_low_ones_do_not(
-    late: str, margin: float, desk: Desk
+    one: str, other: str, margin: float
 ) -> None:
-    prepared = desk.occupies()
-    desk.submit(f"{late[0]}@500 {late[1]}@500")
-    desk.clock.now += 0.5
-    assert desk.runs() == f"-{late[0]} -{late[1]}"
-    desk.ends(prepared)
+    desk = Desk()
+    desk.plays(f"occupy; submit {one}@500 {other}@500; wait 0.5; leave -{one} -{other}; end")
     assert desk.scheduler.margin == pytest.approx(margin, abs=0.01)
 
 
 @pytest.mark.parametrize(("gone", "share"), [(False, 0.95), (True, 0.9)])
 def test_an_answer_is_late_a_little_before_the_deadline_and_earlier_for_a_caller_who_has_gone(
-    gone: bool, share: float, desk: Desk
+    gone: bool, share: float
 ) -> None:
+    desk = Desk()
     for seconds, late in ((share - 0.001, False), (share + 0.001, True)):
-        (request,) = desk.submit("0@1000")
-        batch = desk.forms()
-        assert not (gone and desk.scheduler.cancel(request))
-        desk.clock.now += seconds
-        desk.ends(batch)
+        desk.plays("submit 0@1000; form" + ("; cancel 0 False" if gone else ""))
+        desk.plays(f"wait {seconds}; end")
         assert (desk.scheduler.margin > 0) == late
 
 
-def test_the_margin_rises_to_its_bound_and_falls_with_answers_in_time_and_with_time(
-    desk: Desk,
-) -> None:
-    for _ in range(9):
-        desk.submit("0@1000")
-        batch = desk.forms()
-        desk.clock.now += 1.0
-        desk.ends(batch)
-    assert desk.scheduler.margin == MAX_MARGIN
-    desk.clock.now += HALF_LIFE
-    assert desk.scheduler.margin == pytest.approx(MAX_MARGIN / 2)
-    desk.submit("0@1000 1")
-    desk.ends(desk.forms())
-    assert 0 < desk.scheduler.margin < MAX_MARGIN / 2
+def test_the_margin_rises_to_its_bound_and_falls_with_answers_in_time_and_with_time() -> None:
+    desk = Desk()
+    desk.plays("; ".join(["submit 0@1000; form; wait 1; end"] * 9))
+    assert desk.scheduler.margin == Margin.MOST
+    desk.clock.now += Margin.HALF_LIFE
+    assert desk.scheduler.margin == pytest.approx(Margin.MOST / 2)
+    desk.plays("submit 0@1000 1; form; end")
+    assert 0 < desk.scheduler.margin < Margin.MOST / 2
 
 
 def test_many_late_requests_leave_some_at_a_time_and_delay_no_batch() -> None:
     desk = Desk(max_waiting=1000)
     late = desk.submit("0@500 " * (3 * MOST_LATE))
-    desk.submit("1'@9000")
-    desk.clock.now += 0.5
+    desk.plays("submit 1'@9000; wait 0.5")
     gone: list[PendingRequest] = []
     batches = []
     while (departure := desk.scheduler.poll()) is not None:
         assert len(departure.failures) <= 2 * MOST_LATE
         gone += [each.request for each in departure.failures]
-        batches.append(departure.batch and names_of(departure.batch.requests))
-    assert batches == [None, ["1'"]]
+        batches.append(names_of(departure.requests))
+    assert batches == [[], ["1'"]]
     assert gone == late
-
-
-class WatchedRequest(PendingRequest):
-    """A request that a weak reference may point to."""
-
-
-def test_requests_that_have_left_are_not_kept_for_their_deadlines(desk: Desk) -> None:
-    desk.submit("0@500")
-    left = []
-    for _ in range(5 * STALE_DEADLINES):
-        request = WatchedRequest(request_of().retrieval, 0.0, desk.clock.now + 3600.0)
-        left.append(weakref.ref(request))
-        desk.scheduler.submit(request)
-        assert desk.scheduler.cancel(request)
-    del request
-    gc.collect()
-    assert sum(each() is not None for each in left) <= STALE_DEADLINES + 4
-    desk.clock.now += 0.5
-    assert desk.runs() == "-0"
-
-
-def test_a_batch_is_held_back_to_fill() -> None:
-    desk = Desk(max_wait_ms=250.0)
-    desk.submit("012345")
-    desk.clock.now += 0.24
-    assert desk.runs() == ""
-    desk.submit("6")
-    assert desk.runs() == "0123456"
-    desk.submit("7")
-    desk.clock.now += 0.2
-    desk.submit("8")
-    assert desk.runs() == ""
-    desk.clock.now += 0.05
-    assert desk.runs() == "78"
-
-
-def test_a_batch_is_not_held_back_until_one_of_it_is_late() -> None:
-    desk = Desk(max_wait_ms=250.0)
-    desk.learn({2: 0.125})
-    desk.submit("0 1@250")
-    desk.clock.now += 0.09
-    assert desk.runs() == ""
-    desk.clock.now += 0.02
-    assert desk.runs() == "01"
-
-
-def test_a_closed_scheduler_takes_nothing_and_holds_nothing_back() -> None:
-    desk = Desk(max_wait_ms=60_000.0)
-    desk.submit("0")
-    desk.scheduler.close()
-    assert desk.refusal("1").reason == "draining"
-    assert desk.runs() == "0"
-    assert desk.scheduler.next_batch() is None
-
-
-def test_one_batch_is_prepared_ahead_of_generate_and_no_more(desk: Desk) -> None:
-    second = desk.occupies()
-    desk.submit("0")
-    assert desk.scheduler.poll() is None
-    desk.scheduler.advance(second, Place.QUEUED)  # the device has not begun it
-    assert desk.scheduler.poll() is None
-
-
-def test_no_batch_forms_while_a_generated_one_waits_for_post(desk: Desk) -> None:
-    scheduler = desk.scheduler
-    desk.submit("0")
-    first = desk.forms()
-    desk.submit("1")
-    for place in (Place.QUEUED, Place.GENERATED):
-        scheduler.advance(first, place)
-    assert scheduler.poll() is None
-    scheduler.advance(first, Place.POST)
-    second = desk.forms()
-    desk.submit("2")
-    for place in (Place.QUEUED, Place.GENERATED):
-        scheduler.advance(second, place)
-    desk.ends(first)
-    assert scheduler.poll() is None
-    scheduler.advance(second, Place.POST)
-    assert desk.runs() == "2"
 
 
 @pytest.mark.parametrize("how", ["cancelled", "expired"])
 def test_a_queue_that_empties_without_a_batch_ends_the_degradation(how: str) -> None:
     desk = Desk(full=("reduced",))
-    desk.learn(dict.fromkeys(BUCKETS, 0.1))
+    desk.learn(*[f"{bucket}:0.1" for bucket in BUCKETS])
     waiting = desk.submit("0@9000 " * 36)
-    for _ in range(2):
-        desk.ends(desk.forms())
-        desk.clock.now += 0.13
+    desk.plays("form; end; wait 0.13; form; end; wait 0.13")
     waiting += desk.submit("1@9000")
     assert waiting[-1].degraded
     if how == "cancelled":
         assert sum(map(desk.scheduler.cancel, waiting)) == 23
-    desk.clock.now += 60.0
-    assert desk.runs() == ("" if how == "cancelled" else "-0 -1")
-    desk.clock.now += 60.0
+    desk.plays("wait 60; leave" + ("" if how == "cancelled" else " -0" * 22 + " -1") + "; wait 60")
     assert not any(each.degraded for each in desk.submit("0123456789"))
-    desk.forms()
+    desk.form()
     assert not desk.submit("Z")[0].degraded, "a new queue must last before it counts"
 
 
-def test_the_work_ahead_shrinks_while_generate_works(desk: Desk) -> None:
-    desk.learn({1: 0.5, 7: 0.5})
-    prepared = desk.occupies("XXXXXXX")
-    assert desk.needed() == 1.5
-    desk.clock.now += 0.125
-    assert desk.needed() == 1.375
-    assert desk.refusal("0@1300").reason == "deadline_unmeetable"
-    desk.scheduler.cancel(*desk.submit("0@1400"))
-    desk.clock.now += 99.0  # longer than predicted: generate may end at any moment
-    assert desk.needed() == 1.0
-    desk.scheduler.advance(prepared, Place.QUEUED)
-    assert desk.needed() == 1.0
-
-
-def test_a_batch_counts_until_post_has_ended_it(desk: Desk) -> None:
-    desk.predictions.observe("full", 1, spans_of(0.25, 0.5, 2.0))
-    desk.submit("0")
-    first = desk.forms()
-    assert desk.needed() == 4.75  # post of the first, then of the next
-    desk.clock.now += 0.25
-    for place in (Place.QUEUED, Place.GENERATED, Place.POST):
-        desk.scheduler.advance(first, place)
-    desk.clock.now += 0.5
-    assert desk.needed() == 3.5
-    desk.scheduler.end((), first, spans_of(0.25, 0.5, 1.0))  # and is learned from
-    assert desk.needed() == 1.75
-
-
-def test_a_batch_is_unwanted_once_all_of_it_is_cancelled_or_expired(desk: Desk) -> None:
-    cancelled, _ = desk.submit("01@500")
-    batch = desk.forms()
+def test_a_batch_is_unwanted_once_all_of_it_is_cancelled_or_expired() -> None:
+    desk = Desk()
+    desk.submit("01@500")
+    batch = desk.form()
     assert desk.scheduler.unwanted(batch.requests) == []
-    assert not desk.scheduler.cancel(cancelled)
+    desk.cancel("0", "False")
     assert desk.scheduler.unwanted(batch.requests) == []
     desk.clock.now += 0.5
     failures = desk.scheduler.unwanted(batch.requests)
     assert [each.error.reason for each in failures] == ["cancelled", "deadline_exceeded"]
+
+
+def generated(begin: float, end: float) -> tuple[Span, ...]:
+    return (Span("input", 0.0, 0.0), Span("generate", begin, end), Span("post", end, end))
+
+
+def test_batches_form_earlier_once_generate_waited_for_some_and_later_once_it_did_not() -> None:
+    head_start, batch = HeadStart(), Prediction(before=0.25, generate=1.0)
+    at_first = head_start.seconds(batch)
+    assert at_first > batch.before
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=False)
+    assert head_start.seconds(batch) == at_first
+    for begin in range(7, 14):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    late = head_start.seconds(batch)
+    assert late > at_first + 0.1
+    for begin in range(14, 200):
+        head_start.observe(generated(begin, begin + 1.0), held=True)
+    assert head_start.seconds(batch) < late - 0.1
+
+
+def test_a_short_batch_does_not_undo_what_long_batches_need() -> None:
+    head_start, batch = HeadStart(), Prediction(generate=1.0)
+    for begin in range(7):
+        head_start.observe(generated(begin, begin + 0.9), held=True)
+    before = head_start.seconds(batch)
+    head_start.observe(generated(6.9, 6.91), held=True)
+    assert head_start.seconds(batch) == pytest.approx(before, rel=0.02)

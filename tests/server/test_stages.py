@@ -273,13 +273,22 @@ FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
     "model": ({"model": "0" * 16}, "wrong_model", "model"),
     "sid_space": ({"sid_space": "another"}, "wrong_sid_space", "sid_space"),
     "not_finite": (poisoned_request({}), "not_finite", None),
+    **{
+        f"strict: {names}": ({field: value, "strict": True}, "invalid_field", "strict")
+        for names, field, value in (
+            ("shoe_size, known: country", "user", {"shoe_size": {"values": ["42"]}}),
+            ("bags.hats, known: hour", "features", {"bags": {"hats": {"ids": ["1"]}}}),
+            ("advertizer, known: campaign", "exclude", {"advertizer": {"ids": ["3"]}}),
+            ("shop, known: advertiser", "at_most", {"shop": 3}),
+        )
+    },
 }
 
 
 def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     poisoned_pair: ServingPair, serving_files: ServingFiles
 ) -> None:
-    good = list(serving_files.requests[30:34])
+    good = [{**serving_files.requests[row], "strict": True} for row in range(30, 34)]
     bad = [
         {**serving_files.requests[40], **change, "request_id": name}
         for name, (change, _, _) in FAULTY.items()
@@ -287,6 +296,14 @@ def test_every_kind_of_fault_at_once_leaves_the_others_as_they_are(
     mixed = [*bad[:2], good[0], bad[2], *good[1:3], *bad[3:], good[3]]
     answered = answer(request_batch(poisoned_pair, mixed, 16))
     failures = (*answered.input.failures, *answered.failures)
+    texts = {each.request.retrieval.request_id: each.error.text for each in failures}
+    for text, (unknown, known) in (
+        (texts[name], name.removeprefix("strict: ").split(", known: "))
+        for name in FAULTY
+        if "known" in name
+    ):
+        assert text.startswith(f"{unknown}: no such name, and the request is strict; known: ")
+        assert f"{known}, " in text
     failed = {f.request.retrieval.request_id: (f.error.reason, f.error.field) for f in failures}
     assert failed == {name: (reason, field) for name, (_, reason, field) in FAULTY.items()}
     got = replies_of(answered)
@@ -312,33 +329,3 @@ def test_times_of_a_reply_come_from_the_spans(
     assert 0 < times.post_us < 5_000_000
     # 10 s and a little have passed since it arrived, of which 5.25 in the stages.
     assert 4_750_000 <= times.queue_us < 10_000_000
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "name", "known"),
-    [
-        ("user", {"shoe_size": {"values": ["42"]}}, "shoe_size", "country, "),
-        ("features", {"bags": {"hats": {"ids": ["1"]}}}, "bags.hats", "hour, "),
-        ("exclude", {"advertizer": {"ids": ["3"]}}, "advertizer", "campaign, "),
-        ("at_most", {"shop": 3}, "shop", "advertiser, "),
-    ],
-)
-def test_a_strict_request_with_an_unknown_name_fails_alone(
-    pair: ServingPair,
-    serving_files: ServingFiles,
-    field: str,
-    value: Any,
-    name: str,
-    known: str,
-) -> None:
-    odd = serving_files.requests[0] | {"request_id": "odd", field: value}
-    strict = odd | {"request_id": "strict", "strict": True}
-    good = serving_files.requests[1] | {"request_id": "good", "strict": True}
-    answered = answer(request_batch(pair, [strict, good, odd], 4))
-    assert sorted(replies_of(answered)) == ["good", "odd"]
-    (failure,) = answered.input.failures
-    assert failure.request.retrieval.request_id == "strict"
-    assert (failure.error.reason, failure.error.field) == ("invalid_field", "strict")
-    start = f"{name}: no such name, and the request is strict; known: "
-    assert failure.error.text.startswith(start)
-    assert known in failure.error.text

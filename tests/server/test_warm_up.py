@@ -9,9 +9,9 @@ import torch
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import LimitsConfig
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.engine.warm_up import warm_up, warm_up_requests
 from grace.server.messages import FeatureBatch, GeneratedBatch, InputBatch, RequestBatch, Span
 from grace.server.stages.stages import STAGES
+from grace.server.stages.warm_up import warm_up, warm_up_requests
 from support.poisoned_model import poisoned_checkpoint, poisoned_request
 from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
