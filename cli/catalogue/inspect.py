@@ -53,7 +53,8 @@ def print_summary(summary: "IndexSummary") -> None:
     from grace.cli.tables import coverage_table, table_console
 
     console, tables = table_console(), [coverage_table(summary.coverage)]
-    for part in filter(None, (summary, summary.exact)):
+    parts = (summary,) if summary.exact is None else (summary, summary.exact)
+    for part in parts:
         for name in (field.name for field in fields(part)):
             value = getattr(part, name)
             if isinstance(value, tuple) and value and is_dataclass(value[0]):

@@ -6,7 +6,6 @@ import xxhash
 
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 
-
 _PIECE = 128
 
 

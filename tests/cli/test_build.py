@@ -246,7 +246,7 @@ def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
 def test_a_build_says_that_it_waits_for_another_command(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     with writers_lock(root):
-        command = [GRACE, "build", "--data", catalogue, "--root", root]
+        command = (GRACE, "build", "--data", str(catalogue), "--root", str(root))
         waiting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         shown = waiting.stderr.readline()

@@ -198,7 +198,7 @@ def test_a_worker_names_the_damaged_file_and_nothing_is_published(
         shutil.copy(catalogue / name, tmp_path)
     done = build(tmp_path, tmp_path / "root", "--ray", cluster)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {tmp_path}/two.parquet: damaged")
+    assert f"\nerror: {tmp_path}/two.parquet: damaged" in f"\n{done.stderr}"
     assert not list((tmp_path / "root").glob("0*"))
     assert not list((tmp_path / "root").glob(f"{SCRATCH}*"))
 

@@ -170,7 +170,7 @@ def test_integers_of_every_type_and_layout_import_the_same(tmp_path: Path) -> No
     codes = np.random.default_rng(1).integers(0, 200, (63, 3))
     for dtype in ("<i8", "|u1", ">i4", "<u8"):
         for order in ("C", "F"):
-            given = np.asarray(codes, dtype, order=order)  # type: ignore[call-overload]
+            given = np.asarray(codes, dtype, order=order)
             ads = imported(array_of(tmp_path, given, force=True))
             assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
 
