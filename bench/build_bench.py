@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from grace.bench.result_file import Row, facts_of, record
-from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 
 GRACE = Path(sys.executable).with_name("grace")
 LOADS = 3
@@ -58,9 +57,8 @@ def _rows(sizes: Sequence[int], modes: Sequence[str]) -> Iterator[Row]:
 def _measure(folder: Path, modes: Sequence[str]) -> Iterator[Row]:
     """Gigabytes are 10^9 bytes."""
     with tempfile.TemporaryDirectory() as root:
-        files = ("--ads", folder / ADS_FILE, "--targeting", folder / TARGETING_FILE)
         begin = time.perf_counter()
-        report = json.loads(_output([GRACE, "build", *files, "--root", root, "--json"]))
+        report = json.loads(_output([GRACE, "build", "--data", folder, "--root", root, "--json"]))
         build_s = time.perf_counter() - begin  # of the whole process, with imports
         path = Path(report["path"])
         for mode in modes:

@@ -1,8 +1,7 @@
-"""Compute what `grace demo` shows: one SID, token by token, and the effect of targeting.
+"""Compute what `grace demo` shows: one SID, token by token.
 
-The server decodes with targeting. Here the same requests are also decoded with the catalogue alone,
-as plain constrained decoding does, and the model scores every SID of the catalogue. So each token
-that the server admits or prunes can be shown with an ad that it leads to.
+The model scores every SID of the catalogue. So each token that the server admits or prunes can be
+shown with an ad that it leads to.
 """
 
 import math
@@ -17,17 +16,13 @@ import torch
 
 from grace import model
 from grace.client.request_json import request_of_json
-from grace.configs.generation import BeamProfile
 from grace.index.forms.component import Reason
-from grace.index.matching.exact import ExactMatcher
 from grace.index.matching.explain import explain
 from grace.index.snapshot import Snapshot
-from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
+from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
-from grace.model.definition.beam_search import beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.feature_reader import read_inputs
@@ -87,24 +82,6 @@ class ReturnedAd:
     reasons: tuple[Reason, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The ads below the generated SIDs, and those of them that the user may see."""
-
-    ads: float
-    eligible_ads: float
-    wasted_sids: float  # those without an ad that the user may see
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same searches, with and without targeting while decoding."""
-
-    name: str
-    without: Outcome
-    targeted: Outcome
-
-
 def patient(snapshot: Snapshot, titles: Mapping[int, str]) -> dict[str, Any]:
     """Return a request from Minneapolis, after clicks on four ads that the user may see."""
     ads, trie = snapshot.ads, snapshot.trie
@@ -132,10 +109,9 @@ def patient(snapshot: Snapshot, titles: Mapping[int, str]) -> dict[str, Any]:
 
 
 class Demonstration:
-    def __init__(self, snapshot: Snapshot, titles: Mapping[int, str], profile: BeamProfile) -> None:
+    def __init__(self, snapshot: Snapshot, titles: Mapping[int, str]) -> None:
         self._snapshot = snapshot
         self._titles = titles
-        self._profile = profile
         self._model: Model = load_checkpoint(CHECKPOINT)
         require_match(self._model.spec, snapshot, CHECKPOINT)
         self._encoder = UserEncoder(snapshot.schema, snapshot.set_values)
@@ -164,7 +140,8 @@ class Demonstration:
     def steps(self, request: Request, sid: Sequence[int]) -> tuple[Step, ...]:
         """Return what the server decides at each token of a SID that it generates."""
         index, user = DecodeIndex.of(self._snapshot, CPU), user_of(request)
-        nodes = load_ops(CPU).eligible_nodes(UserTensors.of(self._rows([request]), CPU), index)
+        rows = UserTensors.of(self._encoder.encode([user]), CPU)
+        nodes = load_ops(CPU).eligible_nodes(rows, index)
         eligible = has_bit(nodes, 0).numpy()[index.first_leaf :]
         scores, below, steps = self._scores(request), np.arange(len(self._sids)), []
         for position, chosen in enumerate(sid):
@@ -177,25 +154,6 @@ class Demonstration:
             steps.append(Step(chosen, tuple(branches)))
             below = below[tokens == chosen]
         return tuple(steps)
-
-    def without_targeting(self, requests: Sequence[Request]) -> list[Outcome]:
-        """Decode with the catalogue alone, then count the ads that each user may see."""
-        index = DecodeIndex.of(self._snapshot, CPU).without_matchers()
-        rows = self._rows(requests)
-        context, users, ops = self._context(requests), UserTensors.of(rows, CPU), load_ops(CPU)
-        found = beam_search(self._model.decoder, context, users, index, self._profile, ops)
-        found.require_finite()
-        live = found.leaves != NO_NODE
-        offsets = np.concatenate([[0], live.sum(dim=1).cumsum(dim=0).numpy()])
-        leaves, scores = found.leaves[live].numpy(), found.scores[live].numpy()
-        matcher = ExactMatcher(self._snapshot, threads=1)
-        counts = matcher.match(rows, offsets, leaves, scores, max_ads=0).counts
-        return [
-            Outcome(int(ads), int(matched), int(wasted))
-            for ads, matched, wasted in zip(
-                counts.generated, counts.matched, counts.wasted, strict=True
-            )
-        ]
 
     def _branch(
         self,
@@ -231,7 +189,7 @@ class Demonstration:
 
     def _scores(self, request: Request) -> npt.NDArray[np.float32]:
         """Return the log-probability of each token of each SID.   [tokens, SIDs]"""
-        context, sids, parts = self._context([request]), torch.from_numpy(self._sids), []
+        context, sids, parts = self._context(request), torch.from_numpy(self._sids), []
         with torch.inference_mode():
             for start in range(0, len(sids), ROWS):
                 some = sids[start : start + ROWS]
@@ -246,12 +204,9 @@ class Demonstration:
         ).numpy()
         return scores
 
-    def _context(self, requests: Sequence[Request]) -> UserContext:
-        messages = [request_of_json(request).SerializeToString() for request in requests]
-        return self._model.user_context(read_inputs(self._model.spec, messages, len(messages)))
-
-    def _rows(self, requests: Sequence[Request]) -> UserRows:
-        return self._encoder.encode([user_of(request) for request in requests])
+    def _context(self, request: Request) -> UserContext:
+        message = request_of_json(request).SerializeToString()
+        return self._model.user_context(read_inputs(self._model.spec, [message], 1))
 
     def _reasons(self, ad_id: int, user: UserAttributes) -> tuple[Reason, ...]:
         return explain(self._snapshot, int(self._snapshot.ads.ordinals([ad_id])[0]), user)

@@ -21,9 +21,8 @@ from grace.index.builder.rule_table import FAULTS, RuleTable
 from grace.index.snapshot import Snapshot
 from grace.index.storage import readable_current
 from grace.index.storage.arrays import arrays_of
-from grace.index.storage.folder import names_in
-from grace.index.storage.manifest import MANIFEST, Counts
-from grace.index.storage.reader import OpenVersion, open_snapshot, read_snapshot
+from grace.index.storage.manifest import Counts
+from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE
 
 
@@ -39,7 +38,6 @@ class VerifyReport:
     counts: Counts
     rejects: int
     deep: bool
-    notes: tuple[str, ...]  # about files that a reader ignores
 
 
 def verify_snapshot(
@@ -53,7 +51,6 @@ def verify_snapshot(
     threads = threads or available_cores()
     with open_snapshot(path, version) as opened:
         snapshot = read_snapshot(opened, threads, plain_memory)
-        notes = _notes(opened)
         if deep:
             require_built(snapshot, threads)
     manifest = opened.manifest
@@ -68,7 +65,6 @@ def verify_snapshot(
         counts=manifest.counts,
         rejects=manifest.rejects,
         deep=deep,
-        notes=tuple(notes),
     )
 
 
@@ -103,13 +99,5 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
         words = f"no build keeps rule {row}: {schema.rule_columns[column]}: {FAULTS[fault]}"
         raise SnapshotError("rule_rows.npy", words)
     ads = taken_apart(snapshot)
-    return replace(ads, rule_of=rule_of[ads.rule_of], rules=encoded)
-
-
-def _notes(opened: OpenVersion) -> list[str]:
-    listed = {entry.file for entry in opened.manifest.files}
-    return [
-        f"{name!r}: not listed in the manifest; no reader looks at it"
-        for name in names_in(opened.folder)
-        if name not in listed and name != MANIFEST
-    ]
+    columns = ads.columns._replace(rule_of=rule_of[ads.columns.rule_of])
+    return replace(ads, columns=columns, rules=encoded)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-NUMBER_KINDS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+NUMBER_KINDS = {torch.float32: 0, torch.bfloat16: 1}
 """The types of a model's numbers, as native/cuda/numbers.cuh numbers them."""
 
 

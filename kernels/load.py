@@ -16,11 +16,11 @@ from grace.kernels.decode.admit_children_cuda import CudaSlot, admit_children_cu
 from grace.kernels.decode.ops import REFERENCE, Ops
 from grace.kernels.decode.select_beams_cuda import prepare_selection
 from grace.kernels.devices import require_device
-from grace.kernels.eligibility.on_cpu import eligible_nodes_on_cpu
+from grace.kernels.eligibility.batch import eligible_nodes_on_cpu
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.products.fp8_products import REFERENCE_ROUNDED, RoundedOps
-from grace.native.nvcc import LEAST_CAPABILITY
+from grace.native.build import LEAST_CAPABILITY
 
 FP8_CAPABILITY = (9, 0)
 """The compute capability of Hopper. No other GPU, not even a newer one, has its instructions."""

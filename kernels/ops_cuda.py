@@ -1,14 +1,11 @@
 """The tables of operations for an NVIDIA GPU. They need Triton, so only `load.py` imports them."""
 
-from torch import Tensor
-
-from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.admit_children_cuda import admit_children_cuda
 from grace.kernels.decode.cross_attention_triton import cross_attention_triton
 from grace.kernels.decode.ops import Ops
 from grace.kernels.decode.select_beams_cuda import select_beams_cuda
 from grace.kernels.decode.self_attention_triton import rearrange_triton, self_attention_triton
-from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
+from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.encoder.arrange_tokens_triton import arrange_tokens_triton
 from grace.kernels.encoder.encoder_attention_triton import encoder_attention_triton
 from grace.kernels.encoder.encoder_ops import EncoderOps
@@ -17,17 +14,6 @@ from grace.kernels.encoder.token_product_triton import share_user_triton, token_
 from grace.kernels.features.feature_ops import FeatureOps
 from grace.kernels.features.feature_ops_cuda import join_inputs_cuda, sum_events_cuda
 from grace.kernels.products.row_factors_triton import activate_triton, row_factors_triton
-
-
-def add_product_in_place(x: Tensor, hidden: Tensor, weight: Tensor) -> Tensor:
-    """Compute what `add_product_reference` does with x as the product's accumulator.
-
-    Adding thus needs no pass over memory.
-    """
-    require_contiguous(x=x)
-    x.view(-1, x.shape[-1]).addmm_(hidden.reshape(-1, hidden.shape[-1]), weight.t())
-    return x
-
 
 CUDA_DECODER = Ops(
     self_attention=self_attention_triton,
@@ -42,7 +28,6 @@ CUDA_DECODER = Ops(
 CUDA_ENCODER = EncoderOps(
     rms_norm=rms_norm_triton,
     attention=encoder_attention_triton,
-    add_product=add_product_in_place,
     arrange_tokens=arrange_tokens_triton,
     token_product=token_product_triton,
     share_user=share_user_triton,

@@ -4,14 +4,13 @@
 
 There are two, each a `Target`: `CPU` from native/src, and on demand `CUDA` from native/cuda.
 A library contains the digest of its sources, headers and flags. The loader compares it with the
-files on disk, so a stale library is an error and not a wrong answer. A record next to the library
+files on disk, so a stale library is an error and not a wrong answer. A text next to the library
 says how it was built. Objects are kept by content: only what changed is compiled again.
 """
 
 import argparse
 import fcntl
 import hashlib
-import json
 import os
 import platform
 import shlex
@@ -21,11 +20,11 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from sysconfig import get_path
 
 from grace.configs.errors import NativeError
-from grace.native.nvcc import NVCC_FLAGS, compiler_of_variable, find_nvcc
 
 ROOT = Path(__file__).resolve().parent
 BUILD_DIR = ROOT / "_build"
@@ -41,17 +40,19 @@ _SANITIZE_FLAGS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BuildRecord:
-    """The sources, compiler and flags of a library; equal records mean equal libraries."""
-
-    digest: str
-    compiler: str
-    flags: tuple[str, ...]
+_NVCC_FLAGS = (
+    *("-std=c++17", "-O3", "-Xcompiler=-fPIC,-Wall,-Wextra,-fvisibility=hidden"),
+    "-Werror=all-warnings",
+    # Code for Hopper, and portable code that another GPU's driver compiles at its first launch.
+    "-gencode=arch=compute_90a,code=sm_90a",
+    "-gencode=arch=compute_80,code=compute_80",
+)
+LEAST_CAPABILITY = (8, 0)
+"""The least compute capability of a GPU: Ampere's, the oldest that the portable code supports."""
 
 
 def find_compiler() -> tuple[str, ...]:
-    if chosen := compiler_of_variable("CXX"):
+    if chosen := _compiler_of_variable("CXX"):
         return chosen
     for name in ("g++", "c++", "clang++"):
         if shutil.which(name):
@@ -59,6 +60,35 @@ def find_compiler() -> tuple[str, ...]:
     raise NativeError(
         "no C++ compiler found (g++, c++, clang++): install one (Debian and Ubuntu: g++; Fedora:"
         " gcc-c++; macOS: xcode-select --install) or set CXX"
+    )
+
+
+def find_nvcc() -> tuple[str, ...]:
+    """Return the command of NVCC, or the first nvcc in PATH, CUDA_HOME or this environment."""
+    if chosen := _compiler_of_variable("NVCC"):
+        return chosen
+    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
+    wheels = sorted(Path(get_path("purelib")).glob("nvidia/cu*/bin/nvcc"), reverse=True)
+    for candidate in ("nvcc", str(home / "bin" / "nvcc"), *map(str, wheels)):
+        found = shutil.which(candidate)
+        if found:
+            return (found,)
+    raise NativeError(
+        "no nvcc found: install the CUDA toolkit, or pip install nvidia-cuda-nvcc, "
+        "or set NVCC or CUDA_HOME"
+    )
+
+
+def _compiler_of_variable(variable: str) -> tuple[str, ...] | None:
+    """Return the command in an environment variable, or None if the variable is not set."""
+    chosen = os.environ.get(variable)
+    if not chosen:
+        return None
+    words = tuple(shlex.split(chosen))
+    if shutil.which(words[0]):
+        return words
+    raise NativeError(
+        f"{variable}={chosen}: no such compiler; unset {variable} or name an installed one"
     )
 
 
@@ -81,7 +111,8 @@ class Target:
 
     @property
     def record(self) -> str:
-        return f"{self.name}.json"
+        """The file with what the library was built from and how: equal texts, equal libraries."""
+        return f"{self.name}.txt"
 
     @property
     def objects(self) -> str:
@@ -101,7 +132,7 @@ CUDA = Target(
     name="libgrace_cuda",
     sources=("cuda/*.cu", "cuda/hopper/*.cu", "src/abi.cpp"),
     headers=("include/**/*.h", "cuda/**/*.cuh"),
-    flags=NVCC_FLAGS,
+    flags=_NVCC_FLAGS,
     find_compiler=find_nvcc,
     command="python -m grace.native.build --cuda",
     variable="GRACE_CUDA_LIBRARY",
@@ -122,12 +153,12 @@ def source_digest(root: Path = ROOT, target: Target = CPU) -> str | None:
     return digest.hexdigest()[:32]
 
 
-def read_record(directory: Path, target: Target = CPU) -> BuildRecord | None:
+def read_record(directory: Path, target: Target = CPU) -> str:
+    """Return how the library there was built; nothing if that is unknown."""
     try:
-        fields = json.loads((directory / target.record).read_text())
-        return BuildRecord(fields["digest"], fields["compiler"], tuple(fields["flags"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return (directory / target.record).read_text()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def build(
@@ -140,7 +171,8 @@ def build(
     out = out or root / BUILD_DIR.name
     flags = (*target.flags, *(_SANITIZE_FLAGS if sanitize else ()))
     compiler = target.find_compiler()
-    record = BuildRecord(digest, _compiler_version(compiler), flags)
+    command, made_by = [*compiler, *flags], _compiler_version(compiler)
+    record = f"sources {digest}; {made_by}; {' '.join(flags)}"
     library = out / target.library
     try:
         if library.is_file() and not os.access(out, os.W_OK) and read_record(out, target) == record:
@@ -153,12 +185,12 @@ def build(
     with _lock(out):
         if library.is_file() and read_record(out, target) == record:
             return library
-        objects = _compile_all(compiler, record, root, out / target.objects, target)
+        objects = _compile_all(command, made_by, digest, root, out / target.objects, target)
         if source_digest(root, target) != digest:
             shutil.rmtree(out / target.objects)
             raise NativeError("the C++ sources changed during their build: run it again")
-        _run_into(library, [*compiler, *flags, *target.link_flags, "-shared", *map(str, objects)])
-        (out / target.record).write_text(json.dumps(asdict(record), indent=2) + "\n")
+        _run_into(library, [*command, *target.link_flags, "-shared", *map(str, objects)])
+        (out / target.record).write_text(record)
     return library
 
 
@@ -177,31 +209,25 @@ def _compiler_version(compiler: tuple[str, ...]) -> str:
 
 
 def _compile_all(
-    compiler: tuple[str, ...], record: BuildRecord, root: Path, directory: Path, target: Target
+    command: list[str], made_by: str, digest: str, root: Path, directory: Path, target: Target
 ) -> list[Path]:
+    """Return the objects of all sources. `made_by` is the compiler, and `command` runs it."""
     directory.mkdir(exist_ok=True)
     headers = b"".join(file.read_bytes() for file in _files(root, target.headers))
-    jobs: dict[Path, list[str]] = {}
-    objects = []
+    objects: dict[Path, list[str]] = {}
     for source in _files(root, target.sources):
         text = source.read_bytes()
-        has_digest = b"GRACE_SOURCE_DIGEST" in text
-        defines = [f'-DGRACE_SOURCE_DIGEST="{record.digest}"'] if has_digest else []
-        command = [*compiler, *record.flags, *defines, f"-I{root / 'include'}", "-c", str(source)]
-        key = hashlib.sha256(
-            b"\0".join([record.compiler.encode(), *map(str.encode, command), headers, text])
-        )
-        made = directory / f"{source.stem}.{key.hexdigest()[:16]}.o"
-        objects.append(made)
-        if not made.is_file():
-            jobs[made] = command
-    long_first = sorted(jobs, key=lambda made: Path(jobs[made][-1]).stat().st_size, reverse=True)
+        defines = [f'-DGRACE_SOURCE_DIGEST="{digest}"'] if source.name == "abi.cpp" else []
+        compiles = [*command, *defines, f"-I{root / 'include'}", "-c", str(source)]
+        words = [made_by.encode(), *map(str.encode, compiles), headers, text]
+        key = hashlib.sha256(b"\0".join(words)).hexdigest()[:16]
+        objects[directory / f"{source.stem}.{key}.o"] = compiles
+    missing = [made for made in objects if not made.is_file()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(_run_into, long_first, map(jobs.__getitem__, long_first)):
-            pass
-    for old in set(directory.iterdir()) - set(objects):
+        list(pool.map(lambda made: _run_into(made, objects[made]), missing))
+    for old in set(directory.iterdir()) - objects.keys():
         old.unlink()
-    return objects
+    return list(objects)
 
 
 def _run_into(result: Path, command: list[str]) -> None:

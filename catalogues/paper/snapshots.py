@@ -17,7 +17,8 @@ from grace.catalogues.paper.catalogue import PaperCatalogue
 from grace.catalogues.paper.population import location_names
 from grace.catalogues.paper.spec import SID_LENGTH, VOCAB
 from grace.configs.eligibility import Eligibility, MatcherMode
-from grace.index.builder.arrange import arrange, renumber_rules
+from grace.index.builder.arrange import arrange, only_used
+from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.rule_table import RuleTable
 from grace.index.matchers.derive import derive
@@ -35,25 +36,23 @@ CREATED_AT = "2026-01-01T00:00:00Z"
 
 def collected_ads(catalogue: PaperCatalogue, threads: int) -> CollectedAds:
     ads = catalogue.num_ads
-    ids, weights = np.empty(ads, np.int64), np.empty(ads, np.float32)
-    tokens, keys = np.empty((ads, SID_LENGTH), np.uint16), np.empty(ads, np.int32)
-    entities = tuple(np.empty(ads, np.int64) for _ in catalogue.schema.entities)
+    columns = AdColumns.empty(ads, SID_LENGTH, len(catalogue.schema.entities))
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
 
     def fill(begin: int) -> None:
         run = slice(begin, min(begin + _ADS_AT_ONCE, ads))
         rows = catalogue.rows(np.arange(run.start, run.stop))
-        ids[run], tokens[run], weights[run] = rows.ids, rows.tokens, rows.weights
-        keys[run] = rows.rules
-        for kind, given in zip(entities, catalogue.campaigns.entities_of(rows.rules), strict=True):
-            kind[run] = given
+        of_run = columns.where(run)
+        of_run.ad_ids[:], of_run.tokens[:], of_run.weights[:] = rows.ids, rows.tokens, rows.weights
+        of_run.rule_of[:] = rows.rules
+        of_run.entity_ids[:] = np.stack(catalogue.campaigns.entities_of(rows.rules), axis=1)
         used[rows.rules] = True
 
     for _ in ahead(fill, range(0, ads, _ADS_AT_ONCE), threads):
         pass
     rules, rule_of_key = rule_table(catalogue, used, threads)
-    names = location_names(catalogue.spec.knobs)
-    return CollectedAds(ids, tokens, weights, rule_of_key[keys], entities, rules, (names,))
+    columns.rule_of[:] = rule_of_key[columns.rule_of]
+    return CollectedAds(columns, rules, (location_names(catalogue.spec.knobs),))
 
 
 def paper_snapshot(catalogue: PaperCatalogue, threads: int) -> Snapshot:
@@ -87,7 +86,7 @@ def decode_snapshot(
 ) -> Snapshot:
     """Return a snapshot for decoding alone, in mode `union` or `exact`: its leaves have no ads."""
     trie = _trie(catalogue, threads)
-    (rules, set_values), rule_of = _rules(catalogue, threads)
+    rules, set_values, rule_of = _rules(catalogue, threads)
     schema = replace(catalogue.schema, entities=())
     ads = _ads(catalogue.tree.ads, rule_of)
     snapshot = Snapshot(_facts(catalogue), schema, trie, ads, rules, set_values)
@@ -113,7 +112,7 @@ def _trie(catalogue: PaperCatalogue, threads: int) -> SidTrie:
 
 def _rules(
     catalogue: PaperCatalogue, threads: int
-) -> tuple[tuple[TargetingRules, tuple[InternedValues, ...]], npt.NDArray[np.int32]]:
+) -> tuple[TargetingRules, tuple[InternedValues, ...], npt.NDArray[np.int32]]:
     """Return targeting rules with interned values, and the rule of each ad in SID order."""
 
     def rules_of(ads: Int64Array) -> Int64Array:
@@ -125,9 +124,10 @@ def _rules(
     used = np.zeros(catalogue.campaigns.num_rules, np.bool_)
     used[keys] = True
     raw, rule_of_key = rule_table(catalogue, used, threads)
-    names = location_names(catalogue.spec.knobs)
+    names, columns = location_names(catalogue.spec.knobs), AdColumns.empty(0, SID_LENGTH, 0)
     in_order = np.arange(raw.num_rules, dtype=np.int32)
-    return renumber_rules(raw, (names,), in_order), rule_of_key[keys]
+    _, rules, set_values = only_used(CollectedAds(columns, raw, (names,)), in_order)
+    return rules, set_values, rule_of_key[keys]
 
 
 def _ads(offsets: Int64Array, rule_of: npt.NDArray[np.int32]) -> SidToAds:

@@ -5,7 +5,7 @@ import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
@@ -16,61 +16,6 @@ from grace.configs.options import BuildOptions, Option
 if TYPE_CHECKING:
     from grace.index.builder import BuildReport, BuildSpec
     from grace.index.progress import Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The input of a build: a data folder, or the tables that options name."""
-
-    data: Annotated[
-        Path | None,
-        Option(
-            "Data folder: targeting.yaml, and tables.yaml or ads.parquet; or give --ads and "
-            "--targeting.",
-            "FOLDER",
-        ),
-    ] = None
-    ads: Annotated[
-        tuple[str, ...],
-        Option(
-            "Parquet, JSON lines or CSV: a file, a folder of them or a URL; repeatable.", "TABLE"
-        ),
-    ] = ()
-    targeting: Annotated[Path | None, Option("The targeting schema, YAML.", "FILE")] = None
-    sids: Annotated[
-        str | None,
-        Option(
-            "Folder that `grace sids` wrote, or a table of item_id and sid. Default: "
-            "tables.yaml, or the ads' column sid.",
-            "CODEBOOK",
-        ),
-    ] = None
-    id_map: Annotated[
-        Path | None,
-        Option(
-            "Parquet that numbers ads of any id, and keeps their numbers. Default: "
-            "tables.yaml, or ids are integers.",
-            "FILE",
-        ),
-    ] = None
-
-    def spec(self, root: Path) -> "BuildSpec":
-        from grace.index.builder import BuildSpec, spec_of
-        from grace.index.tables.data_folder import read_data_folder
-
-        ways = "--data FOLDER, or --ads TABLE and --targeting FILE"
-        if self.data is None:
-            if not self.ads or self.targeting is None:
-                raise InputError(f"no table to build: give {ways}")
-            return BuildSpec(self.ads, self.targeting, root, sids=self.sids, id_map=self.id_map)
-        if self.ads or self.targeting is not None:
-            raise InputError(f"two tables to build: give {ways}, and not both")
-        folder = read_data_folder(self.data)
-        if self.sids is None:
-            folder.require_codebook()
-        given: dict[str, Any] = {"sids": self.sids, "id_map": self.id_map}
-        given = {name: value for name, value in given.items() if value is not None}
-        return replace(spec_of(folder, root), **given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +58,10 @@ class Machines:
 
 
 def build(
+    data: Annotated[
+        Path, Option("Data folder: targeting.yaml, and tables.yaml or ads.parquet.", "FOLDER")
+    ],
     root: Annotated[Path, "Snapshot root; versions are folders in it."],
-    tables: Tables,
     chosen: BuildOptions,
     machines: Machines,
     as_json: AsJson = False,
@@ -122,12 +69,15 @@ def build(
     """Build a snapshot from a table of ads, and publish it.
 
     Example: `grace build --data shop --root shop/snapshots`
-
-    Or: `grace build --ads data/ads.parquet --targeting data/targeting.yaml --root snapshots`
     """
+    from grace.index.builder import spec_of
+    from grace.index.tables.data_folder import read_data_folder
+
+    folder = read_data_folder(data)
+    folder.require_codebook()
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
-    spec = replace(tables.spec(root), **given)
+    spec = replace(spec_of(folder, root), **given)
     with progress_bars() as progress:
         report = machines.build(spec, progress)
     if as_json:

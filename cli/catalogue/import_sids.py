@@ -10,7 +10,7 @@ from grace.configs.options import ImportSpec
 def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
     """Turn the SIDs of LETTER, LC-Rec, MiniOneRec or a codebook array into a table of SIDs.
 
-    `grace build --sids OUT` joins it to the ads. A faulty item ends the import.
+    `sids: OUT` in tables.yaml joins it to the ads. A faulty item ends the import.
 
     Example: `grace import-sids Beauty.index.json --out sids.parquet --sid-space beauty-1`
     """

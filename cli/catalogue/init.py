@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,51 +85,19 @@ def _to_json(proposal: "Proposal", texts: dict[Path, str], commands: list[str]) 
 
 
 def _print(proposal: "Proposal", files: list[Path], commands: list[str]) -> None:
-    from grace.index.proposal.roles import Role
-    from grace.index.proposal.yaml_text import TURN_ON
-
-    tables = {
-        f"The ads table, {proposal.rows:,} rows": [
-            (each.column, _becomes(each.role.value, each.name), each.reason)
-            for each in proposal.decisions
-            if each.role is not Role.LEFT_OUT
-        ]
-    }
-    for title, found in (("The embeddings", proposal.embeddings), ("The log", proposal.log)):
-        if found is not None:
-            rows = [(each.column, each.name or "ignored", each.reason) for each in found.columns]
-            lacks = [("", f"{each.name} is missing", each.reason) for each in found.missing]
-            tables[title] = rows + lacks
-    for title, rows in tables.items():
-        _print_table(title, ("column", "becomes", "why"), rows)
-    if proposal.left_out:
-        title = f"LEFT OUT, so these columns limit nobody: {len(proposal.left_out)}"
-        left_out = ((each.column, each.reason) for each in proposal.left_out)
-        _print_table(title, ("column", "why"), left_out)
-        print(f"{TURN_ON}\n")
+    tables, targeting = files
     for path in files:
         print(f"wrote {path}: read it, and change what is wrong")
+    if proposal.left_out:
+        names = ", ".join(each.column for each in proposal.left_out)
+        print(f"LEFT OUT, so these columns limit nobody ({len(proposal.left_out)}): {names}")
+        print(f"{targeting} says why, and how to make one a rule")
     if proposal.log is not None and proposal.log.missing:
         names = ", ".join(each.name for each in proposal.log.missing)
-        print(f"`log:` in {files[0]} is a comment: to train, fill in {names} and remove `# `")
+        print(f"`log:` in {tables} is a comment: to train, fill in {names} and remove `# `")
     print("\nnext:")
     for command in commands:
         print(f"  {command}")
-
-
-def _becomes(role: str, name: str) -> str:
-    return role if name in ("", role) else f"{role} {name}"
-
-
-def _print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.text import Text
-
-    from grace.cli.tables import plain_table, table_console
-
-    table = plain_table(title, *headings, left=len(headings))
-    for row in rows:
-        table.add_row(*map(Text, row))
-    table_console().print(table)
 
 
 def _next_commands(proposal: "Proposal", out: Path) -> list[str]:

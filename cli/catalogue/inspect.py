@@ -1,8 +1,8 @@
 """`grace inspect`: print what a snapshot holds."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,84 +49,43 @@ def inspect(
 
 
 def print_summary(summary: "IndexSummary") -> None:
+    """Print each fact on a line, and a table for each group of facts of a kind."""
     from grace.cli.tables import coverage_table, table_console
 
-    console = table_console()
-    for line in _lines(summary):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(coverage_table(summary.coverage))
-    console.print(_table("Trie", summary.levels))
-    if summary.matchers:
-        title = "Matchers, before and after deduplication"
-        console.print(_table(title, summary.matchers, left=1))
-    if summary.exact is not None and summary.exact.postings:
-        title = "Posting lists: the set rules that name a value"
-        console.print(_table(title, summary.exact.postings, left=1))
-    if summary.mode == "static":
-        console.print("Mean fill counts the empty partitions that fixed widths leave, as 0.")
+    console, tables = table_console(), [coverage_table(summary.coverage)]
+    parts = (summary,) if summary.exact is None else (summary, summary.exact)
+    for part in parts:
+        for name in (field.name for field in fields(part)):
+            value = getattr(part, name)
+            if isinstance(value, tuple) and value and is_dataclass(value[0]):
+                tables.append(_table(name, value))
+            elif value not in (None, ()) and not is_dataclass(value):
+                line = f"{name.replace('_', ' ')}: {_shown(name, value)}"
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for table in tables:
+        console.print(table)
 
 
-def _lines(summary: "IndexSummary") -> Iterator[str]:
-    yield (
-        f"version {summary.version}, created {summary.created_at}, "
-        f"SID space {summary.sid_space!r}, mode {_mode(summary)}"
-    )
-    per_sid = "/".join(str(summary.ads_per_sid[key]) for key in ("p50", "p90", "p99", "max"))
-    vocabularies = " x ".join(map(str, summary.vocab_sizes))
-    yield f"{summary.sids:,} SIDs over vocabularies of {vocabularies}"
-    yield f"{summary.ads:,} ads, per SID p50/p90/p99/max {per_sid}; {summary.rejects} refused"
-    yield f"{summary.rules:,} distinct rules from {summary.rule_bitmask_rows:,} bitmask rows"
-    for name, count in summary.set_rules.items():
-        yield f"    and {count:,} {name} rules over {summary.set_values[name]:,} values"
-    for entities in summary.entities:
-        per_entity = "/".join(map(str, entities.ads_per_entity.values()))
-        yield (
-            f"{entities.name}: {entities.distinct:,} distinct, ads of each p50/p99/max "
-            f"{per_entity}; {entities.ads_without:,} ads without one"
-        )
-    if summary.exact is not None:
-        exact = summary.exact
-        rules_per_sid = "/".join(map(str, exact.rules_per_sid.values()))
-        yield (
-            f"{exact.leaf_rules:,} pairs of SID and distinct rule, per SID p50/p90/p99/max "
-            f"{rules_per_sid}; {_size(exact.leaf_rule_bytes)}"
-        )
-    else:
-        words = ", ".join(f"{kind} {n}" for kind, n in summary.matcher_words.items())
-        yield f"64-bit words of a matcher row: {words}"
-    parts = ", ".join(f"{name.replace('_', ' ')} {_size(n)}" for name, n in summary.bytes.items())
-    yield f"{_size(sum(summary.bytes.values()))} in memory: {parts}"
-    yield f"updates_watermark {summary.updates_watermark} (the last update of ads in the table)"
-
-
-def _mode(summary: "IndexSummary") -> str:
-    settings = summary.k_way or {}
-    if "widths" in settings:
-        return f"{summary.mode}, partitions per token {','.join(map(str, settings['widths']))}"
-    shown = (f"{name.replace('_', ' ')} {value:g}" for name, value in settings.items())
-    return ", ".join((summary.mode, *shown))
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:,.2f} MB" if size >= 1e5 else f"{size / 1e3:,.1f} kB"
-
-
-def _table(title: str, rows: Sequence[Any], left: int = 0) -> "Table":
+def _table(title: str, rows: Sequence[Any]) -> "Table":
     """Return a table with a row for each of these dataclasses, and a column for each field."""
     from grace.cli.tables import plain_table
 
     names = [field.name for field in fields(rows[0])]
-    table = plain_table(title, *(name.replace("_", " ") for name in names), left=left)
+    is_named = isinstance(getattr(rows[0], names[0]), str)
+    headings = (name.replace("_", " ") for name in names)
+    table = plain_table(title.capitalize(), *headings, left=int(is_named))
     for row in rows:
-        table.add_row(*(_cell(name, getattr(row, name)) for name in names))
+        table.add_row(*(_shown(name, getattr(row, name)) for name in names))
     return table
 
 
-def _cell(name: str, value: Any) -> str:
-    if name == "position":
-        return "root" if value == 0 else f"p{value}"
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key.replace('_', ' ')} {_shown(name, of)}" for key, of in value.items())
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     if "bytes" in name:
-        return _size(value)
+        return f"{value / 1e6:,.2f} MB" if value >= 1e5 else f"{value / 1e3:,.1f} kB"
     if isinstance(value, float):
         return f"{value:.3f}"
     return value if isinstance(value, str) else f"{value:,}"

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,8 +31,6 @@ def sids(
     codebook: Annotated[
         Path | None, "Give new items SIDs by this codebook, and add them to its table."
     ] = None,
-    id_column: Annotated[str | None, "Column with the items' ids."] = None,
-    vector_column: Annotated[str | None, "Column with the vectors."] = None,
     ids: Annotated[
         Path | None, "Ids for a .npy: another .npy, or lines of text. Default: row numbers."
     ] = None,
@@ -51,15 +50,13 @@ def sids(
     if (data is None) == (embeddings is None):
         raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
     if data is not None:
-        if any((ids, id_column, vector_column)):
-            named = "--ids, --id-column, --vector-column: tables.yaml names the columns of"
-            raise InputError(f"{named} {data}; leave the options out")
+        if ids is not None:
+            raise InputError(f"--ids {ids}: tables.yaml of {data} names the ids; leave --ids out")
         items, place = _of_folder(data)
     else:
-        items, place = open_items(str(embeddings), ids, id_column, vector_column), None
+        items, place = open_items(str(embeddings), ids), None
     if codebook is not None:
-        if spec.out is not None:
-            raise InputError(f"--out {spec.out}: {codebook} keeps the SIDs; leave --out out")
+        _require_no_choices(spec, codebook)
         _extend(items, codebook, as_json)
         return
     out = spec.out or place
@@ -79,6 +76,16 @@ def sids(
             "Nearly every item has a SID to itself, so its last token only numbers it. You may "
             "keep these SIDs; fewer --codes or --levels would give a smaller model"
         )
+
+
+def _require_no_choices(spec: CodebookSpec, codebook: Path) -> None:
+    for field in fields(CodebookSpec):
+        if getattr(spec, field.name) != field.default:
+            option = f"--{field.name.replace('_', '-')}"
+            raise InputError(
+                f"{option}: an option of a new codebook, but --codebook {codebook} keeps its own; "
+                "leave one of them out"
+            )
 
 
 def _of_folder(data: Path) -> tuple[Any, Path | None]:

@@ -1,7 +1,6 @@
 """`grace verify`: check that a snapshot is whole, and print what it holds."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -42,5 +41,3 @@ def verify(
         f"{report.bytes:,} bytes, {counts.nodes_per_level[-1]:,} SIDs, {counts.ads:,} ads, "
         f"{counts.rules:,} rules"
     )
-    for note in report.notes:
-        print(f"note: {note}", file=sys.stderr)

@@ -52,11 +52,9 @@ def _print(report: "TrainingReport", out: Path) -> None:
         f"{report.train_seconds:.0f} s: loss {report.losses[0]:.2f} -> {report.final_loss:.2f} "
         "nats per SID"
     )
-    skew = report.popularity_skew
     print(
         f"{report.training_events:,} events of {report.training_users:,} users; the most popular "
-        f"1 % of {report.sids:,} SIDs have {skew.top_1_percent_share:.1%} of them, "
-        f"Gini {skew.gini:.2f}"
+        f"1 % of {report.sids:,} SIDs have {report.popular_share:.1%} of them"
     )
     if report.unknown_events:
         print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")

@@ -9,25 +9,23 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
-from grace.cli.service.ads_table import ad_lines
-from grace.cli.service.retrieve import stage_times
+from grace.cli.service.retrieve import ad_lines, stage_times
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
-    from grace.catalogues.demonstration import Branch, Comparison, Outcome, ReturnedAd, Step
+    from grace.catalogues.demonstration import Branch, ReturnedAd, Step
     from grace.index.snapshot import Snapshot
 
 ASKED_ADS = 100
 SHOWN_ADS = 5
 ADMITTED, PRUNED = 2, 2  # branches of a step that are shown, besides the chosen one
 LEAST_LOST = 0.01  # the least probability of pruned branches that a line mentions
-BAR_WIDTH = 48
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")
 FOLDER = "demo-files"
@@ -42,7 +40,7 @@ The same by hand{where}. In one terminal:
 
 and in another:
 
-  {grace} retrieve --wait 60 --request {out}/request.json --ads {out}/ads.parquet --max-ads 5
+  {grace} retrieve --wait 60 --request {out}/request.json --data {out} --max-ads 5
   {grace} admin status
   {grace} inspect {out}/snapshots"""
 
@@ -73,7 +71,7 @@ def demo(
         )
         server = RunningServer(config, folder / "server.log")
         try:
-            _serve(server, config, snapshot, folder)
+            _serve(server, snapshot, folder)
         except GraceError:
             print("\nThe end of the server's log:", *server.last_lines, sep="\n  ", file=sys.stderr)
             raise
@@ -112,17 +110,14 @@ def _built(folder: Path, force: bool) -> "Snapshot":
     return snapshot
 
 
-def _serve(server: "RunningServer", config: Path, snapshot: "Snapshot", folder: Path) -> None:
-    from grace.catalogues.demonstration import Comparison, Demonstration, Outcome, patient
+def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
+    from grace.catalogues.demonstration import Demonstration, patient
     from grace.client import Client
-    from grace.configs.serving import load_serving_config
 
     titles = _titles(folder / "ads.parquet")
     request = patient(snapshot, titles)
     (folder / "request.json").write_text(json.dumps(request, indent=2), encoding="utf-8")
-    generation = load_serving_config(config).generation
-    profile = generation.profiles[generation.default_profile]
-    demonstration = Demonstration(snapshot, titles, profile)
+    demonstration = Demonstration(snapshot, titles)
     started = time.perf_counter()
     with server, Client(server.address) as client:
         seconds = time.perf_counter() - started
@@ -141,15 +136,6 @@ def _serve(server: "RunningServer", config: Path, snapshot: "Snapshot", folder: 
         _headline(f"4. The best of {reply.counts.ads_matched} ads for this user")
         _show_ads(demonstration.returned(request, reply))
         print(f"  The server's times: {stage_times(reply)}")
-        requests = [request, *_requests_with_clicks(folder / "requests.jsonl")]
-        counts = [client.retrieve(r, timeout=CALL_SECONDS).message.counts for r in requests]
-    targeted = [Outcome(each.ads_generated, each.ads_matched, wasted_sids=0) for each in counts]
-    without = demonstration.without_targeting(requests)
-    comparisons = [
-        Comparison("this user", without[0], targeted[0]),
-        Comparison(f"mean of {len(requests) - 1} users", _mean(without[1:]), _mean(targeted[1:])),
-    ]
-    _show_bars(comparisons, f"{max(profile.beams)} beams, {profile.num_sids} SIDs")
 
 
 def _show_steps(steps: "Sequence[Step]") -> None:
@@ -182,26 +168,6 @@ def _show_ads(ads: "Sequence[ReturnedAd]") -> None:
         print(*ad_lines(place, ad.title, ad.ad_id, facts, ad.reasons), sep="\n")
 
 
-def _show_bars(comparisons: "Sequence[Comparison]", searched: str) -> None:
-    _headline(f"5. The same compute ({searched}) with and without targeting")
-    most = max(max(each.without.ads, each.targeted.ads) for each in comparisons)
-    print(f"  ads below the generated SIDs: {'█'} for the user, {'░'} for others only")
-    for each in comparisons:
-        print(f"  {each.name}")
-        for way, outcome in (("without", each.without), ("with", each.targeted)):
-            own = round(BAR_WIDTH * outcome.eligible_ads / most)
-            bar = "█" * own + "░" * (round(BAR_WIDTH * outcome.ads / most) - own)
-            print(f"    {way:8}{bar:{BAR_WIDTH}} {outcome.eligible_ads:.0f} of {outcome.ads:.0f}")
-    user, users = comparisons
-    print(
-        f"\nWith the same compute, targeting while decoding finds {user.targeted.eligible_ads:.0f} "
-        f"ads that this user may see instead of\n{user.without.eligible_ads:.0f}. The {users.name} "
-        f"is {users.targeted.eligible_ads:.0f} instead of {users.without.eligible_ads:.0f}.\n"
-        f"Without targeting, {user.without.wasted_sids:.0f} of these SIDs have no ad for "
-        f"this user. The {users.name} is {users.without.wasted_sids:.0f}.\nWith it, none is wasted."
-    )
-
-
 def _headline(text: str) -> None:
     print(f"\n{text}", flush=True)
 
@@ -213,26 +179,10 @@ def _titles(ads: Path) -> dict[int, str]:
     return dict(zip(table["ad_id"].to_pylist(), table["title"].to_pylist(), strict=True))
 
 
-def _requests_with_clicks(path: Path) -> list[dict[str, Any]]:
-    requests = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [request for request in requests if "clicks" in request["features"].get("sequences", {})]
-
-
 def _short(path: Path) -> str:
     """The path as a user in the current folder would type it."""
     path = path.resolve()
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _mean(outcomes: "Sequence[Outcome]") -> "Outcome":
-    from grace.catalogues.demonstration import Outcome
-
-    count = len(outcomes)
-    return Outcome(
-        sum(each.ads for each in outcomes) / count,
-        sum(each.eligible_ads for each in outcomes) / count,
-        sum(each.wasted_sids for each in outcomes) / count,
-    )
 
 
 def _command() -> str:

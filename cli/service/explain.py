@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from grace.cli.options import number_of
 from grace.cli.service.admin import Call
-from grace.cli.service.ads_table import shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
 from grace.configs.options import Option
@@ -34,9 +33,10 @@ def explain(
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
+    from grace.index.matching.ads_table import AdsTable
     from grace.proto.retrieval_pb2 import ExplainRequest
 
-    table = shown_table(None, None, data)
+    table = None if data is None else AdsTable(data)
     ids = None if table is None else table.ids
     number = number_of("ad", ad, ids)
     asked = ExplainRequest(ad_id=number, request=given.message(ids))

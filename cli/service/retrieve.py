@@ -4,12 +4,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from grace.cli.options import Connection, require_seconds
-from grace.cli.service.ads_table import ad_lines, shown_table
 from grace.cli.service.request_file import GivenRequest
 from grace.configs.options import Option
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.table import Table
 
+    from grace.index.forms.component import Reason
     from grace.index.matching.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
 
@@ -27,18 +27,9 @@ STAGES = ("queue", "input", "features", "generate", "post")
 def retrieve(
     given: GivenRequest,
     server: Connection,
-    ads: Annotated[
-        str | None,
-        Option(
-            "Ads table, as grace build reads it: show titles, and why each ad is eligible.", "TABLE"
-        ),
-    ] = None,
-    targeting: Annotated[
-        Path | None, "With --ads: its targeting schema. Default: targeting.yaml next to it."
-    ] = None,
     data: Annotated[
         Path | None,
-        Option("Data folder with the ads table and id maps; instead of --ads.", "FOLDER"),
+        Option("Data folder of the ads: show titles, and why each ad is eligible.", "FOLDER"),
     ] = None,
     sids: Annotated[bool, "Show each ad's SID."] = False,
     wait: Annotated[float, Option("Seconds to wait until the server is ready.", least=0.0)] = 0.0,
@@ -55,9 +46,10 @@ def retrieve(
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import Client
+    from grace.index.matching.ads_table import AdsTable
 
     require_seconds("--wait", wait)
-    table = shown_table(ads, targeting, data)
+    table = None if data is None else AdsTable(data)
     message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
@@ -73,11 +65,8 @@ def retrieve(
     known = None if table is None else table.known(reply.ad_ids, user_values)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
-        print(
-            json.dumps(
-                shown | ({} if known is None else {"ads": _ads_json(reply, known)}), indent=2
-            )
-        )
+        shown |= {} if known is None else {"ads": _ads_json(reply, known)}
+        print(json.dumps(shown, indent=2))
     else:
         _print(reply, total_ms, known)
 
@@ -148,8 +137,15 @@ def _known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Ite
         if ad is None:
             yield ad_lines(place + 1, "not in the ads table", ad_id, facts, ())[0]
         else:
-            shown_id = ad_id if ad.item_id is None else ad.item_id
-            yield from ad_lines(place + 1, ad.title, shown_id, facts, ad.reasons)
+            yield from ad_lines(place + 1, ad.title, ad.item_id, facts, ad.reasons)
+
+
+def ad_lines(
+    place: int, title: str, ad_id: int | str, facts: str, reasons: "Sequence[Reason]"
+) -> tuple[str, str]:
+    """Return two lines: the ad with some facts, and why the user may see it."""
+    why = "; ".join(map(str, reasons)) or "no rule: it is for everyone"
+    return f"    {place}. {title} (ad {ad_id}, {facts})", f"       {why}"
 
 
 def _table(reply: "RetrieveResponse") -> "Table":

@@ -9,6 +9,7 @@ from ctypes import c_int32, c_int64
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.builder.batches import AdColumns
 from grace.index.builder.collect import CollectedAds
 from grace.index.builder.sorting import (
     first_use,
@@ -48,23 +49,19 @@ def arrange(
     vocab_sizes: tuple[int, ...],
     threads: int,
 ) -> Snapshot:
-    by_id = order_by_id(collected.ad_ids, threads)
-    order = order_by_sid(collected.tokens, by_id, threads)
-    trie, ad_offsets = _trie(collected.tokens[order], vocab_sizes)
+    given = collected.columns
+    by_id = order_by_id(given.ad_ids, threads)
+    order = order_by_sid(given.tokens, by_id, threads)
+    trie, ad_offsets = _trie(given.tokens[order], vocab_sizes)
     ordinal_of = np.empty(len(order), np.int32)
     ordinal_of[order] = np.arange(len(order), dtype=np.int32)
-    used = first_use(collected.rule_of[order], collected.rules.num_rules)
+    rule_of, rules, set_values = only_used(collected, given.rule_of[order])
     ads = SidToAds(
-        ad_offsets,
-        collected.ad_ids[order],
-        used.new_of[collected.rule_of[order]],
-        collected.weights[order],
-        ordinal_of[by_id],
+        ad_offsets, given.ad_ids[order], rule_of, given.weights[order], ordinal_of[by_id]
     )
-    rules, set_values = renumber_rules(collected.rules, collected.set_values, used.old_of)
     entities = tuple(
-        group_by_entity(name, ids[order], threads)
-        for name, ids in zip(schema.entities, collected.entity_ids, strict=True)
+        group_by_entity(name, given.entity_ids[order, number], threads)
+        for number, name in enumerate(schema.entities)
     )
     return Snapshot(facts, schema, trie, ads, rules, set_values, entities)
 
@@ -80,15 +77,16 @@ def taken_apart(
     end_leaf = trie.num_leaves if end_leaf is None else end_leaf
     offsets = read_rows(ads.ad_offsets, first_leaf, end_leaf + 1)
     begin, end = int(offsets[0]), int(offsets[-1])
-    return CollectedAds(
+    columns = AdColumns(
         read_rows(ads.ad_ids, begin, end),
         np.repeat(trie.sids(np.arange(first_leaf, end_leaf)), np.diff(offsets), axis=0),
         read_rows(ads.ad_weight, begin, end),
         read_rows(ads.ad_rule, begin, end),
-        tuple(ids_of_ads(entities, begin, end) for entities in snapshot.entities),
-        rules,
-        tuple(values.strings for values in snapshot.set_values),
+        np.empty((end - begin, len(snapshot.entities)), np.int64),
     )
+    for number, entities in enumerate(snapshot.entities):
+        columns.entity_ids[:, number] = ids_of_ads(entities, begin, end)
+    return CollectedAds(columns, rules, tuple(values.strings for values in snapshot.set_values))
 
 
 def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
@@ -116,24 +114,25 @@ def _trie(
     return trie, ad_offsets
 
 
-def renumber_rules(
-    rules: TargetingRules, set_values: Sequence[Sequence[str]], old_rules: npt.NDArray[np.int32]
-) -> tuple[TargetingRules, tuple[InternedValues, ...]]:
-    """Return the rules in this order, their parts numbered by first use in it, and nothing else.
+def only_used(
+    collected: CollectedAds, rule_of: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int32], TargetingRules, tuple[InternedValues, ...]]:
+    """Number these rules of ads by first use, and return their numbers, rules and values.
 
-    `set_values` has the strings of each set, by the value ids in `rules`.
+    What no ad uses is left out.
     """
-    rows = rules.rows[old_rules]
-    parts, interned, strings = [], [], iter(set_values)
-    for c, part in enumerate(rules.parts):
-        used = first_use(rows[:, c], len(part))
-        rows[:, c] = used.new_of[rows[:, c]]
-        columns = [take(column, used.old_of) for column in part.columns]
+    used = first_use(rule_of, collected.rules.num_rules)
+    rows = collected.rules.rows[used.old_of]
+    parts, interned, strings = [], [], iter(collected.set_values)
+    for c, part in enumerate(collected.rules.parts):
+        in_use = first_use(rows[:, c], len(part))
+        rows[:, c] = in_use.new_of[rows[:, c]]
+        columns = [take(column, in_use.old_of) for column in part.columns]
         if part.has_values:
             columns, values = _renumber_values(columns, next(strings))
             interned.append(values)
         parts.append(type(part).of(columns))
-    return TargetingRules(rows, tuple(parts)), tuple(interned)
+    return used.new_of[rule_of], TargetingRules(rows, tuple(parts)), tuple(interned)
 
 
 def _renumber_values(

@@ -1,48 +1,75 @@
 """Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from grace.configs.errors import InputError
-from grace.index.builder.columns import list_column
 from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.source import ENTITY_MAP, AdsSource
 from grace.index.entities import NO_ENTITY
-from grace.index.forms.component import Codes, ListColumn
+from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.lists import ValueCodes
-from grace.index.rejects import Reject
 from grace.index.tables.cells import list_parts
 from grace.index.tables.item_numbers import IdMap
-from grace.index.tables.rows import UNKNOWN, Rows, read_rows
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
+from grace.index.tables.rows import UNKNOWN, Rows, coded, read_rows
+from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17
 
-_NUMBERED = "; --id-map, or id_map in tables.yaml, numbers such ads"
+_NUMBERED = "; id_map in tables.yaml numbers such ads"
 _ENTITY_NUMBERED = f"; {ENTITY_MAP}"
+
+
+class AdColumns(NamedTuple):
+    """
+    ad_ids int64 [ads], tokens uint16 [ads, L], weights float32 [ads], rule_of int32 [ads],
+    entity_ids int64 [ads, entities], NO_ENTITY where the ad belongs to none
+    """
+
+    ad_ids: npt.NDArray[np.int64]
+    tokens: npt.NDArray[np.uint16]
+    weights: npt.NDArray[np.float32]
+    rule_of: npt.NDArray[np.int32]
+    entity_ids: npt.NDArray[np.int64]
+
+    @staticmethod
+    def empty(ads: int, sid_length: int, entities: int) -> "AdColumns":
+        return AdColumns(
+            np.empty(ads, np.int64),
+            np.empty((ads, sid_length), np.uint16),
+            np.empty(ads, np.float32),
+            np.empty(ads, np.int32),
+            np.empty((ads, entities), np.int64),
+        )
+
+    def where(self, ads: npt.NDArray[np.bool_] | slice) -> "AdColumns":
+        return AdColumns._make(column[ads] for column in self)
+
+    def put(self, begin: int, ads: "AdColumns") -> int:
+        """Put the ads at `begin`, and return where they end."""
+        end, own = begin + len(ads.ad_ids), cast(Sequence[npt.NDArray[Any]], self)
+        for column, values in zip(own, ads, strict=True):
+            column[begin:end] = values
+        return end
 
 
 @dataclass(frozen=True, slots=True)
 class AdsBatch:
     """
-    ad_ids int64 [rows], negative where refused; tokens uint16 [rows, L]; weights float32 [rows]
-    entity_ids: int64 [rows] of every entity, NO_ENTITY where the ad belongs to none
-    rules: include and exclude of every attribute, then of every set; None for an absent column
+    columns  of all rows, without their rules. Refused rows have any values, no id is negative
+    rules    include and exclude of every attribute, then of every set; None for an absent column
     """
 
     rows: Rows
-    ad_ids: npt.NDArray[np.int64]
-    tokens: npt.NDArray[np.uint16]
-    weights: npt.NDArray[np.float32]
-    entity_ids: tuple[npt.NDArray[np.int64], ...]
+    columns: AdColumns
     rules: tuple[ListColumn | None, ...]
-    rejects: tuple[Reject, ...]  # at most one per row
-    refused: npt.NDArray[np.bool_]  # [rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +84,13 @@ class AdsReading:
 
 
 class BatchReader:
-    """Iterating yields AdsBatch in file order.
-
-    `code_of` has the codes of each column of rules, `stated` the columns in which some row so far
-    has a rule, or an entity.
-    """
+    """Iterating yields AdsBatch in file order. `code_of` has the codes of each column of rules."""
 
     def __init__(self, source: AdsSource, reading: AdsReading) -> None:
         schema = reading.schema
         self._source = source
         self._reading = reading
         self._vocab_sizes = np.array(reading.vocab_sizes, np.int64)
-        self.stated: set[str] = set()
         codes = [codes for each in components_of(schema) for codes in each.codes()]
         both = [of_name for of_name in codes for _ in ("include", "exclude")]
         self.code_of: dict[str, Codes] = dict(zip(schema.rule_columns, both, strict=True))
@@ -102,36 +124,25 @@ class BatchReader:
                 )
 
     def _decode(self, rows: Rows) -> AdsBatch:
-        reading = self._reading
+        reading, entities = self._reading, self._reading.schema.entities
         if rows.places[0] == 0 and reading.sids is None:
             self._check_sid_length(rows)
-        ad_ids = self._ids(rows, "ad_id", "is null", _NUMBERED)
+        columns = AdColumns.empty(len(rows), len(self._vocab_sizes), len(entities))
+        columns.ad_ids[:] = self._ids(rows, "ad_id", "is null", _NUMBERED)
         if reading.sids is None:
-            tokens = rows.sids("sid", len(self._vocab_sizes), self._vocab_sizes).astype(np.uint16)
+            columns.tokens[:] = rows.sids("sid", len(self._vocab_sizes), self._vocab_sizes)
         else:
-            tokens = _joined_tokens(rows, ad_ids, reading.sids)
-        weights = rows.weights("ad_weight")
-        entity_ids = tuple(
-            self._ids(rows, name, None, _ENTITY_NUMBERED)
-            if name in rows.theirs
-            else np.full(len(rows), NO_ENTITY)
-            for name in reading.schema.entities
-        )
+            _join_tokens(rows, columns, reading.sids)
+        columns.weights[:] = rows.weights("ad_weight")
+        columns.entity_ids[:] = NO_ENTITY
+        for number, name in enumerate(entities):
+            if name in rows.theirs:
+                columns.entity_ids[:, number] = self._ids(rows, name, None, _ENTITY_NUMBERED)
         rules = tuple(
-            list_column(rows.rules(name), code_of) if name in rows.theirs else None
+            _list_column(rows.rules(name), code_of) if name in rows.theirs else None
             for name, code_of in self.code_of.items()
         )
-        self._note_stated(rules, entity_ids)
-        return AdsBatch(
-            rows=rows,
-            ad_ids=ad_ids,
-            tokens=tokens,
-            weights=weights,
-            entity_ids=entity_ids,
-            rules=rules,
-            rejects=rows.rejects(),
-            refused=rows.refused(),
-        )
+        return AdsBatch(rows, columns, rules)
 
     def _ids(self, rows: Rows, name: str, null: str | None, remedy: str) -> npt.NDArray[np.int64]:
         ids = rows.ids(name, self._reading.names.get(name), null=null, remedy=remedy)
@@ -140,23 +151,6 @@ class BatchReader:
             shown = f"{rows.file.address}: {name} {rows.shown(name, row)}"
             raise InputError(f"{shown} was added while it was read")
         return ids
-
-    def _note_stated(
-        self,
-        rules: Sequence[ListColumn | None],
-        entity_ids: Sequence[npt.NDArray[np.int64]],
-    ) -> None:
-        for column, rule in zip(self.code_of, rules, strict=True):
-            if rule is None or column in self.stated:
-                continue
-            stated = rule.valid == 1
-            if column.endswith(EXCLUDE_SUFFIX):  # an empty exclude list is no rule
-                stated &= np.diff(rule.offsets) > 0
-            if stated.any():
-                self.stated.add(column)
-        for name, ids in zip(self._reading.schema.entities, entity_ids, strict=True):
-            if name not in self.stated and (ids != NO_ENTITY).any():
-                self.stated.add(name)
 
     def _check_sid_length(self, rows: Rows) -> None:
         """If all SIDs have another length, then the option is wrong and not the ads."""
@@ -171,13 +165,26 @@ class BatchReader:
             )
 
 
-def _joined_tokens(
-    rows: Rows, ad_ids: npt.NDArray[np.int64], sids: ItemSids
-) -> npt.NDArray[np.uint16]:
-    places = sids.places(ad_ids)
+def _join_tokens(rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
+    places = sids.places(columns.ad_ids)
     for row in np.flatnonzero((places < 0) & ~rows.refused()).tolist():
         rows.refuse(row, "sid", rows.shown("ad_id", row), sids.absent)
-    if len(sids.tokens) == 0:
-        return np.zeros((len(ad_ids), sids.tokens.shape[1]), np.uint16)
-    tokens: npt.NDArray[np.uint16] = sids.tokens[np.maximum(places, 0)]
-    return tokens
+    if len(sids.tokens):
+        columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
+
+
+def _list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
+    """Return the column for native code. `code_of` is called once per distinct value."""
+    rows = len(column)
+    if pa.types.is_null(column.type):
+        nothing = np.zeros(rows, np.uint8)
+        return ListColumn(np.zeros(rows + 1, np.int64), nothing, np.zeros(0, np.int32))
+    parts = list_parts(column)
+    if pa.types.is_null(parts.flat.type):
+        codes = np.full(len(parts.flat), BAD_VALUE, np.int32)
+        return ListColumn(parts.offsets, parts.valid, codes)
+    indices, values = coded(parts.flat)
+    found = [BAD_VALUE if value is None else code_of(value) for value in values]
+    # The last code is for null elements, whose index is -1.
+    codes = np.array([*found, BAD_VALUE], np.int32)[indices]
+    return ListColumn(parts.offsets, parts.valid, codes)

@@ -30,7 +30,7 @@ from grace.index.builder.sharding.tasks import (
     first_token_ranges,
 )
 from grace.index.progress import Progress
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.snapshot import Snapshot
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
 
@@ -81,8 +81,8 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
             source, reading, spec.threads, spec.max_rejects, source.rows, advance=advance
         )
         ((ads, ids),) = collector
-        plan.log_all(collector.rejects)
-        ads = ads.without(plan.refuse_repeated([find_repeated([ids])]))
+        plan.log.extend(collector.rejects)
+        ads = ads.without(plan.refuse_repeated(find_repeated([ids])))
     facts = plan.facts_of(len(ads), collector.stated)
     del reading, collector, ids
     with plan.steps.run("arrange", 1) as advance:
@@ -106,7 +106,7 @@ class _ShardedBuild:
         with plan.steps.run("compare ids", 1) as advance:
             found = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
-        repeated = plan.refuse_repeated([found])
+        repeated = plan.refuse_repeated(found)
         token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
         left = int(token_ads.sum()) - len(found.rows)
         facts = plan.facts_of(left, self.stated)
@@ -120,10 +120,14 @@ class _ShardedBuild:
             )
             for first, end in ranges
         ]
-        roots = self._shards(tasks)
+        roots = [root for root in self._run("build shards", tasks) if root is not None]
         for run in runs:
             rmtree(run.path)
-        return plan.finish(self._merge(roots, facts), len(ranges), self.peak)
+        with plan.steps.run("merge shards", 1) as advance:
+            shards = [map_snapshot(root, version=1) for root in roots]
+            merged = merge_shards(shards, facts, plan.spec.threads)
+            advance(1)
+        return plan.finish(merged, len(ranges), self.peak)
 
     def _inputs(self) -> TaskInputs:
         """Number ids and write the SIDs, for tasks that may be on any machine."""
@@ -148,42 +152,23 @@ class _ShardedBuild:
             for given, file, first_row in zip(plan.source.files, files, first_rows, strict=False)
         ]
         runs: list[Run] = []
-        rows = 0
-        with (
-            plan.steps.run("read ads", plan.source.rows) as advance,
-            closing(self._results(tasks)) as results,
-        ):
+        with closing(self._run("read ads", tasks)) as results:
             for file, collected in zip(plan.source.files, results, strict=True):
-                plan.log_all(collected.rejects, file.address)
+                # A task has read the file by another address.
+                plan.log.extend(replace(each, file=file.address) for each in collected.rejects)
                 runs.extend(collected.runs)
                 self.stated |= collected.stated
-                rows += collected.rows
-                advance(rows)
         return runs
 
-    def _shards(self, tasks: Sequence[Task[Path | None]]) -> list[Path]:
-        built = []
-        with (
-            self.plan.steps.run("build shards", len(tasks)) as advance,
-            closing(self._results(tasks)) as results,
-        ):
-            for result in results:
-                built.append(result)
-                advance(len(built))
-        return [root for root in built if root is not None]
-
-    def _results(self, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
+    def _run(self, step: str, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""
-        with closing(self.sharding.run(tasks)) as results:
-            for task in tasks:
+        with (
+            self.plan.steps.run(step, len(tasks)) as advance,
+            closing(self.sharding.run(tasks)) as results,
+        ):
+            for done, task in enumerate(tasks, start=1):
                 with scratch_faults(task.name, self.scratch):
                     result, peak = next(results)
                 self.peak = max(self.peak, peak)
+                advance(done)
                 yield result
-
-    def _merge(self, roots: Sequence[Path], facts: SnapshotFacts) -> Snapshot:
-        with self.plan.steps.run("merge shards", 1) as advance:
-            shards = [map_snapshot(root, version=1) for root in roots]
-            merged = merge_shards(shards, facts, self.plan.spec.threads)
-            advance(1)
-        return merged

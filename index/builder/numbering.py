@@ -70,7 +70,7 @@ class RootMaps:
 def _fault(level: str, path: Path | None, now: IdMap | None, old: MapRecord | None) -> str | None:
     """Return how a level's map differs from the recorded one, and the first remedy."""
     if path is None or now is None:
-        remedy = "name it in tables.yaml again" + " or give --id-map" * (level == "ad")
+        remedy = "name it in tables.yaml again"
         return None if old is None else f"{level}: its id map is missing: {remedy}"
     if old is None:
         return f"{path}: would number ids of {level}, which were numbers themselves: leave it out"

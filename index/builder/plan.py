@@ -1,6 +1,6 @@
 """A build that is checked before its first step, and what it does before and after its ads."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -108,19 +108,10 @@ class BuildPlan:
             sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
         return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
 
-    def log_all(self, groups: Sequence[Sequence[Reject]], file: str | None = None) -> None:
-        """Log rejects, of a file that a task has read under another address if `file` is given."""
-        for rejects in groups:
-            self.log.extend(each if file is None else replace(each, file=file) for each in rejects)
-
-    def refuse_repeated(self, found: Sequence[RepeatedIds]) -> npt.NDArray[np.int64]:
+    def refuse_repeated(self, found: RepeatedIds) -> npt.NDArray[np.int64]:
         """Log the ads that only their repeated id refuses, by row; return their ids, ascending."""
-        ids, rows = (
-            np.concatenate([getattr(of_range, name) for of_range in found])
-            for name in ("ad_ids", "rows")
-        )
-        order = np.argsort(rows)
-        ids, rows = ids[order], rows[order]
+        order = np.argsort(found.rows)
+        ids, rows = found.ad_ids[order], found.rows[order]
         id_map = self.spec.id_maps.get("ad_id")
         given = ids.tolist()
         if id_map is not None and given:
@@ -130,10 +121,8 @@ class BuildPlan:
         places = zip(files.tolist(), (rows - first_rows[files]).tolist(), given, strict=True)
         reason = "is repeated; no copy of it is built"
         self.log.extend(
-            [
-                Reject(self.source.files[file].address, row, ad, Fault("ad_id", str(ad), reason))
-                for file, row, ad in places
-            ]
+            Reject(self.source.files[file].address, row, ad, Fault("ad_id", str(ad), reason))
+            for file, row, ad in places
         )
         return np.unique(ids)
 

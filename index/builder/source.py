@@ -165,8 +165,6 @@ class _Columns:
         theirs = {name: their for name, their in names.items() if their in present}
         self._require_ids_and_sids(theirs)
         self._require_rules(theirs)
-        self._refuse_second_columns(theirs)
-        self._check_ignored(theirs)
         for name, their in list(theirs.items()):
             kind = table.schema.field(their).type
             fault = type_fault(expected.role(name), table, their, _remedy(name, kind, expected))
@@ -174,7 +172,7 @@ class _Columns:
                 raise self._error(f"column {both_names(name, their)} {fault}")
             if fault is not None:
                 del theirs[name]
-        self._refuse_unread_rules({*theirs.values(), *self.left_out, *source.ignore})
+        self._require_all_read(theirs)
         return theirs
 
     def _error(self, fault: str) -> InputError:
@@ -210,44 +208,39 @@ class _Columns:
                 f"--without {name}: then {so}; {has}"
             )
 
-    def _refuse_second_columns(self, theirs: Mapping[str, str]) -> None:
-        """Refuse a column that has our name of a rule, where `columns` names another for it."""
-        schema = self.expected.schema
-        for name in (*schema.rule_columns, *schema.entities):
-            their = self.source.theirs(name)
-            if their != name and name in self.table.schema.names and name not in theirs.values():
-                raise self._error(
-                    f"column {name!r} would not be read, since ads.columns.{name} names "
-                    f"{their!r}; drop one of the two columns, or rename it"
-                )
-
-    def _check_ignored(self, theirs: Mapping[str, str]) -> None:
-        for their in self.source.ignore:
-            if their not in self.table.schema.names:
+    def _require_all_read(self, theirs: Mapping[str, str]) -> None:
+        """Refuse a column that is not read, but looks like a rule by its name or type."""
+        source, schema, present = self.source, self.expected.schema, self.table.schema.names
+        for their in source.ignore:
+            if their not in present:
                 raise missing(self.table, their, ", named by ads.ignore,")
             if their in theirs.values():
                 raise self._error(
                     f"column {their!r} is in ads.ignore, but a build reads it; take it out of "
                     "ads.ignore, or of targeting.yaml"
                 )
-
-    def _refuse_unread_rules(self, read_or_named: Set[str]) -> None:
-        """Refuse a column that looks like a rule by its type, or by its name in another case."""
-        schema, present = self.expected.schema, self.table.schema.names
-        rules = map(self.source.theirs, (*schema.rule_columns, *self.expected.entities))
+        named = {*theirs.values(), *self.left_out, *source.ignore}
+        rules = map(source.theirs, (*schema.rule_columns, *self.expected.entities))
         alike = {name.strip().casefold(): name for name in rules if name not in present}
         for field in self.table.schema:
-            if field.name in read_or_named:
+            name, their = field.name, source.theirs(field.name)
+            is_ours = name in (*schema.rule_columns, *schema.entities)
+            if is_ours and their != name and name not in theirs.values():
+                raise self._error(
+                    f"column {name!r} would not be read, since ads.columns.{name} names "
+                    f"{their!r}; drop one of the two columns, or rename it"
+                )
+            if name in named:
                 continue
-            rule = alike.get(field.name.strip().casefold())
+            rule = alike.get(name.strip().casefold())
             if rule is not None:
                 raise self._error(
-                    f"column {field.name!r} would not be read: it differs from {rule!r} only in "
+                    f"column {name!r} would not be read: it differs from {rule!r} only in "
                     "case or blanks; rename it, or name it in ads.ignore of tables.yaml"
                 )
             if _looks_like_a_rule(field):
                 raise self._error(
-                    f"column {field.name!r} looks like a targeting rule, but the schema declares "
+                    f"column {name!r} looks like a targeting rule, but the schema declares "
                     "no such attribute or set; declare it, drop the column, or name it in "
                     "ads.ignore of tables.yaml"
                 )
@@ -264,7 +257,7 @@ def _looks_like_a_rule(field: pa.Field) -> bool:
 def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
     """Return the remedy for a column of another type; "" if a cast is the only one."""
     if name == "ad_id" and is_text(kind):
-        return "--id-map FILE, or id_map in tables.yaml, numbers ads of any name"
+        return "id_map in tables.yaml numbers ads of any name"
     if name in expected.entities:
         numbers = ENTITY_MAP if is_text(kind) else "cast the column to int64"
         return f"{numbers}, or build with --without {name}"

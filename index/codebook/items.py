@@ -69,19 +69,13 @@ class Items:
                 yield ItemBatch(ids.filter(pa.array(good)), vectors[good])
 
 
-def open_items(
-    embeddings: str, ids: Path | None, id_column: str | None, vector_column: str | None
-) -> Items:
-    """Open a table or an array. Without other names, the columns are `item_id` and `vector`."""
-    columns = {"item_id": id_column, "vector": vector_column}
-    named = {ours: theirs for ours, theirs in columns.items() if theirs is not None}
+def open_items(embeddings: str, ids: Path | None) -> Items:
+    """Open an array, or a table with the columns `item_id` and `vector`."""
     if embeddings.lower().endswith(".npy"):
-        if named:
-            raise InputError(f"{embeddings}: a .npy has no columns; leave the options out")
         return _npy_items(Path(embeddings), ids)
     if ids is not None:
         raise InputError(f"--ids {ids}: {embeddings} names its items itself; leave --ids out")
-    return items_of(TableSource((embeddings,), named))
+    return items_of(TableSource((embeddings,)))
 
 
 def items_of(source: TableSource, dims: int | None = None) -> Items:
@@ -95,8 +89,7 @@ def items_of(source: TableSource, dims: int | None = None) -> Items:
                 ".npy"
             )
         for (ours, named), role in zip(theirs.items(), (NAME, VECTOR), strict=True):
-            hint = f", which --{ours.removeprefix('item_')}-column may name,"
-            require_column(role, file, ours, named, hint)
+            require_column(role, file, ours, named, f", our {ours}," if named != ours else "")
     if len({is_text(file.schema.field(theirs["item_id"]).type) for file in files}) > 1:
         raise InputError(
             f"{files[0].address}: column {theirs['item_id']!r} has texts in some files and "

@@ -1,6 +1,6 @@
 """The import, from top to bottom."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,30 +93,33 @@ def _as_integers(ids: pa.Array) -> pa.Array:
 
 def _check(spec: ImportSpec) -> None:
     """Refuse impossible options before any work is done and any file touched."""
-    sizes, suffix = spec.vocab_sizes, spec.source.suffix.lower()
-    require_sids(spec.sid_space, (1,) if sizes is None else sizes)
-    if spec.sid_length is not None and not 1 <= spec.sid_length <= MAX_SID_LENGTH:
-        raise InputError(f"SID length {spec.sid_length}: must be 1 to {MAX_SID_LENGTH}")
-    if sizes is not None and spec.sid_length not in (None, len(sizes)):
-        raise InputError(
-            f"vocab sizes {sizes}: {len(sizes)} positions, but the SID length is "
-            f"{spec.sid_length}: leave one option out"
-        )
+    require_sids(spec.sid_space, (1,) if spec.vocab_sizes is None else spec.vocab_sizes)
+    for fault in _faults(spec):
+        raise InputError(fault)
+
+
+def _faults(spec: ImportSpec) -> Iterator[str]:
+    sizes, length, suffix = spec.vocab_sizes, spec.sid_length, spec.source.suffix.lower()
+    if length is not None and not 1 <= length <= MAX_SID_LENGTH:
+        yield f"SID length {length}: must be 1 to {MAX_SID_LENGTH}"
+    if sizes is not None and length not in (None, len(sizes)):
+        fault = f"{len(sizes)} positions, but the SID length is {length}: leave one option out"
+        yield f"vocab sizes {sizes}: {fault}"
     if suffix not in (".json", ".npy"):
-        raise InputError(
+        yield (
             f"{spec.source}: the name must end in .json (an index of items) or .npy (an array of "
             "codes); `grace build --sids` reads Parquet and JSON lines of item_id and sid itself"
         )
     if spec.ids is not None and suffix != ".npy":
-        raise InputError(f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself")
+        yield f"{spec.ids}: ids belong to a .npy; {spec.source} names its items itself"
     if spec.out.is_dir():
-        raise InputError(f"{spec.out}: is a folder; name a file")
-    for path in (spec.source, spec.ids):
-        if path is not None and not path.is_file():
-            raise InputError(f"{path}: no such file")
-        if path is not None and spec.out.exists() and spec.out.samefile(path):
-            raise InputError(f"{path}: is read, and would be the table; name another --out")
+        yield f"{spec.out}: is a folder; name a file"
+    for path in filter(None, (spec.source, spec.ids)):
+        if not path.is_file():
+            yield f"{path}: no such file"
+        if spec.out.exists() and spec.out.samefile(path):
+            yield f"{path}: is read, and would be the table; name another --out"
     if spec.out.exists() and not spec.force:
-        raise InputError(f"{spec.out}: exists; --force replaces it")
+        yield f"{spec.out}: exists; --force replaces it"
     if not spec.out.parent.is_dir():
-        raise InputError(f"{spec.out.parent}: no such folder; make it first")
+        yield f"{spec.out.parent}: no such folder; make it first"

@@ -6,9 +6,15 @@ import xxhash
 
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 
+_PIECE = 128
+
 
 def value_hash(value: str, seed: int) -> int:
-    return xxhash.xxh3_64_intdigest(value.encode(), seed)
+    """Return the XXH3 of the value. The hash of a longer value's piece is the next one's seed."""
+    utf8 = value.encode()
+    while len(utf8) > _PIECE:
+        seed, utf8 = xxhash.xxh3_64_intdigest(utf8[:_PIECE], seed), utf8[_PIECE:]
+    return xxhash.xxh3_64_intdigest(utf8, seed)
 
 
 def star_hash(seed: int) -> int:

@@ -31,7 +31,8 @@ from grace.index.storage.checks import (
     Tokens,
     View,
 )
-from grace.index.storage.manifest import Counts, FileEntry, Manifest
+from grace.index.storage.manifest import MANIFEST, Counts, Manifest
+from grace.index.storage.strict_json import shown
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
@@ -206,17 +207,19 @@ def arrays_of_schema(schema: TargetingSchema) -> Iterator[ArrayOf]:
             yield from (ArrayOf(r, name, number) for r in TABLE if r.name.endswith(f".{kind}"))
 
 
-def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
-    """Return the manifest's entries, which must be those of the table."""
+def check_files(manifest: Manifest) -> None:
+    """Raise SnapshotError unless the manifest lists the arrays of the table, and no other."""
     listed = {entry.file: entry for entry in manifest.files}
     expected = {array.file: array for array in arrays_of_schema(manifest.schema)}
     for file in listed:
         if file not in expected:
             raise SnapshotError(
-                file,
-                "an array that this GRACE does not know, from a newer GRACE or from elsewhere: "
-                "upgrade, or build the snapshot again",
+                MANIFEST,
+                f"files: {shown(file)} is an array that this GRACE does not know, from a newer "
+                "GRACE or from elsewhere: upgrade, or build the snapshot again",
             )
+    if len(listed) < len(manifest.files):
+        raise SnapshotError(MANIFEST, "files: an array is listed twice")
     for file, array in expected.items():
         if file not in listed:
             raise SnapshotError(file, "not listed in the manifest")
@@ -226,12 +229,12 @@ def require_expected(manifest: Manifest) -> dict[str, FileEntry]:
             raise SnapshotError(file, fault)
         shape = array.shape(manifest.counts, manifest.schema)
         if len(shape) != len(found) or any(
-            size not in (None, of_file) for size, of_file in zip(shape, found, strict=True)
+            of_file < 0 if size is None else size != of_file
+            for size, of_file in zip(shape, found, strict=True)
         ):
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             fault = f"shape must be [{wanted}] by the counts, the manifest says {list(found)}"
             raise SnapshotError(file, fault)
-    return {file: listed[file] for file in expected}
 
 
 def check_arrays(manifest: Manifest, files: Mapping[str, Array], threads: int) -> None:

@@ -39,6 +39,19 @@ class Kind(IntEnum):
     NOT_UTF8 = 9
 
 
+WORDS = {
+    Kind.FIRST_OFFSET: "offset 0 is {value}, expected 0",
+    Kind.OFFSET_DESCENDS: "offset {at} is {value}, below the one before it, {before}",
+    Kind.EMPTY_GROUP: "{thing} {left} is empty: offsets {left} and {at} are both {value}",
+    Kind.LAST_OFFSET: "the last offset is {value}, but {members} has {limit} entries",
+    Kind.OUT_OF_RANGE: "entry {at} is {thing} {value}, expected {first} to {last}",
+    Kind.NOT_ASCENDING: "entry {at} is {thing} {value}, not above the one before it, {before}",
+    Kind.PADDING_BIT: "row {at} has a bit set beyond the {limit} bits that the schema has",
+    Kind.NOT_FINITE: "entry {at} is {value}, expected a finite number",
+    Kind.NOT_UTF8: "entry {at} is {value}, expected UTF-8",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """
@@ -71,16 +84,10 @@ class Offsets:
     def fault(self, own: Array, view: View) -> str | None:
         count = len(view.arrays[self.members])
         find = FIND_IN_OFFSETS[own.dtype.str]
-        kind, at = find(own, len(own) - 1, count, not self.may_be_empty, view.threads)
-        if kind is Kind.NONE:
-            return None
-        if kind is Kind.FIRST_OFFSET:
-            return f"offset 0 is {own[0]}, expected 0"
-        if kind is Kind.OFFSET_DESCENDS:
-            return f"offset {at} is {own[at]}, below the one before it, {own[at - 1]}"
-        if kind is Kind.EMPTY_GROUP:
-            return f"{self.group} {at - 1} is empty: offsets {at - 1} and {at} are both {own[at]}"
-        return f"the last offset is {own[at]}, but {self.members} has {count} entries"
+        found = find(own, len(own) - 1, count, not self.may_be_empty, view.threads)
+        return _in_words(
+            found, own.__getitem__, thing=self.group, members=self.members, limit=count
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Tokens:
         offsets, starts = view.arrays["node_offsets"], view.level_starts
         for level, size in enumerate(view.vocab_sizes):
             of_level = offsets[starts[level] : starts[level + 1] + 1]
-            fault = _fault_in_groups(of_level, own, size, "token", view.threads)
+            fault = _fault_in_groups(of_level, own, size - 1, "token", view.threads)
             if fault is not None:
                 return fault
         return None
@@ -120,10 +127,10 @@ class Groups:
     limit: str | None = None  # a size; None: any number that is not negative
 
     def fault(self, own: Array, view: View) -> str | None:
-        limit = INT64_MAX + 1 if self.limit is None else view.sizes[self.limit]
+        last = INT64_MAX if self.limit is None else view.sizes[self.limit] - 1
         whole = np.array([0, len(own)])
         offsets = whole if self.offsets is None else view.arrays[self.offsets]
-        return _fault_in_groups(offsets, own, limit, self.thing, view.threads)
+        return _fault_in_groups(offsets, own, last, self.thing, view.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +149,10 @@ class Ids:
             ids = flat[column:]
             kind, at = find_in_ids(ids, len(own), columns, self.first, limit, view.threads)
             if kind is not Kind.NONE:
-                return _out_of_range(at * columns + column, self.thing, ids[at * columns], limit)
+                found, last = (kind, at * columns + column), limit - 1
+                return _in_words(
+                    found, flat.__getitem__, thing=self.thing, first=self.first, last=last
+                )
         return None
 
 
@@ -152,17 +162,15 @@ class Padding:
 
     def fault(self, own: Array, view: View) -> str | None:
         bits = view.sizes["bits"]
-        kind, row = find_in_padding(own, *own.shape, bits, view.threads)
-        if kind is Kind.NONE:
-            return None
-        return f"row {row} has a bit set beyond the {bits} bits that the schema has"
+        return _in_words(
+            find_in_padding(own, *own.shape, bits, view.threads), own.__getitem__, limit=bits
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Finite:
     def fault(self, own: Array, view: View) -> str | None:
-        kind, at = find_in_weights(own, len(own), view.threads)
-        return None if kind is Kind.NONE else f"entry {at} is {own[at]}, expected a finite number"
+        return _in_words(find_in_weights(own, len(own), view.threads), own.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +179,10 @@ class Lookup:
 
     def fault(self, own: Array, view: View) -> str | None:
         ids = view.arrays["ad_ids"]
-        kind, at = find_in_lookup(ids, own, len(own), view.threads)
-        if kind is Kind.NONE:
-            return None
-        if kind is Kind.OUT_OF_RANGE:
-            return f"entry {at} is ad {own[at]}, but there are {len(ids)}"
-        here, before = ids[own[at]], ids[own[at - 1]]
-        return f"entry {at} leads to ad id {here}, not above the one before it, {before}"
+        found = find_in_lookup(ids, own, len(own), view.threads)
+        if found[0] is Kind.NOT_ASCENDING:
+            return _in_words(found, lambda at: ids[own[at]], thing="ad id")
+        return _in_words(found, own.__getitem__, thing="ad", first=0, last=len(ids) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,30 +193,26 @@ class Texts:
 
     def fault(self, own: Array, view: View) -> str | None:
         offsets = view.arrays[self.offsets]
-        kind, at = find_in_strings(offsets, len(offsets) - 1, own, len(own), view.threads)
-        if kind is Kind.NONE:
-            return None
-        shown = repr(own[offsets[at] : offsets[at + 1]].tobytes()[:60])
-        wrong = "expected UTF-8" if kind is Kind.NOT_UTF8 else "not above the one before it"
-        return f"value {at} is {shown}, {wrong}"
+
+        def text(at: int) -> bytes:
+            return own[offsets[at] : offsets[at + 1]].tobytes()[:60]
+
+        found = find_in_strings(offsets, len(offsets) - 1, own, len(own), view.threads)
+        return _in_words(found, text, thing="value")
 
 
-def _fault_in_groups(
-    offsets: Array, own: Array, limit: int, thing: str, threads: int
-) -> str | None:
+def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads: int) -> str | None:
     find = FIND_IN_GROUPS[offsets.dtype.str, own.dtype.str]
-    kind, at = find(offsets, len(offsets) - 1, own, len(own), limit - 1, threads)
+    found = find(offsets, len(offsets) - 1, own, len(own), last, threads)
+    return _in_words(found, own.__getitem__, thing=thing, first=0, last=last)
+
+
+def _in_words(found: Found, value_of: Callable[[int], Any], **facts: object) -> str | None:
+    kind, at = found
     if kind is Kind.NONE:
         return None
-    if kind is Kind.NOT_ASCENDING:
-        return f"entry {at} is {thing} {own[at]}, not above the one before it, {own[at - 1]}"
-    return _out_of_range(at, thing, own[at], limit)
-
-
-def _out_of_range(at: int, thing: str, value: Any, limit: int) -> str:
-    if limit > INT64_MAX:
-        return f"entry {at} is {thing} {value}, expected none below 0"
-    return f"entry {at} is {thing} {value}, but there are {limit}"
+    before = value_of(at - 1) if at > 0 else None
+    return WORDS[kind].format(at=at, left=at - 1, value=value_of(at), before=before, **facts)
 
 
 def _find(name: str, *argtypes: Any) -> Callable[..., Found]:

@@ -127,13 +127,9 @@ def write_new(
             os.fsync(file)
 
 
-def names_in(folder: int) -> list[str]:
-    return sorted(os.listdir(folder))
-
-
 def remove_leftovers(folder: int) -> None:
     """Remove what killed writers have left. Only under the writers' lock: they are gone then."""
-    for name in names_in(folder):
+    for name in os.listdir(folder):
         if name == NEW_CURRENT or name.startswith(PARTIAL):
             remove_tree(name, folder)
 

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from math import prod
 from typing import Any, NoReturn
 
@@ -27,12 +28,8 @@ MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
 FORMAT_VERSION = 2
 MAX_BYTES = 16 << 20
-_MAX_DIMENSIONS = 8
-_MAX_FILE_BYTES = (1 << 63) - 1
 _NO_DIGEST = "0" * 32
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_FILE = re.compile(r"[a-z][a-z0-9_]{0,63}(\.[a-z][a-z0-9_]{0,63})?\.npy")
-_DTYPE = re.compile(r"([|][biu]1|<[iuf][248])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +78,8 @@ class Manifest:
     manifest_xxh3_128: str = _NO_DIGEST
 
     def __post_init__(self) -> None:
-        _check_facts(self)
-        _check_counts(self)
-        _check_files(self.files)
+        for fault in chain(_faults(self), _faults_of_counts(self)):
+            raise ValueError(fault)
 
     @property
     def set_names(self) -> tuple[str, ...]:
@@ -143,87 +139,52 @@ def _check_format_version(format_version: Any) -> None:
         )
 
 
-def _check_facts(manifest: Manifest) -> None:
+def _faults(manifest: Manifest) -> Iterator[str]:
     for name, good, expected in (
         ("version", version_of_name(manifest.version), "20 digits"),
         ("created_at", creation_time(manifest.created_at), "a time such as 2026-01-31T12:00:00Z"),
         ("sid_space", is_sid_space(manifest.sid_space), "1 to 255 printable characters"),
     ):
         if not good:
-            raise ValueError(f"{name}: expected {expected}, got {shown(getattr(manifest, name))}")
-    _check_range("rejects", manifest.rejects, 0, MAX_VERSION)
-    _check_range("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
+            yield f"{name}: expected {expected}, got {shown(getattr(manifest, name))}"
+    yield from _beyond("rejects", manifest.rejects, 0, MAX_VERSION)
+    yield from _beyond("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
     for column in manifest.rule_columns:
         if column.removesuffix(EXCLUDE_SUFFIX) not in manifest.schema.names:
-            raise ValueError(f"rule_columns: the schema has no {shown(column)}")
-    if not manifest.vocab_sizes:
-        raise ValueError("vocab_sizes: at least one is needed")
-    if len(manifest.vocab_sizes) > MAX_SID_LENGTH:
-        raise ValueError(
-            f"vocab_sizes: {len(manifest.vocab_sizes)} positions of a SID, at most {MAX_SID_LENGTH}"
-        )
+            yield f"rule_columns: the schema has no {shown(column)}"
+    yield from _beyond("number of vocab_sizes", len(manifest.vocab_sizes), 1, MAX_SID_LENGTH)
     for i, size in enumerate(manifest.vocab_sizes):
-        _check_range(f"vocab_sizes[{i}]", size, 1, MAX_VOCAB_SIZE)
+        yield from _beyond(f"vocab_sizes[{i}]", size, 1, MAX_VOCAB_SIZE)
 
 
-def _check_counts(manifest: Manifest) -> None:
-    counts = manifest.counts
-    nodes = counts.nodes_per_level
-    _check_length("counts.nodes_per_level", nodes, len(manifest.vocab_sizes) + 1)
-    _check_range("counts.nodes_per_level[0]", nodes[0], 1, 1)
+def _faults_of_counts(manifest: Manifest) -> Iterator[str]:
+    counts, sets = manifest.counts, manifest.set_names
+    nodes, levels = counts.nodes_per_level, len(manifest.vocab_sizes) + 1
+    yield from _beyond("number of counts.nodes_per_level", len(nodes), levels, levels)
+    yield from _beyond("counts.nodes_per_level[0]", nodes[0], 1, 1)
     for level, size in enumerate(manifest.vocab_sizes, start=1):
         most = min(nodes[level - 1] * size, MAX_ID)
-        _check_range(f"counts.nodes_per_level[{level}]", nodes[level], 1, most)
-    _check_range("sum of counts.nodes_per_level", sum(nodes), 1, MAX_ID)
-    _check_range("counts.ads", counts.ads, nodes[-1], MAX_ID)
-    _check_range("counts.rules", counts.rules, 1, counts.ads)
-    _check_range("counts.rule_bitmasks", counts.rule_bitmasks, 1, counts.rules)
-    _check_keys("counts.set_rules", counts.set_rules, manifest.set_names)
-    _check_keys("counts.set_values", counts.set_values, manifest.set_names)
-    for name in manifest.set_names:
-        _check_range(f"counts.set_rules.{name}", counts.set_rules[name], 1, counts.rules)
-        _check_range(f"counts.set_values.{name}", counts.set_values[name], 0, MAX_ID)
-    _check_keys("counts.entities", counts.entities, manifest.schema.entities, "entities")
-    for name, distinct in counts.entities.items():
-        _check_range(f"counts.entities.{name}", distinct, 0, counts.ads)
+        yield from _beyond(f"counts.nodes_per_level[{level}]", nodes[level], 1, most)
+    yield from _beyond("sum of counts.nodes_per_level", sum(nodes), 1, MAX_ID)
+    yield from _beyond("counts.ads", counts.ads, nodes[-1], MAX_ID)
+    yield from _beyond("counts.rules", counts.rules, 1, counts.ads)
+    yield from _beyond("counts.rule_bitmasks", counts.rule_bitmasks, 1, counts.rules)
+    for field, names, least, most in (
+        ("set_rules", sets, 1, counts.rules),
+        ("set_values", sets, 0, MAX_ID),
+        ("entities", manifest.schema.entities, 0, counts.ads),
+    ):
+        numbers: Mapping[str, int] = getattr(counts, field)
+        if set(numbers) != set(names):
+            there = f"expected {shown(sorted(names))}, got {shown(sorted(numbers))}"
+            yield f"counts.{field}: {there}"
+        for name, number in numbers.items():
+            yield from _beyond(f"counts.{field}.{name}", number, least, most)
 
 
-def _check_files(files: tuple[FileEntry, ...]) -> None:
-    seen: set[str] = set()
-    for i, entry in enumerate(files):
-        file, dtype = shown(entry.file), shown(entry.dtype)
-        for name, good, fault in (
-            ("file", _FILE.fullmatch(entry.file), f"{file} is not the name of an array"),
-            ("file", entry.file not in seen, f"{entry.file} is listed twice"),
-            ("dtype", _DTYPE.fullmatch(entry.dtype), f"{dtype} is not a little-endian number"),
-            ("xxh3_128", _DIGEST.fullmatch(entry.xxh3_128), "expected 32 hexadecimal digits"),
-            ("shape", len(entry.shape) <= _MAX_DIMENSIONS, f"at most {_MAX_DIMENSIONS} dimensions"),
-        ):
-            if not good:
-                raise ValueError(f"files[{i}].{name}: {fault}")
-        seen.add(entry.file)
-        for size in entry.shape:
-            _check_range(f"files[{i}].shape", size, 0, _MAX_FILE_BYTES)
-        _check_range(f"files[{i}].bytes", entry.bytes, 0, _MAX_FILE_BYTES)
-
-
-def _check_range(name: str, value: int, least: int, most: int) -> None:
+def _beyond(name: str, value: int, least: int, most: int) -> Iterator[str]:
     if not least <= value <= most:
-        raise ValueError(f"{name}: must be {least} to {most}, got {shown(value)}")
-
-
-def _check_length(name: str, values: tuple[int, ...], expected: int) -> None:
-    if len(values) != expected:
-        raise ValueError(f"{name}: expected {expected} numbers, got {len(values)}")
-
-
-def _check_keys(
-    name: str, values: Mapping[str, Any], expected: Iterable[str], kind: str = "sets"
-) -> None:
-    if set(values) != set(expected):
-        raise ValueError(
-            f"{name}: expected the {kind} {shown(sorted(expected))}, got {shown(sorted(values))}"
-        )
+        yield f"{name}: must be {least} to {most}, got {shown(value)}"
 
 
 def _refuse(fault: str) -> NoReturn:

@@ -17,7 +17,7 @@ from grace.index.allocation import Allocate, plain_memory
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import check_size, digest_file, map_array, read_array
-from grace.index.storage.arrays import check_arrays, require_expected, snapshot_of
+from grace.index.storage.arrays import check_arrays, check_files, snapshot_of
 from grace.index.storage.folder import open_folder, open_root, read_small, version_name
 from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
 from grace.index.storage.versions import locate
@@ -49,7 +49,7 @@ def load_snapshot(
 
 @contextmanager
 def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator[OpenVersion]:
-    """Open a version and check its manifest, but not its arrays."""
+    """Open a version and check its manifest, but not its files."""
     root_path, version = locate(Path(path), version)
     name = version_name(version)
     with open_root(root_path) as root:
@@ -60,6 +60,7 @@ def open_snapshot(path: str | os.PathLike[str], version: int | None) -> Iterator
                     raise SnapshotError(
                         MANIFEST, f"says version {manifest.version}, but its folder is {name}"
                     )
+                check_files(manifest)
                 yield OpenVersion(root_path / name, folder, manifest)
         except SnapshotError as error:
             inside = root_path if error.file == name else root_path / name
@@ -70,14 +71,14 @@ def read_snapshot(
     opened: OpenVersion, threads: int, allocate: Allocate, readers: int | None = None
 ) -> Snapshot:
     """Return the facts. `readers` threads read the files, by default as many as check them."""
-    entries = require_expected(opened.manifest)
-    for entry in entries.values():
+    entries = opened.manifest.files
+    for entry in entries:
         check_size(entry, opened.folder)
-    _require_memory(entries.values())
+    _require_memory(entries)
     try:
-        arrays = _read_all(list(entries.values()), opened.folder, readers or threads, allocate)
+        arrays = _read_all(entries, opened.folder, readers or threads, allocate)
     except MemoryError:
-        raise _too_large(entries.values(), "this process may not have that much") from None
+        raise _too_large(entries, "this process may not have that much") from None
     check_arrays(opened.manifest, arrays, threads)
     return snapshot_of(opened.manifest, arrays)
 
@@ -93,13 +94,10 @@ def map_snapshot(
     """
     with open_snapshot(path, version) as opened:
         arrays = {}
-        for file, entry in require_expected(opened.manifest).items():
-            if to_check(file):
-                digest_file(entry, opened.folder)
-            else:
-                check_size(entry, opened.folder)
-            header_bytes = entry.bytes - entry.data_bytes
-            arrays[file] = map_array(opened.path / file, entry.dtype, entry.shape, header_bytes)
+        for entry in opened.manifest.files:
+            (digest_file if to_check(entry.file) else check_size)(entry, opened.folder)
+            header_bytes, file = entry.bytes - entry.data_bytes, opened.path / entry.file
+            arrays[entry.file] = map_array(file, entry.dtype, entry.shape, header_bytes)
         return snapshot_of(opened.manifest, arrays)
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
-from grace.index.storage.arrays import arrays_of, counts_of, require_expected
+from grace.index.storage.arrays import arrays_of, check_files, counts_of
 from grace.index.storage.folder import (
     PARTIAL,
     OnWait,
@@ -100,7 +100,7 @@ def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: boo
                 write_array(name, array, folder, synced=synced) for name, array in arrays.items()
             )
             complete = replace(manifest, files=files)
-            require_expected(complete)
+            check_files(complete)
             write_new(MANIFEST, folder, [render_manifest(complete)], synced=synced)
             if synced:
                 os.fsync(folder)

@@ -7,6 +7,7 @@ while decoding and exactly afterwards. An *entity*, such as a campaign, is what 
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -27,9 +28,11 @@ AD_LEVEL = "ad"
 MAX_ENTITIES = 8
 _ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
 _MAX_VALUES = 4096
-_MAX_BLOOM_BITS = 1 << 16
-_MAX_BLOOM_HASHES = 4
-_MAX_REQUEST_VALUES = 1 << 16  # so that an int32 can number all values of a batch
+_SET_BOUNDS = (
+    ("bloom_bits", 64, 1 << 16),
+    ("bloom_hashes", 1, 4),
+    ("max_request_values", 1, 1 << 16),  # so that an int32 can number all values of a batch
+)
 _MAX_HASH_SEED = (1 << 64) - 1
 
 
@@ -69,7 +72,8 @@ class TargetingSchema:
     entities: tuple[str, ...] = ()  # integer columns of the ads table, such as `campaign`
 
     def __post_init__(self) -> None:
-        _check(self)
+        for fault in _faults(self):
+            raise ConfigError(fault)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,86 +134,59 @@ def load_schema(path: Path) -> TargetingSchema:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _check(schema: TargetingSchema) -> None:
-    seen: set[str] = set()
-    for name in (*schema.names, *schema.entities):
-        _check_name(name, seen)
-        seen.add(name)
-    if AD_LEVEL in schema.entities:
-        raise ConfigError(
-            f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
-        )
-    if len(schema.entities) > MAX_ENTITIES:
-        raise ConfigError(
-            f"entities: {len(schema.entities)} names, at most {MAX_ENTITIES}; leave some out"
-        )
+def _faults(schema: TargetingSchema) -> Iterator[str]:
+    yield from _name_faults(schema)
     for attribute in schema.attributes:
-        _check_attribute(attribute)
-    for target_set in schema.sets:
-        _check_set(target_set)
+        yield from (f"attributes.{attribute.name}.{fault}" for fault in _value_faults(attribute))
+    for each in schema.sets:
+        for field_name, least, most in _SET_BOUNDS:
+            if not least <= (number := getattr(each, field_name)) <= most:
+                bounds = f"must be {least} to {most}, got {number}"
+                yield f"sets.{each.name}.{field_name}: {bounds}"
+        if each.bloom_bits & (each.bloom_bits - 1):
+            yield f"sets.{each.name}.bloom_bits: must be a power of two, got {each.bloom_bits}"
     if not 0 <= schema.hash_seed <= _MAX_HASH_SEED:
-        raise ConfigError(f"hash_seed: must be 0 to 2^64 - 1, got {schema.hash_seed}")
+        yield f"hash_seed: must be 0 to 2^64 - 1, got {schema.hash_seed}"
 
 
-def _check_name(name: str, seen: set[str]) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"targeting name {name!r}: use a lower-case letter, then letters, digits and _, "
-            "63 characters at most"
-        )
-    if name in _ADS_COLUMNS or name.endswith(EXCLUDE_SUFFIX):
-        raise ConfigError(
-            f"targeting name {name!r}: taken by a column of the ads table "
-            f"({', '.join(sorted(_ADS_COLUMNS))}, <name>{EXCLUDE_SUFFIX}); choose another"
-        )
-    if name in seen:
-        raise ConfigError(
-            f"targeting name {name!r}: declared twice; an attribute, a set and an entity "
-            "have different names"
-        )
+def _name_faults(schema: TargetingSchema) -> Iterator[str]:
+    counted = Counter((*schema.names, *schema.entities))
+    for name, times in counted.items():
+        if not is_name(name):
+            yield (
+                f"targeting name {name!r}: use a lower-case letter, then letters, digits and _, "
+                "63 characters at most"
+            )
+        if name in _ADS_COLUMNS or name.endswith(EXCLUDE_SUFFIX):
+            yield (
+                f"targeting name {name!r}: taken by a column of the ads table "
+                f"({', '.join(sorted(_ADS_COLUMNS))}, <name>{EXCLUDE_SUFFIX}); choose another"
+            )
+        if times > 1:
+            yield (
+                f"targeting name {name!r}: declared twice; an attribute, a set and an entity "
+                "have different names"
+            )
+    if AD_LEVEL in schema.entities:
+        yield f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
+    if len(schema.entities) > MAX_ENTITIES:
+        yield f"entities: {len(schema.entities)} names, at most {MAX_ENTITIES}; leave some out"
 
 
-def _check_attribute(attribute: Attribute) -> None:
-    where = f"attributes.{attribute.name}"
-    if not attribute.values:
-        raise ConfigError(f"{where}.values: list at least one value")
-    if len(attribute.values) > _MAX_VALUES:
-        raise ConfigError(
-            f"{where}.values: {len(attribute.values)} values, at most {_MAX_VALUES}; "
-            "declare it as a set"
-        )
-    value, times = Counter(attribute.values).most_common(1)[0]
-    if times > 1:
-        raise ConfigError(f"{where}.values: {value!r} is listed twice")
-    if "" in attribute.values:
-        raise ConfigError(f"{where}.values: an empty value; name it or remove it")
-    if attribute.missing is not None and attribute.missing not in attribute.values:
-        raise ConfigError(
-            f"{where}.missing: {attribute.missing!r} is not one of its values "
-            f"({', '.join(attribute.values[:8])}{', ...' if len(attribute.values) > 8 else ''})"
-        )
-
-
-def _check_set(target_set: TargetSet) -> None:
-    where = f"sets.{target_set.name}"
-    bits = target_set.bloom_bits
-    if bits < 64 or bits > _MAX_BLOOM_BITS or bits & (bits - 1):
-        raise ConfigError(
-            f"{where}.bloom_bits: must be a power of two from 64 to {_MAX_BLOOM_BITS}, got {bits}"
-        )
-    if not 1 <= target_set.bloom_hashes <= _MAX_BLOOM_HASHES:
-        raise ConfigError(
-            f"{where}.bloom_hashes: must be 1 to {_MAX_BLOOM_HASHES}, got {target_set.bloom_hashes}"
-        )
-    if target_set.max_request_values < 1:
-        raise ConfigError(
-            f"{where}.max_request_values: must be at least 1, got {target_set.max_request_values}"
-        )
-    if target_set.max_request_values > _MAX_REQUEST_VALUES:
-        raise ConfigError(
-            f"{where}.max_request_values: must be at most {_MAX_REQUEST_VALUES}, got "
-            f"{target_set.max_request_values}"
-        )
+def _value_faults(attribute: Attribute) -> Iterator[str]:
+    values, missing = attribute.values, attribute.missing
+    if not values:
+        yield "values: list at least one value"
+    if len(values) > _MAX_VALUES:
+        yield f"values: {len(values)} values, at most {_MAX_VALUES}; declare it as a set"
+    for value, times in Counter(values).most_common(1):
+        if times > 1:
+            yield f"values: {value!r} is listed twice"
+    if "" in values:
+        yield "values: an empty value; name it or remove it"
+    if missing is not None and missing not in values:
+        listed = f"{', '.join(values[:8])}{', ...' if len(values) > 8 else ''}"
+        yield f"missing: {missing!r} is not one of its values ({listed})"
 
 
 def is_name(name: str) -> bool:

@@ -63,9 +63,9 @@ class DecodeIndex:
     first_leaf: int
     node_offsets: Tensor
     csr_tokens: Tensor
-    bitmask_index: Tensor | None
-    bitmask_table: Tensor | None
-    blooms: tuple[BloomTensors, ...]
+    bitmask_index: Tensor | None = None
+    bitmask_table: Tensor | None = None
+    blooms: tuple[BloomTensors, ...] = ()
     bitmask_offsets: Tensor | None = None  # int32 [child entries + 1], like a set's offsets
     exact: ExactTensors | None = None  # in mode `exact`
 
@@ -79,11 +79,8 @@ class DecodeIndex:
         index = DecodeIndex(
             vocab_sizes=trie.vocab_sizes,
             first_leaf=trie.first_leaf,
-            node_offsets=_tensor(trie.node_offsets, device),
-            csr_tokens=_tensor(trie.csr_tokens.astype(np.int32), device),
-            bitmask_index=None,
-            bitmask_table=None,
-            blooms=(),
+            node_offsets=staged_copy(trie.node_offsets, device),
+            csr_tokens=staged_copy(trie.csr_tokens.astype(np.int32), device),
         )
         if snapshot.exact is not None:
             return replace(index, exact=exact_tensors(snapshot, snapshot.exact, device))
@@ -93,7 +90,7 @@ class DecodeIndex:
         blooms = []
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
             own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
-            table, star = _words(bloom.rows.table, device), _tensor(bloom.star, device)
+            table, star = _words(bloom.rows.table, device), staged_copy(bloom.star, device)
             blooms.append(
                 BloomTensors(
                     own, table, star, target_set.bloom_bits, target_set.bloom_hashes, offsets
@@ -116,14 +113,7 @@ class DecodeIndex:
 
     def without_matchers(self) -> "DecodeIndex":
         """Return the same catalogue in mode `cd`: every valid token is admitted."""
-        return replace(
-            self,
-            bitmask_index=None,
-            bitmask_table=None,
-            blooms=(),
-            bitmask_offsets=None,
-            exact=None,
-        )
+        return DecodeIndex(self.vocab_sizes, self.first_leaf, self.node_offsets, self.csr_tokens)
 
     def write_pairs(self, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]) -> None:
         """Set the rules of some pairs of leaf and rule; return when the device has them.
@@ -142,7 +132,8 @@ class DecodeIndex:
                 f"positions: {positions.min()} to {positions.max()}, the snapshot has pairs 0 to "
                 f"{len(leaf_rules) - 1}: take them from the snapshot of this index"
             )
-        _write(leaf_rules, positions, rules)
+        at = on_device(torch.from_numpy(positions), leaf_rules.device)
+        leaf_rules[at] = on_device(torch.from_numpy(rules), leaf_rules.device)
         if leaf_rules.device.type == "cuda":
             torch.cuda.current_stream(leaf_rules.device).synchronize()
 
@@ -194,13 +185,6 @@ class Beams:
     corrupt: Tensor
 
 
-def _write(
-    leaf_rules: Tensor, positions: npt.NDArray[np.int64], rules: npt.NDArray[np.int32]
-) -> None:
-    at = on_device(torch.from_numpy(positions), leaf_rules.device)
-    leaf_rules[at] = on_device(torch.from_numpy(rules), leaf_rules.device)
-
-
 def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
     names = [target_set.name for target_set in snapshot.schema.sets]
     if len(names) > MOST_SETS_ON_GPU:
@@ -212,13 +196,9 @@ def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
 
 
 def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    offsets = None if rows.offsets is None else _tensor(rows.offsets, device)
-    return _tensor(rows.index, device), offsets
-
-
-def _tensor(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    return staged_copy(array, device)
+    offsets = None if rows.offsets is None else staged_copy(rows.offsets, device)
+    return staged_copy(rows.index, device), offsets
 
 
 def _words(array: npt.NDArray[np.uint64], device: torch.device) -> Tensor:
-    return _tensor(array.view(np.int64), device)
+    return staged_copy(array.view(np.int64), device)

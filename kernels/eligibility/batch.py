@@ -1,21 +1,31 @@
-"""What one batch asks of an index's plan, and the memory of its result.
+"""Eligible nodes of one batch: C++ on all cores of a CPU, or one call that launches all kernels.
 
 Predicates without native code run their plain torch here, before native code joins their masks. The
-structures have the layout of native/include/grace/eligibility.h.
+structures have the layout of native/include/grace/eligibility.h. On a GPU all work goes to the
+current stream, and nothing waits for the device. Each batch has its own memory, so batches may
+overlap.
 """
 
-from ctypes import POINTER, Structure, byref, c_int64, c_void_p, sizeof
+from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p, sizeof
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from grace.index.forms.lists import AskedLists
-from grace.kernels.checks import address, fields, require_tensor
+from grace.kernels.checks import address, current_stream, fields, require_tensor
+from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.bits import check_bits
+from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
+from grace.native.loader import declare, load_cuda_library
+
+STEPS = ("attributes", "sets", "rules", "leaves")
+"""A GPU's steps before those of the levels: step 4 + l makes the masks of level l."""
+
+_ALL_STEPS = -1
 
 
 class _SetQueries(Structure):
@@ -37,8 +47,25 @@ class Batch(Structure):
     )
 
 
-ARGUMENTS = (c_int64, c_int64, POINTER(Plan), POINTER(Batch))
-"""The types of `EligibilityBatch.arguments`."""
+_ARGUMENTS = (c_int64, c_int64, POINTER(Plan), POINTER(Batch))
+_on_cpu = declare("grace_eligible_nodes", c_int32, *_ARGUMENTS)
+_on_gpu = declare("grace_cuda_eligible_nodes", c_void_p, *_ARGUMENTS, library=load_cuda_library)
+
+
+def eligible_nodes_on_cpu(users: UserTensors, index: DecodeIndex) -> Tensor:
+    """Compute what `eligible_nodes_reference` does, on torch.get_num_threads() threads."""
+    require_eligibility(users, index)
+    batch = EligibilityBatch(index.eligibility_plan, users)
+    _on_cpu(torch.get_num_threads(), *batch.arguments)
+    return batch.eligible
+
+
+def eligible_nodes_on_gpu(users: UserTensors, index: DecodeIndex) -> Tensor:
+    """Compute what `eligible_nodes_reference` does."""
+    require_eligibility(users, index)
+    call = EligibleNodesCall(index.eligibility_plan, users)
+    call.launch()
+    return call.eligible
 
 
 class EligibilityBatch:
@@ -69,6 +96,23 @@ class EligibilityBatch:
     def arguments(self) -> tuple[Any, ...]:
         plan, batch = self._plan.layout, self.layout
         return sizeof(plan), sizeof(batch), byref(plan), byref(batch)
+
+
+class EligibleNodesCall(EligibilityBatch):
+    """A batch with the memory that a GPU's kernels need between them."""
+
+    def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
+        super().__init__(plan, users)
+        self._device = plan.device
+        _on_gpu(0, *self.arguments)  # without scratch memory it only returns how much
+        size = self.layout.scratch_bytes
+        self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
+        self.layout.scratch = self._scratch.data_ptr()
+
+    def launch(self, step: int | None = None) -> None:
+        """Run all steps, or a single one on what the steps before it have made."""
+        self.layout.steps = _ALL_STEPS if step is None else 1 << step
+        _on_gpu(current_stream(self._device), *self.arguments)
 
 
 def _set_queries(queries: AskedLists[Tensor], requests: int, device: torch.device) -> _SetQueries:

@@ -70,13 +70,12 @@ def write_checkpoint(
 def load_checkpoint(
     folder: Path,
     device: torch.device = CPU,
-    dtype: torch.dtype = torch.float32,
-    features: torch.dtype | None = None,
+    features: torch.dtype = torch.float32,
 ) -> Model:
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 
-    features  the type of the features stage's weights, if not `dtype`: their tables are most of a
-              large model
+    features  the type of the features stage's weights, whose tables are most of a large model. The
+              others are float32, and within the range of this type, in which an engine computes
     """
     require_device(device)
     require_files(folder)
@@ -86,8 +85,12 @@ def load_checkpoint(
         model = empty_model(spec, str(folder / MODEL_YAML))
         shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
         _require_same(weights, shapes)
-        types = {name: features or dtype for name in shapes if name.startswith("features.")}
-        state = {name: weights.read(name, types.get(name, dtype)).to(device) for name in shapes}
+        state = {
+            name: weights.read(
+                name, features if name.startswith("features.") else torch.float32, features
+            ).to(device)
+            for name in shapes
+        }
     model.load_state_dict(state, assign=True)
     return model.eval().requires_grad_(False)
 

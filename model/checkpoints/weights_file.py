@@ -36,22 +36,21 @@ class Weights:
     shapes: Mapping[str, tuple[int, ...]]
     _file: Any
 
-    def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """Read a tensor to the CPU. Its numbers are finite as stored and as `dtype`."""
+    def read(self, name: str, dtype: torch.dtype, computed_in: torch.dtype | None = None) -> Tensor:
+        """Read a tensor to the CPU as `dtype`. Its numbers are finite, also as `computed_in`."""
         try:
             stored: Tensor = self._file.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise self.fault(f"cannot be read: {error}") from None
         require_finite(self.path, name, stored)
-        # A copy: the library returns a memory map, which is invalid when the file is truncated.
-        converted = torch.empty(stored.shape, dtype=dtype).copy_(stored)
-        if not _is_finite(converted):
-            count = int((~converted.isfinite()).sum())
+        if not _is_finite(stored, computed_in or dtype):
+            count = int((~stored.to(computed_in or dtype).isfinite()).sum())
             raise self.fault(
                 f"tensor {name!r} has {count} numbers beyond the range of "
-                f"{str(dtype).removeprefix('torch.')}; load it as bfloat16 or float32"
+                f"{str(computed_in or dtype).removeprefix('torch.')}; use precision fp32"
             )
-        return converted
+        # A copy: the library returns a memory map, which is invalid when the file is truncated.
+        return torch.empty(stored.shape, dtype=dtype).copy_(stored)
 
     def require_shape(self, name: str, shape: tuple[int, ...], source: str) -> None:
         """Refuse a tensor of another shape than the file `source` asks for."""
@@ -125,11 +124,11 @@ def write_weights(
         os.fsync(file.fileno())
 
 
-def _is_finite(tensor: Tensor) -> bool:
-    """Check the extremes, which are NaN if any number is: this is fast for gigabytes too."""
+def _is_finite(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Check the extremes, as another type too: they are NaN if any number is, and this is fast."""
     if not tensor.numel():
         return True
-    low, high = tensor.aminmax()
+    low, high = (extreme.to(dtype or tensor.dtype) for extreme in tensor.aminmax())
     return bool(low.isfinite() and high.isfinite())
 
 

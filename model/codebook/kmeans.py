@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,20 +30,7 @@ _PRICE_ROUNDS = 12
 _MOVING_PRICE_ROUNDS = 8  # the first of these, after which centres still move
 _BLOCK = 1 << 20
 
-
-@dataclass(frozen=True, slots=True)
-class LevelTensors:
-    """The arrays of a Level."""
-
-    centres: Tensor
-    prices: Tensor
-
-    def arrays(self) -> Level:
-        return Level(self.centres.numpy(), self.prices.numpy())
-
-    def codes_of(self, points: Tensor) -> Tensor:
-        """Return the code of each point.   float32 [n, dims] -> int64 [n]"""
-        return torch.from_numpy(codes_of(points.numpy(), self.arrays()))
+Prices = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +47,10 @@ class Served:
     errors: Tensor
 
     @classmethod
-    def of(cls, points: Tensor, level: LevelTensors) -> "Served":
-        codes = level.codes_of(points)
-        errors = (points - level.centres[codes]).double().square().sum(dim=1)
-        return cls(codes, torch.bincount(codes, minlength=len(level.centres)), errors)
+    def of(cls, points: Tensor, level: Level) -> "Served":
+        codes, centres = _codes(points, level), torch.from_numpy(level.centres)
+        errors = (points - centres[codes]).double().square().sum(dim=1)
+        return cls(codes, torch.bincount(codes, minlength=len(centres)), errors)
 
 
 def learn_codebook(
@@ -79,35 +67,37 @@ def learn_codebook(
     learned  is called with the number of levels that are done
     """
     rng = np.random.default_rng(seed)
-    residual, levels = torch.from_numpy(sample), []
+    residual, levels = sample, []
     for size in codes:
-        level = learn_level(residual, size, balance, rng)
-        residual = residual - level.centres[level.codes_of(residual)]
-        levels.append(level.arrays())
+        levels.append(learn_level(torch.from_numpy(residual), size, balance, rng))
+        residual = residual - levels[-1].centres[codes_of(residual, levels[-1])]
         learned(len(levels))
     return Codebook(tuple(levels), codes)
 
 
-def learn_level(
-    points: Tensor, codes: int, balance: float, rng: np.random.Generator
-) -> LevelTensors:
+def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Generator) -> Level:
     """Return a level of at most `codes` centres: fewer if fewer points differ.
 
     points   float32 [n, dims], in random order: the first ones are a sample
     balance  a code's cap, as a multiple of an even share of the points; 0 for no cap
     """
     centres = seed_centres(points[: max(_SEED_POINTS * codes, 1 << 12)], codes, rng)
-    level = LevelTensors(centres, torch.zeros(len(centres)))
+    prices = np.zeros(len(centres), np.float32)
     for done in range(1, _ROUNDS + 1):
-        served = Served.of(points, level)
-        centres = _means(points, served, level.centres)
+        served = Served.of(points, Level(centres.numpy(), prices))
+        centres = _means(points, served, centres)
         if done in _JUMPS:
             centres = _jumped(points, served, centres)
-        level = LevelTensors(centres, level.prices)
+    level = Level(centres.numpy(), prices)
     if balance and len(centres) > 1:
         level = _balanced(points, level, balance)
-    used = torch.bincount(level.codes_of(points), minlength=len(level.centres)) > 0
-    return LevelTensors(level.centres[used], level.prices[used])
+    used = np.bincount(codes_of(points.numpy(), level), minlength=len(centres)) > 0
+    return Level(level.centres[used], level.prices[used])
+
+
+def _codes(points: Tensor, level: Level) -> Tensor:
+    """Return the code of each point.   float32 [n, dims] -> int64 [n]"""
+    return torch.from_numpy(codes_of(points.numpy(), level))
 
 
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
@@ -183,20 +173,21 @@ def _jumped(points: Tensor, served: Served, centres: Tensor) -> Tensor:
     return moved
 
 
-def _balanced(points: Tensor, level: LevelTensors, balance: float) -> LevelTensors:
+def _balanced(points: Tensor, level: Level, balance: float) -> Level:
     cap = max(1, round(balance * len(points) / len(level.centres)))
     for done in range(_PRICE_ROUNDS):
         served = Served.of(points, level)
         if done < _MOVING_PRICE_ROUNDS:
-            level = LevelTensors(_means(points, served, level.centres), level.prices)
+            centres = _means(points, served, torch.from_numpy(level.centres))
+            level = Level(centres.numpy(), level.prices)
         elif int(served.counts.max()) <= cap:
             break
         highest = float(served.errors.mean())
-        level = LevelTensors(level.centres, raised_prices(points, level, highest, cap))
+        level = Level(level.centres, raised_prices(points, level, highest, cap))
     return level
 
 
-def raised_prices(points: Tensor, level: LevelTensors, highest: float, cap: int) -> Tensor:
+def raised_prices(points: Tensor, level: Level, highest: float, cap: int) -> Prices:
     """Raise the prices of codes above the cap, so that their surplus finds another code better.
 
     No price is above `highest`. A price that would drive all points of a code away stays: these
@@ -208,18 +199,18 @@ def raised_prices(points: Tensor, level: LevelTensors, highest: float, cap: int)
     sorted_regrets = regrets[order]
     counts = torch.bincount(codes, minlength=len(level.centres))
     end = counts.cumsum(0)
-    prices = level.prices.double()
+    prices = level.prices.astype(np.float64)
     for code in (counts > cap).nonzero()[:, 0].tolist():
         mine = sorted_regrets[int(end[code] - counts[code]) : int(end[code])]
         surplus = len(mine) - cap
         if mine[surplus - 1] < mine[-1]:
             prices[code] += float((mine[surplus - 1] + mine[surplus]) / 2)
-    return prices.clamp(max=highest).float()
+    return prices.clip(max=highest).astype(np.float32)
 
 
-def _choices(points: Tensor, level: LevelTensors) -> tuple[Tensor, Tensor]:
+def _choices(points: Tensor, level: Level) -> tuple[Tensor, Tensor]:
     """Return each point's best code, and how much more its second best one costs, in float64."""
-    centres, prices = level.centres.double(), level.prices.double()
+    centres, prices = (torch.from_numpy(each).double() for each in (level.centres, level.prices))
     costs = centres.square().sum(dim=1) + prices
     codes, regrets = [], []
     for block in torch.split(points, max(1, _BLOCK // len(centres))):

@@ -60,7 +60,7 @@ class T5Encoder(nn.Module):
     def forward(self, features: FeatureTensors, ops: EncoderOps = PLAIN_ENCODER) -> UserContext:
         (tokens,) = features.sequences
         bias = self._bias_by_distance(tokens.mask.shape[1])
-        states = tokens.states.clone()  # a layer may add in place
+        states = tokens.states
         for layer in self.layers:
             states = layer(states, tokens.mask, bias, ops)
         states = ops.rms_norm(states, self.final_norm, self.spec.norm_eps)
@@ -94,7 +94,7 @@ class T5EncoderLayer(nn.Module):
         normed = ops.rms_norm(states, self.self_norm, self.spec.norm_eps)
         queries, keys, values = linear(normed, self.qkv).chunk(3, dim=-1)
         asked = TokenQueries(queries, keys, values, self.spec.heads, self.scale, mask, bias)
-        states = ops.add_product(states, ops.attention(asked), self.self_out)
+        states = states + linear(ops.attention(asked), self.self_out)
         normed = ops.rms_norm(states, self.ffn_norm, self.spec.norm_eps)
         hidden = hidden_units(normed, self.ffn_in, self.spec.ffn)
-        return ops.add_product(states, hidden, self.ffn_out)
+        return states + linear(hidden, self.ffn_out)

@@ -304,7 +304,4 @@ def one_sid_index(vocab_sizes: tuple[int, ...], device: torch.device) -> DecodeI
         first_leaf=length,
         node_offsets=torch.arange(length + 1, dtype=torch.int32, device=device),
         csr_tokens=torch.zeros(length, dtype=torch.int32, device=device),
-        bitmask_index=None,
-        bitmask_table=None,
-        blooms=(),
     )

@@ -21,6 +21,8 @@ from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.engine.decode_weights import FastWeights
 from grace.model.engine.residual import Residual
 
+_ROWS_AT_ONCE = 1 << 14
+
 
 @dataclass(frozen=True, slots=True)
 class PrefixMemo:
@@ -40,7 +42,6 @@ class PrefixMemo:
         dtype: torch.dtype,
         memo_bytes: int,
         ops: Ops,
-        rows_at_once: int = 1 << 14,
     ) -> "PrefixMemo":
         """Build the memo in precision `dtype` from weights in float32."""
         states, queries, left = [], [], memo_bytes
@@ -51,8 +52,8 @@ class PrefixMemo:
             left -= size
             states.append(weights.start.new_empty((prefixes, weights.spec.d_model), dtype=dtype))
             queries.append(weights.start.new_empty((prefixes, weights.inner), dtype=dtype))
-            for begin in range(0, prefixes, rows_at_once):
-                rows = slice(begin, min(begin + rows_at_once, prefixes))
+            for begin in range(0, prefixes, _ROWS_AT_ONCE):
+                rows = slice(begin, min(begin + _ROWS_AT_ONCE, prefixes))
                 states[-1][rows], queries[-1][rows] = _rows(weights, step, rows, ops)
         return PrefixMemo(tuple(states), tuple(queries))
 

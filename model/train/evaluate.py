@@ -37,19 +37,6 @@ class Quality:
     ndcg: dict[int, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """The uneven distribution of events over SIDs.
-
-    gini                   0 if all SIDs have equally many, towards 1 if one SID has all
-    top_<p>_percent_share  the share of the events on the p % most popular SIDs
-    """
-
-    gini: float
-    top_1_percent_share: float
-    top_10_percent_share: float
-
-
 def quality(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
     gains = 1 / np.log2(ranks + 2.0)
     return Quality(
@@ -226,17 +213,7 @@ def compare(
     return ranked.qualities(cutoffs, search.profile.num_sids)
 
 
-def skew_of(counts: Int64) -> Skew:
-    ascending = np.sort(counts)
-    total, size = int(ascending.sum()), len(ascending)
-    weighted = float((np.arange(1, size + 1) * ascending).sum())
-    return Skew(
-        gini=2 * weighted / (size * total) - (size + 1) / size,
-        top_1_percent_share=_share_of_top(ascending, 0.01),
-        top_10_percent_share=_share_of_top(ascending, 0.10),
-    )
-
-
-def _share_of_top(ascending: Int64, share: float) -> float:
-    top = max(1, round(share * len(ascending)))
-    return float(ascending[-top:].sum() / ascending.sum())
+def share_of_popular(counts: Int64) -> float:
+    """Return the share of the events on the most popular 1 % of the SIDs."""
+    top = max(1, round(0.01 * len(counts)))
+    return float(np.sort(counts)[-top:].sum() / counts.sum())

@@ -25,7 +25,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, Skew, compare, skew_of
+from grace.model.train.evaluate import CUTOFFS, Search, compare, share_of_popular
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, read_log
 from grace.model.train.loop import Progress, fit, reproducible
@@ -52,7 +52,7 @@ class TrainingReport:
     unknown_events: int  # left out
     held_out_users: int
     measured_users: int
-    popularity_skew: Skew
+    popular_share: float  # of the events, on the most popular 1 % of the SIDs
     config: TrainingConfig
     seed: int
     device: str
@@ -72,7 +72,7 @@ class TrainingReport:
         losses = values.pop("losses")
         values["loss"] = {"first": round(losses[0], 4), "final": round(self.final_loss, 4)}
         values["train_seconds"] = round(self.train_seconds, 1)
-        values["popularity_skew"] = _rounded(values["popularity_skew"])
+        values["popular_share"] = round(self.popular_share, 4)
         values["recall"] = {name: _rounded(row) for name, row in self.recall.items()}
         return values
 
@@ -158,7 +158,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         unknown_events=prepared.read.left_out,
         held_out_users=len(log.last_events()),
         measured_users=len(events),
-        popularity_skew=skew_of(counts),
+        popular_share=share_of_popular(counts),
         config=recipe.training,
         seed=run.seed,
         device=device.type,

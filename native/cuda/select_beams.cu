@@ -322,7 +322,6 @@ GRACE_API int32_t grace_cuda_prepare_selection() {
   return grace::guarded([&] {
     allow_memory<float>();
     allow_memory<grace::Bfloat16>();
-    allow_memory<__half>();
   });
 }
 

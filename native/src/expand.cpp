@@ -26,11 +26,16 @@ void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
   for (int64_t i = 0; i < request.num_leaves; ++i) {
     const int32_t leaf = request.leaves[i];
     if (leaf == kNoLeaf) continue;
-    const char* fault = leaf < 0 || leaf >= ads.num_leaves ? "out of range"
-                        : std::isnan(request.scores[i])    ? "its score is not a number"
-                        : !scratch.distinct.insert(leaf)   ? "named a second time"
-                                                           : nullptr;
-    if (fault == nullptr) continue;
+    std::string fault;
+    if (leaf < 0 || leaf >= ads.num_leaves) {
+      fault = "not one of 0 to " + std::to_string(ads.num_leaves - 1);
+    } else if (std::isnan(request.scores[i])) {
+      fault = "its score is not a number";
+    } else if (!scratch.distinct.insert(leaf)) {
+      fault = "named a second time";
+    } else {
+      continue;
+    }
     throw std::invalid_argument("request " + std::to_string(request.number) + ", leaf " +
                                 std::to_string(leaf) + " at " + std::to_string(i) + ": " + fault);
   }

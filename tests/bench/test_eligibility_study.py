@@ -3,7 +3,6 @@
 No test checks a rate: what modes return is in the result files.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import DecodeIndex, UserTensors, load_ops, with_eligible
 from support.bench_workloads import tiny
 from support.decode_cases import admitted_entries
-from support.in_process import invoke_grace
 
 CPU = torch.device("cpu")
 USERS = 5
@@ -169,21 +167,6 @@ def test_the_documents_tables_can_be_made_of_a_run(rows: list[Row]) -> None:
         assert exact["useful_beams"] == exact["live_beams"]
     for row in of(rows, table="selectivity", audience="sweep"):
         assert row["from_pct"] <= row["eligible_pct"] < row["to_pct"]
-
-
-def test_the_command_measures_the_ways_that_it_is_asked_for(tmp_path: Path) -> None:
-    out = tmp_path / "passrate.json"
-    command = ("bench", "eligibility", "--device", "cpu", "--sids", "3000", "--users", "3")
-    done = invoke_grace(*command, "--only", "exact", "--out", str(out))
-    assert done.exit_code == 0, done.stderr
-    result = read_result(out)
-    ways = {(row.get("catalogue"), row["mode"]) for row in result["rows"] if "mode" in row}
-    assert ways == {(None, "exact"), ("paper", "exact")}
-    everyone = of(result["rows"], table="pass", bucket="all")[0]
-    assert everyone["users"] == 3
-    (line,) = [line for line in done.stdout.splitlines() if line.split()[:1] == ["exact"]]
-    assert f"{everyone['eligible_ads']:,.0f}" in line.split()
-    assert "Rules do not follow the SIDs" not in done.stdout  # not measured
 
 
 @pytest.mark.gpu

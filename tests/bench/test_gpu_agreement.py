@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap
-from grace.bench.gpu.instruments.reply_check import check_reply, eligible_rules
+from grace.bench.gpu.instruments.reply_check import eligible_rules
 from grace.bench.gpu.subjects.attention_kernels import self_kernel
 from grace.bench.gpu.subjects.search import SearchResult, check_result
 from grace.configs.errors import DeviceError
 from grace.index.matching.exact import ExactMatcher
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, load_ops
 from grace.kernels.decode.select_beams import Choice
-from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from support.bench_workloads import CPU, stale_graphs, tiny
 from support.decode_cases import branching_case, decode_case
 from support.oracle import eligible
@@ -151,33 +150,3 @@ def test_the_plain_rules_of_replies_are_eligibility(seed: int) -> None:
         assert passes.tolist() == expected
         answers.update(expected)
     assert answers == {True, False}
-
-
-def test_every_fault_of_a_reply_is_named() -> None:
-    case = decode_case(branching_case(np.random.default_rng(0), 111, 7))
-    snapshot, ads = case.snapshot, case.snapshot.ads
-    leaves = np.arange(snapshot.trie.num_leaves, dtype=np.int32)
-    scores = -leaves.astype(np.float32)
-    of_ads, every = np.repeat(scores, np.diff(ads.ad_offsets)), range(ads.num_ads)
-    by_id = {ad.ad_id: ad for ad in case.case.ads}
-    raw = [by_id[ad] for ad in ads.ad_ids.tolist()]
-    user, own = next(
-        (user, own)
-        for user in case.case.users
-        for own in [[ad for ad in every if eligible(case.case.schema, raw[ad], user)]]
-        if 5 <= len(own) < ads.num_ads
-    )
-
-    def fault(shown: list[int], more: float = 0.0) -> str:
-        counts = Counts(ads_generated=ads.num_ads, ads_matched=len(own))
-        given = ads.ad_ids[shown], of_ads[shown] + np.float32(more)
-        reply = RetrieveResponse(ad_ids=given[0], scores=given[1], counts=counts)
-        return check_reply(snapshot, user, leaves, scores, len(own) - 2, reply)
-
-    best, ineligible = own[:-2], min({*every} - {*own})
-    assert fault(best) == ""
-    assert fault([ineligible, *best[1:]]) == f"1 of {len(best)} ads are not for this user"
-    assert fault([best[0], *best[:-1]]) == "an ad comes twice"
-    assert "ads were generated, matched and returned" in fault(best[:-1])
-    assert fault(best, 1.0) == "scores are not those of the ads' SIDs"
-    assert fault(own[2:]) == "other ads are better than those returned"

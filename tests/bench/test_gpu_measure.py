@@ -76,21 +76,14 @@ def test_only_the_run_is_timed_after_a_warm_up_and_by_turns(clock: Clock) -> Non
     ("changed", "fault"),
     [
         ({"table": "speed"}, "'speed' is no table"),
-        ({"seconds": 0.0}, "--seconds 0: must be a number above 0"),
         ({"tiny": False}, "only --tiny shapes are for a CPU"),
         ({"table": "budget", "only": ("copy",)}, "--only copy: budget has no parts; leave it out"),
         ({"only": ("nope",)}, "--only nope: not a part of gtm; choose from admission:cd, "),
         ({"sids": (0,)}, "--sids 0: must be a number above 0"),
-        ({"table": "attention", "sids": (5,)}, "--sids 5: means nothing to attention"),
         ({"table": "ladder", "sids": (5, 7)}, "--sids 7: ladder takes one only"),
         ({"rates": (63.0,)}, "--rate 63.0: means nothing to gtm; leave it out"),
         ({"table": "serve", "precisions": ("fp32",), "rates": (-5.0,)}, "--rate -5: must be a num"),
         ({"precisions": ("bf16", "fp32")}, "--precision fp32: gtm takes one only"),
-        ({"users": (5,)}, "--users 5: means nothing to gtm; leave it out"),
-        (
-            {"table": "eligibility", "precisions": ("bf16",)},
-            "--precision bf16: means nothing to eligibility",
-        ),
         (
             {"table": "serve", "precisions": ("bf16",)},
             "--precision bf16: a server on a CPU computes in fp32; leave it out",

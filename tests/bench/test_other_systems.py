@@ -13,23 +13,18 @@ from torch import Tensor
 
 from grace.bench.gpu.subjects.search import DecoderBatch, TracedResult, unconstrained_result
 from grace.bench.rungs.dense_search import (
-    L0,
-    L1,
-    Rung,
     RungDecoder,
-    dense_search,
     require_full_contexts,
 )
-from grace.bench.rungs.static_mask import KeptBeams, static_index, static_step
+from grace.bench.rungs.static_mask import KeptBeams
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import DeviceError, InputError
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.model.definition.inputs import UserContext
-from grace.model.definition.spec import DecoderSpec
 from support.bench_workloads import tiny
-from support.decode_cases import DecodeCase, branching_case, decode_case
-from support.rung_cases import PROFILE, expected_sids, rung_case
+from support.decode_cases import branching_case, decode_case
+from support.models import SMALL_DECODER, random_context, random_decoder
 
 CPU = torch.device("cpu")
 
@@ -41,82 +36,39 @@ def comparison() -> Any:
     return import_module("grace.bench.gpu.comparison")
 
 
-@pytest.fixture(scope="module")
-def catalogue() -> DecodeCase:
-    return decode_case(branching_case(np.random.default_rng(7), 63, 1), MatcherMode.CD)
-
-
-@pytest.mark.parametrize("rung", [L0, L1], ids=lambda rung: rung.name)
-@pytest.mark.parametrize(
-    "profile",
-    [PROFILE, BeamProfile((1, 11, 11), 11)],  # beams beyond the first vocabulary are dead
-)
-def test_a_rung_generates_the_sids_of_the_plain_search(rung: Rung, profile: BeamProfile) -> None:
-    case = rung_case(7, profile)
-    weights = RungDecoder.of(case.decoder, CPU, torch.float32)
-    generated = dense_search(weights, case.context.states, case.profile, rung)
-    sids, scores = expected_sids(case)
-    torch.testing.assert_close(generated.scores, scores, rtol=1e-4, atol=1e-4)
-    live = (scores > -torch.inf).numpy()
-    np.testing.assert_array_equal(generated.sids.numpy()[live], sids[live])
-
-
 def test_a_masked_context_and_a_decoder_that_flash_attention_does_not_take_are_refused() -> None:
-    case = rung_case(7)
-    require_full_contexts(case.context)
-    case.context.mask[1, 2] = False
+    context = random_context(3, 9, 17, seed=7)
+    full = UserContext(context.states, torch.ones_like(context.mask))
+    require_full_contexts(full)
+    full.mask[1, 2] = False
     with pytest.raises(InputError, match="full user contexts"):
-        require_full_contexts(case.context)
-    case.decoder.bias.data[0, 0] = 1.0
+        require_full_contexts(full)
     with pytest.raises(InputError, match="without a relative bias"):
-        RungDecoder.of(case.decoder, CPU, torch.float32)
+        RungDecoder.of(random_decoder(SMALL_DECODER, (7, 7, 7), 17, 7), CPU, torch.float32)
 
 
 def test_dead_beams_without_constraints_have_no_number() -> None:
-    case = rung_case(13, BeamProfile((1, 11, 11), 11))
-    expected = unconstrained_result(case.decoder, case.context, case.profile)
+    decoder = random_decoder(SMALL_DECODER, (7, 7, 7), 17, seed=13)
+    decoder.bias.data.zero_()
+    context = random_context(3, 9, 17, seed=13)
+    context.mask[:] = True
+    expected = unconstrained_result(decoder, context, BeamProfile((1, 11, 11), 11))
     dead = replace(expected, scores=torch.full_like(expected.scores, -torch.inf))
     places = tuple(torch.full((3, 11), NO_NODE, dtype=torch.int32) for _ in range(3))
     assert (TracedResult(dead, places).numbered(7).nodes == NO_NODE).all()
 
 
-def test_static_masks_keep_what_continues_a_sid_and_lead_on_to_it(catalogue: DecodeCase) -> None:
-    trie, index = catalogue.snapshot.trie, static_index(catalogue.index)
-    vocabulary = max(trie.vocab_sizes)
-    rng = np.random.default_rng(11)
-    for step in range(trie.sid_length):
-        nodes = np.arange(trie.level_starts[step], trie.level_starts[step + 1], dtype=np.int32)
-        tokens = trie.csr_tokens[nodes - 1].astype(np.int64) if step else np.zeros(1, np.int64)
-        given = torch.from_numpy(rng.normal(size=(len(nodes), vocabulary)).astype(np.float32))
-        masked, onward = static_step(
-            index, step, given, torch.from_numpy(tokens), torch.from_numpy(nodes)
-        )
-        for row, node in enumerate(nodes.tolist()):
-            own, below = trie.children(node)
-            expected = torch.full((vocabulary,), -torch.inf)
-            expected[own.astype(np.int64)] = given[row][own.astype(np.int64)]
-            assert torch.equal(masked[row], expected)
-            assert onward[row][torch.from_numpy(own.astype(np.int64))].tolist() == list(below)
-
-
-def test_a_prefix_function_lets_the_search_generate_valid_sids_only(
-    catalogue: DecodeCase,
+def test_a_prefix_function_allows_what_continues_a_sid_and_elsewhere_only_padding(
+    comparison: Any,
 ) -> None:
-    hf_t5 = import_module("grace.bench.rungs.hf_t5")
-    trie = catalogue.snapshot.trie
-    spec = DecoderSpec(layers=2, d_model=16, heads=2, d_head=8, d_ff=20)
-    model = hf_t5.hf_decoder(spec, trie.vocab_sizes, CPU, torch.float32, seed=7)
-    states = torch.randn((2, 5, 16), generator=torch.Generator().manual_seed(7))
-    generated = hf_t5.hf_generate(model, states, 3, trie.sid_length, hf_t5.allowed_by_trie(trie))
-    offsets = np.cumsum([2, *trie.vocab_sizes])[: trie.sid_length]
-    sids = generated[:, 1:].numpy() - offsets
-    assert generated.shape == (6, 1 + trie.sid_length)
-    assert all(trie.walk(tuple(sid)) >= 0 for sid in sids.tolist())
-    free = hf_t5.hf_generate(model, states, 3, trie.sid_length, None)
-    assert free.shape == generated.shape
-    allowed = hf_t5.allowed_by_trie(trie)
-    assert allowed(0, torch.tensor([0, 0])) == [0], "a prefix outside the trie may only pad"
-    assert allowed(0, torch.tensor([0])) == (trie.children(0)[0] + 2).tolist()
+    case = branching_case(np.random.default_rng(7), 63, 1)
+    trie = decode_case(case, MatcherMode.CD).snapshot.trie
+    allowed, offsets = comparison.allowed_by_trie(trie), np.cumsum([2, *trie.vocab_sizes])
+    for prefix in (ad.sid[:length] for ad in case.ads for length in range(trie.sid_length)):
+        tokens = torch.from_numpy(np.array([0, *(np.array(prefix) + offsets[: len(prefix)])]))
+        children = trie.children(trie.walk(prefix))[0]
+        assert allowed(0, tokens) == (children + offsets[len(prefix)]).tolist()
+    assert allowed(0, torch.tensor([0, 0])) == [0]
 
 
 def test_other_systems_rows_have_several_beams_and_every_step(comparison: Any) -> None:

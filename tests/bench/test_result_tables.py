@@ -34,12 +34,6 @@ def lines(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows]
 
 
-def cells_after(text: str, *begin: str) -> list[str]:
-    """The cells after the first ones, in the one row that begins with these."""
-    (found,) = (row for row in lines(text) if tuple(row[: len(begin)]) == begin)
-    return found[len(begin) :]
-
-
 @pytest.mark.parametrize(
     ("document", "tables"),
     [
@@ -79,27 +73,6 @@ def test_the_documents_have_the_builds_of_mode_exact_in_the_result(repository: P
     assert [cells[-1] for cells in measured if cells[0].startswith(f"build {size}")] == [cost]
     load = [cells[-1] for cells in measured if cells[0].startswith("load and verify this snapshot")]
     assert load == [f"{row['load_verify_s']:.1f} s, {row['load_verify_most_s']:.1f} s"]
-
-
-def test_numbers_far_from_the_paper_s_are_bold() -> None:
-    """2x for storage, 25 % for fill, 2 points for a rate; a bucket without ads has no number."""
-    new: dict[tuple[str, str], dict[str, Any]] = {
-        ("matchers", "union"): {"fill": 0.5, "bytes_after": 228_000_000},
-        ("pass", "cd"): {"bitmask_pct": 59.0, "bloom_pct": 59.0, "final_pct": None},
-    }
-    rows = [row | new.get((row["table"], row.get("mode", "")), {}) for row in PASSRATE["rows"]]
-    tables = paper_tables({**PASSRATE, "rows": rows})
-    fill = cells_after(tables["fill"], "bitmask", "CD+GTM")
-    assert fill[:2] == ["0.500 / 0.734 (**0.68x**)", "0.500 / 0.283 (**1.77x**)"]
-    for name, cell in (
-        (("bitmask", "position 3"), "228 / 228 (1.00x)"),
-        (("Bloom", "position 3"), "228 / 162 (1.41x)"),
-        (("bitmask", "position 1"), "228 / 10 (**22.80x**)"),
-    ):
-        assert cells_after(tables["storage"], *name)[1] == cell
-    *_, bitmask, bloom, final = cells_after(tables["pass"], "all requests", "CD only")
-    assert (bitmask, bloom) == ("59.00 / 57.81 (+1.19)", "59.00 / 40.74 (**+18.26**)")
-    assert final.startswith("- / ")
 
 
 def sweep(catalogue: str, mode: str) -> list[Row]:

@@ -8,9 +8,7 @@ import pytest
 
 from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
-from grace.catalogues.paper.draws import Draws, Stream
 from grace.catalogues.paper.files import write_ads, write_paper_folder
-from grace.catalogues.paper.generator import GeneratorKnobs, generator_of
 from grace.catalogues.paper.snapshots import (
     decode_snapshot,
     paper_snapshot,
@@ -134,24 +132,3 @@ def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_
     for own, expected in pairs:
         assert np.array_equal(own.table[own.index], expected.table[expected.index])
     assert alone.ads.num_ads == 0
-
-
-def test_the_ads_below_a_node_are_counted_at_every_level() -> None:
-    snapshot = paper_snapshot(make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2), 2)
-    log_ads = generator_of(snapshot, Draws(7), GeneratorKnobs()).log_ads
-    trie, below = snapshot.trie, np.exp(log_ads.astype(np.float64))
-    assert below[0] == pytest.approx(snapshot.ads.num_ads, rel=1e-6)
-    for node in (0, 1, 7, trie.level_starts[2], trie.level_starts[3] + 5):
-        children = trie.children(node)[1]
-        assert below[node] == pytest.approx(below[list(children)].sum(), rel=1e-5)
-
-
-def test_draws_are_uniform_and_normal_and_their_streams_apart() -> None:
-    draws, keys = Draws(11), np.arange(200_001)
-    uniform, normal = draws.uniform(Stream.USER, keys), draws.normal(Stream.TASTE, keys)
-    assert (uniform.min() >= 0, uniform.max() < 1) == (True, True)
-    assert uniform.mean() == pytest.approx(0.5, abs=0.005)
-    assert (normal.mean(), normal.std()) == (pytest.approx(0, abs=0.01), pytest.approx(1, abs=0.01))
-    other = draws.uniform(Stream.TASTE, keys)
-    assert np.corrcoef(uniform, other)[0, 1] == pytest.approx(0, abs=0.01)
-    assert np.corrcoef(uniform[1:], uniform[:-1])[0, 1] == pytest.approx(0, abs=0.01)

@@ -6,18 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.index.tables.data_folder import ADS_FILE
 from support.in_process import invoke_grace
-
-
-def test_it_writes_a_folder_and_prints_its_contents(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "catalogue"
-    done = invoke_grace("synth", "--out", out)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert "2,000 SIDs" in done.stdout
-    assert "synth-tiny-1" in done.stdout
-    files = {ADS_FILE, REQUESTS_FILE, TARGETING_FILE, LOG_FILE}
-    assert {file.name for file in out.iterdir()} == files
 
 
 @pytest.mark.parametrize(("preset", "requests"), [("small", 512), ("paper", 64)])

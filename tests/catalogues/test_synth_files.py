@@ -24,7 +24,7 @@ from grace.catalogues.synth import (
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
-from grace.catalogues.synth.spec import ACTIONS, MAX_REQUEST_VALUES, NOW_MS, SCHEMA
+from grace.catalogues.synth.spec import MAX_REQUEST_VALUES, NOW_MS, SCHEMA
 from grace.catalogues.synth.users import DEVICE_MODELS
 from grace.client import request_of_json
 from grace.configs.errors import InputError
@@ -138,23 +138,6 @@ def test_requests_are_in_the_api_s_json_form(
         sum(len(request.get("exclude_ads", ())) > 0 for _, request in users),
     ):
         assert count >= 4
-
-
-def test_clicks_are_sids_of_the_catalogue_oldest_first(
-    requests: list[dict[str, Any]], tiny: Catalogue
-) -> None:
-    known = set(map(tuple, tiny.tree.sids.tolist()))
-    for request in requests:
-        clicks = request["features"].get("sequences", {}).get("clicks")
-        assert (clicks is None) == request["request_id"].endswith("newcomer")
-        if clicks is not None:
-            sids = list(map(tuple, np.reshape(clicks["sids"], (-1, 4)).tolist()))
-            times = [int(time) for time in clicks["timestamps_ms"]]
-            actions = clicks["side"]["action"]["ids"]
-            assert set(sids) <= known
-            assert len(sids) == len(times) == len(actions) >= 3
-            assert times == sorted(times)
-            assert all(0 < int(action) < ACTIONS for action in actions)
 
 
 def test_each_user_is_eligible_for_some_ads_and_not_for_others(tiny: Catalogue) -> None:

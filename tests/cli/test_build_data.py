@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.cli.options import number_of
-from grace.cli.service.ads_table import shown_table
 from grace.configs.errors import InputError
+from grace.index.matching.ads_table import AdsTable
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
 
@@ -91,8 +91,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert build(shop, "--shards", "2", "--max-coverage-drop", "1")[0] == 0
     assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
-    table = shown_table(None, None, shop)
-    assert table is not None
+    table = AdsTable(shop)
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)
@@ -132,7 +131,7 @@ def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
     (shop / "tables.yaml").write_text(tables)
     code, _, err = build(shop)
     assert code == 2
-    remedy = "--id-map, or id_map in tables.yaml, numbers such ads"
+    remedy = "id_map in tables.yaml numbers such ads"
     assert f"ad_id 'sku-2': is not an integer; {remedy}" in err
     text = ADS.replace("sku-2", "12").replace("sku-1", " 5").replace("007", "9223372036854775807")
     (raw / "ads.csv").write_text(text)
@@ -140,51 +139,33 @@ def test_integer_ids_need_no_map_and_others_ask_for_one(shop: Path) -> None:
     assert build(shop)[0] == 0
     assert load_snapshot(shop / "snapshots").ads.ad_ids.tolist() == [5, 12, 2**63 - 1]
     pq.write_table(pa.table({"sku": ["a"], "Country Code": ["US"]}), raw / "ads.parquet")
-    (shop / "tables.yaml").write_text("ads: {files: [../raw/ads.parquet], columns: {ad_id: sku}}")
-    options = ("--sids", shop / "codebook", "--without", "country", "--without", "place")
-    code, _, err = build(shop, *options, "--without", "campaign")
+    ads = "ads: {files: [../raw/ads.parquet], columns: {ad_id: sku}}\nsids: codebook"
+    (shop / "tables.yaml").write_text(ads)
+    options = ("--without", "country", "--without", "place", "--without", "campaign")
+    code, _, err = build(shop, *options)
     assert code == 2
-    assert "column 'sku', our 'ad_id', must be int64, got string; --id-map FILE" in err
-
-
-def test_options_take_the_place_of_the_folders(shop: Path, tmp_path: Path) -> None:
-    write_sids(tmp_path / "other", SIDS | {"sku-1": [1, 1]})
-    options = ("--sids", tmp_path / "other" / "sids.parquet", "--id-map", tmp_path / "more.parquet")
-    assert build(shop, *options)[0] == 0
-    assert (tmp_path / "more.parquet").exists()
-    assert not (shop / "ids.parquet").exists()
-    assert load_snapshot(shop / "snapshots").trie.num_leaves == 2
+    assert "column 'sku', our 'ad_id', must be int64, got string; id_map in tables.yaml" in err
 
 
 @pytest.mark.parametrize(
-    ("changes", "options", "fault"),
+    ("changes", "fault"),
     [
-        ({"Country Code": "Land"}, (), "column 'Country Code', named by ads.columns.country, is"),
-        ({"notes": "country"}, (), "column 'country' would not be read, since ads.columns.country"),
-        ({"007": "sku-1"}, (), "ad 'sku-1': ad_id 'sku-1': is repeated"),
-        ({"US|CA": "US|CH"}, (), "ad 'sku-2': country 'CH': is not among the values"),
-        ({"US|CA": '"US|CA'}, (), "line 3: a quotation mark inside a cell"),
-        ({}, ("--ads", "x.csv"), "two tables to build: give --data FOLDER, or --ads TABLE and"),
+        ({"Country Code": "Land"}, "column 'Country Code', named by ads.columns.country, is"),
+        ({"notes": "country"}, "column 'country' would not be read, since ads.columns.country"),
+        ({"007": "sku-1"}, "ad 'sku-1': ad_id 'sku-1': is repeated"),
+        ({"US|CA": "US|CH"}, "ad 'sku-2': country 'CH': is not among the values"),
+        ({"US|CA": '"US|CA'}, "line 3: a quotation mark inside a cell"),
     ],
 )
-def test_what_cannot_be_built_is_named(
-    shop: Path, changes: Mapping[str, str], options: Sequence[str], fault: str
-) -> None:
+def test_what_cannot_be_built_is_named(shop: Path, changes: Mapping[str, str], fault: str) -> None:
     raw, text = shop.parent / "raw" / "ads.csv", ADS
     for old, new in changes.items():
         text = text.replace(old, new)
     raw.write_text(text)
-    done = invoke_grace("build", "--data", shop, "--root", shop / "snapshots", *options)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert re.search(fault, done.stderr), done.stderr
+    code, out, err = build(shop)
+    assert (code, out) == (2, "")
+    assert re.search(fault, err), err
     assert versions(shop / "snapshots") == ()
-
-
-def test_one_of_the_two_ways_is_asked_for(tmp_path: Path) -> None:
-    for options in ((), ("--ads", "x.csv"), ("--targeting", "t.yaml")):
-        done = invoke_grace("build", "--root", tmp_path, *options)
-        assert done.exit_code == 2
-        assert "give --data FOLDER, or --ads TABLE and --targeting FILE" in done.stderr
 
 
 def test_tables_at_urls_build_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
@@ -193,9 +174,8 @@ def test_tables_at_urls_build_and_a_url_stays_one(shop: Path, tmp_path: Path) ->
     codebook = (shop / "codebook").as_uri()
     (shop / "tables.yaml").write_text(tables.replace("sids: codebook", f"sids: {codebook}"))
     assert build(shop)[0] == 0
-    ads = ("--ads", f"{url}x", "--targeting", shop / "targeting.yaml")
-    done = invoke_grace("build", "--root", shop / "snapshots", *ads)
-    assert done.stderr == f"error: {url}x: no such file or folder\n"
+    (shop / "tables.yaml").write_text(tables.replace(url, f"{url}x"))
+    assert build(shop)[2] == f"error: {url}x: no such file or folder\n"
 
 
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(

@@ -20,7 +20,6 @@ from support.command import GRACE, plain_environment
 from support.documents import the_block
 from support.forked_program import forked_grace
 from support.in_process import invoke_grace
-from support.raw_tables import write_codebook, write_table
 
 pytestmark = pytest.mark.subprocess
 
@@ -69,11 +68,10 @@ def run(
     return done.returncode, done.stderr
 
 
-def build(ads: Path, root: Path, times: int = 1) -> None:
+def build(data: Path, root: Path, times: int = 1) -> None:
     """Publish versions as earlier hours did, without the script."""
     for _ in range(times):
-        inputs = ("--ads", ads, "--targeting", ads.with_name("targeting.yaml"))
-        done = invoke_grace("build", *inputs, "--root", root)
+        done = invoke_grace("build", "--data", data, "--root", root)
         assert done.exit_code == 0
 
 
@@ -85,7 +83,7 @@ def test_the_hourly_script_publishes_and_keeps_versions_also_after_a_failed_hour
     hourly: Path, catalogue: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "snapshots"
-    build(catalogue / "ads.parquet", root, times=3)
+    build(catalogue, root, times=3)
     code, _ = run(hourly, catalogue, root, "--magic", KEEP="2")
     assert (code, versions(root)) == (2, [2, 3])
     assert invoke_grace("publish", root, "2").exit_code == 0
@@ -100,7 +98,7 @@ def test_the_hourly_script_publishes_no_table_that_lost_ads_or_rules(
 ) -> None:
     root, ads = tmp_path / "snapshots", tmp_path / "ads.parquet"
     (tmp_path / "targeting.yaml").write_bytes((catalogue / "targeting.yaml").read_bytes())
-    build(catalogue / "ads.parquet", root)
+    build(catalogue, root)
     table = pq.read_table(catalogue / "ads.parquet")
     half, without = table.slice(0, table.num_rows // 2), ("location", "location_exclude")
     pq.write_table(half if lost == "ads" else table.drop_columns(without), ads)
@@ -138,7 +136,7 @@ def test_a_failed_publish_leaves_the_current_version(
     hourly: Path, catalogue: Path, tmp_path: Path, moves: bool
 ) -> None:
     root = tmp_path / "snapshots"
-    build(catalogue / "ads.parquet", root)
+    build(catalogue, root)
     failing = tmp_path / "grace"
     before = f'"{GRACE}" "$@"; ' if moves else ""
     failing.write_text(
@@ -174,8 +172,7 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     file = str(tmp_path / "ads.parquet")
     exec(frame.replace("ads.parquet", file), {"given": table})  # noqa: S102
     (tmp_path / "targeting.yaml").write_text("{}\n")
-    inputs = ("--ads", tmp_path / "ads.parquet", "--targeting", tmp_path / "targeting.yaml")
-    done = invoke_grace("build", *inputs, "--root", tmp_path / "root")
+    done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "root")
     assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
 
@@ -189,28 +186,10 @@ def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -
     assert data.embeddings is not None
 
 
-def test_the_data_folder_of_the_document_is_proposed_and_built(
-    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = [{"SKU": f"B{at}", "bid": 0.5, "Country Code": "US"} for at in range(9)]
-    write_table(tmp_path / "raw" / "ads.csv", rows)
-    log = [{"user_id": at % 3, "ad_id": f"B{at}", "timestamp_ms": at} for at in range(9)]
-    write_table(tmp_path / "raw" / "clicks.csv", log)
-    items = [{"sku": row["SKU"], "embedding": [0.5, 1.5]} for row in rows]
-    write_table(tmp_path / "raw" / "items.parquet", items)
-    write_codebook(tmp_path / "shop" / "codebook", [row["SKU"] for row in rows])
-    build, init = re.findall(r"^grace ((?:init|build) [^#\n]*shop\S*)", document, re.MULTILINE)
-    for command in (init, build):
-        done = invoke_grace(*command.split())
-        assert (done.exit_code, done.stderr) == (0, "")
-    assert load_snapshot(tmp_path / "shop" / "snapshots").ads.num_ads == 9
-
-
 def test_the_sizing_table_adds_up_to_the_bytes_of_a_snapshot(
     document: str, catalogue: Path, tmp_path: Path
 ) -> None:
-    build(catalogue / "ads.parquet", tmp_path)
+    build(catalogue, tmp_path)
     snapshot = load_snapshot(tmp_path)
     kinds = snapshot.entities
     nodes, leaves = sum(snapshot.trie.level_counts), snapshot.trie.num_leaves

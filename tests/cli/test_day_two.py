@@ -101,11 +101,6 @@ def test_new_ads_get_sids_without_torch_and_known_ads_keep_theirs(
     assert {name: after[name] for name in before} == before
     assert after[f"SKU-{ADS}"] == before["SKU-8"]
     assert load_snapshot(shop / "snapshots").ads.num_ads == ADS + 2
-    again = ("sids", "--data", shop, "--codebook", shop / "codebook", "--json")
-    assert "item 'SKU-119': embedding: is null" in invoke_grace(*again).stderr
-    write_items(shop, named(len(VECTORS))[:-1], vectors[:-1])
-    report = json.loads(invoke_grace(*again).stdout)
-    assert (report["new"], report["changed"]) == (len(VECTORS) - 1 - ADS - 3, 1)
     table = (shop / "codebook" / "sids.parquet").read_bytes()
     code, out, _ = build(shop, "--shards", "2")
     assert (code, "gave SIDs" in out) == (0, False)
@@ -215,7 +210,11 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
             "vocab sizes (8, 200000, 8, 8): each must be 1 to 65536",
         ),
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
-        (("--data", "{shop}", "--id-column", "sku"), "leave the options out"),
+        (("--data", "{shop}", "--ids", "ids.txt"), "leave --ids out"),
+        (
+            ("--data", "{shop}", "--codebook", "{shop}/codebook", "--force"),
+            "--force: an option of a new codebook, but --codebook {shop}/codebook keeps its own",
+        ),
     ],
 )
 def test_grace_sids_says_what_it_cannot_do(
@@ -225,14 +224,4 @@ def test_grace_sids_says_what_it_cannot_do(
     without_section(shop / "bare")
     done = invoke_grace("sids", *(each.format(shop=shop) for each in options))
     assert done.exit_code == 2
-    assert fault in done.stderr
-
-
-def test_an_existing_codebook_gets_no_advice_on_its_codes(tmp_path: Path) -> None:
-    vectors = np.random.default_rng(1).standard_normal((1007, 5)).astype(np.float32)
-    np.save(tmp_path / "items.npy", vectors)
-    items = ("sids", "--embeddings", tmp_path / "items.npy")
-    learn = ("--out", tmp_path / "c", "--levels", "3", "--codes", "64")
-    assert "fewer --codes or --levels" in invoke_grace(*items, *learn).stdout
-    again = invoke_grace(*items, "--codebook", tmp_path / "c")
-    assert (again.exit_code, "--codes" in again.stdout) == (0, False)
+    assert fault.format(shop=shop) in done.stderr

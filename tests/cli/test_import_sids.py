@@ -24,8 +24,7 @@ def test_an_import_prints_a_summary_and_its_table_joins_ads(index: Path, tmp_pat
     assert "SID space shop-1, vocabulary 16,16" in done.stdout
     (tmp_path / "targeting.yaml").write_text("{}\n")
     (tmp_path / "ads.csv").write_text("ad_id,name\n2,lamp\n0,chair\n")
-    tables = ("--ads", tmp_path / "ads.csv", "--sids", sids)
-    inputs = (*tables, "--targeting", tmp_path / "targeting.yaml")
-    done = invoke_grace("build", *inputs, "--root", tmp_path / "snapshots")
+    (tmp_path / "tables.yaml").write_text("ads: {files: [ads.csv]}\nsids: sids.parquet\n")
+    done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "snapshots")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "2 SIDs, 2 ads" in done.stdout

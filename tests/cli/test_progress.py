@@ -36,29 +36,3 @@ def test_a_log_gets_a_line_every_20_seconds_with_the_time_left(
     ]
     short = [(second, second + 1, "") for second in range(18)]
     assert lines_of(short, 18, monkeypatch, capsys) == []
-
-
-def test_the_lines_of_long_work_are_further_apart_and_count_from_where_it_went_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    steps = [(60 * minute, 3000 + minute, "") for minute in range(121)]
-    lines = lines_of(steps, 3241, monkeypatch, capsys)
-    assert lines[0] == "train: 3,001 of 3,241, 60 s, 4.0 h left"
-    assert lines[19] == "train: 3,020 of 3,241, 1200 s, 3.7 h left"
-    assert len(lines) < 70
-    assert lines[-1].endswith(" h left")
-
-
-def test_a_terminal_of_80_columns_shows_times_and_details_whole(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    with progress_bars() as progress:
-        for step in range(3):
-            progress("train", step + 1, 3, "loss 23.652, recall@10 12% of 128 users")
-    shown = capsys.readouterr().err
-    assert "3/3" in shown
-    assert "128 users" in shown
-    assert "…" not in shown

@@ -129,7 +129,7 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
     ]
     (tmp_path / "items.jsonl").write_text("\n".join(lines))
     ids, fixed = pa.array(IDS), pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), DIMS)
-    other = pa.table({"title": ids, "tags": [[0.5]] * ITEMS, "emb": fixed, "sku": ids})
+    other = pa.table({"title": ids, "tags": [[0.5]] * ITEMS, "vector": fixed, "item_id": ids})
     (tmp_path / "parts").mkdir()
     pq.write_table(other.slice(0, 101), tmp_path / "parts" / "a.parquet")
     pq.write_table(other.slice(101), tmp_path / "parts" / "b.parquet")
@@ -137,7 +137,7 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
     forms: dict[str, tuple[str | Path, ...]] = {
         "items.npy": ("--ids", tmp_path / "ids.txt"),
         "items.jsonl": (),
-        "parts": ("--id-column", "sku", "--vector-column", "emb"),
+        "parts": (),
     }
     for name, options in forms.items():
         out = tmp_path / f"of {name}"
@@ -167,7 +167,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no vectors": (
         lambda at: pq.write_table(pa.table({"item_id": IDS}), at),
-        "column 'vector', which --vector-column may name, is missing; it has: item_id",
+        "column 'vector' is missing; it has: item_id",
     ),
     "no rows": (
         lambda at: write(at, [], []),

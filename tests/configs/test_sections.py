@@ -116,27 +116,6 @@ def test_an_error_about_a_wrong_value_has_its_path(key: str, value: object, mess
     assert len(found) < 150
 
 
-@dataclass
-class Thawed:
-    a: int = 1
-
-
-@dataclass(frozen=True)
-class Ambiguous:
-    a: int | str
-
-
-@dataclass(frozen=True)
-class OddKeys:
-    a: dict[int, str]
-
-
-@pytest.mark.parametrize("cls", [Thawed, Ambiguous, OddKeys, int])
-def test_a_type_that_cannot_be_a_section_is_our_own_mistake(cls: type) -> None:
-    with pytest.raises(TypeError):
-        load_section(cls, {"a": {}})
-
-
 TEXTS = st.text(max_size=9)
 DECODERS = st.builds(Decoder, st.integers(), st.integers(), st.floats(-9, 9))
 

@@ -51,32 +51,6 @@ def test_plain_make_prints_every_target(
 
 
 @pytest.mark.subprocess
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [((), "its torch finds no GPU"), (("-S",), "it cannot import torch")],
-    ids=["no GPU", "no torch"],
-)
-def test_make_test_gpu_fails_in_one_line_where_there_is_no_gpu(
-    repository: Path, options: tuple[str, ...], fault: str, outside: dict[str, str]
-) -> None:
-    python = " ".join((sys.executable, *options))
-    done = subprocess.run(
-        ["make", "test-gpu", f"GPU_PYTHON={python}"],
-        cwd=repository,
-        env={**outside, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    shown, made = done.stderr.splitlines()
-    assert shown.startswith(f"error: GPU_PYTHON={python}: {fault}; ")
-    assert "make test-gpu GPU_PYTHON=" in shown
-    assert made.startswith("make: ***")
-    assert not done.stdout, "nothing is built or tested"
-
-
-@pytest.mark.subprocess
 @pytest.mark.parametrize("on_a_terminal", [False, True])
 def test_an_installation_says_what_it_downloads_and_shows_progress_on_a_terminal(
     repository: Path, tmp_path: Path, outside: dict[str, str], on_a_terminal: bool

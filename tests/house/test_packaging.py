@@ -103,3 +103,21 @@ runpy.run_path("setup.py")
     done = run_python(code, cwd=repository)
     refused = "error: GRACE does not run on Windows; install it in WSL 2 (Linux)\n"
     assert (done.returncode, done.stderr) == (1, refused)
+
+
+def test_the_stubs_load_under_the_oldest_declared_grpcio_and_protobuf(repository: Path) -> None:
+    project = (repository / "pyproject.toml").read_text()
+
+    def oldest(name: str) -> tuple[int, ...]:
+        return version(re.findall(rf'"{name}>=([\d.]+)[",]', project)[0])
+
+    grpc_stubs = (repository / "proto" / "retrieval_pb2_grpc.py").read_text()
+    (grpc_made,) = re.findall(r"GRPC_GENERATED_VERSION = '([\d.]+)'", grpc_stubs)
+    stubs = (repository / "proto" / "retrieval_pb2.py").read_text()
+    (protobuf_made,) = re.findall(r"# Protobuf Python Version: ([\d.]+)\n", stubs)
+    assert version(grpc_made) <= oldest("grpcio")
+    assert version(protobuf_made)[:2] <= oldest("protobuf")
+
+
+def version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))

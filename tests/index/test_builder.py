@@ -107,18 +107,6 @@ def test_versions_count_up_and_the_last_build_is_current(tmp_path: Path) -> None
     assert current_version(spec.root) == 3
 
 
-def test_the_files_metadata_names_the_sid_space_and_vocabulary(tmp_path: Path) -> None:
-    case = random_case(np.random.default_rng(6), num_ads=31)
-    spec = build_spec(tmp_path, case, sid_space=None, vocab_sizes=None)
-    sizes = ",".join(map(str, case.vocab_sizes))
-    metadata = {"grace.sid_space": "named-by-the-file", "grace.vocab_sizes": sizes}
-    table = ads_table(case.schema, case.ads).replace_schema_metadata(metadata)
-    pq.write_table(table, spec.ads[0])
-    snapshot = built(spec)
-    assert snapshot.facts.sid_space == "named-by-the-file"
-    assert snapshot.trie.vocab_sizes == case.vocab_sizes
-
-
 def test_the_report_counts_what_the_snapshot_holds(tmp_path: Path) -> None:
     spec = build_spec(tmp_path, random_case(np.random.default_rng(9), num_ads=63))
     seen: list[tuple[str, int, int]] = []

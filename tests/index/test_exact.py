@@ -264,8 +264,8 @@ def test_concurrent_calls_of_one_matcher_do_not_disturb_each_other() -> None:
 @pytest.mark.parametrize(
     ("leaves", "scores", "fault"),
     [
-        ([0, 3], [0, 0], r"request 1, leaf 3 at 0: out of range"),
-        ([0, -2], [0, 0], r"request 1, leaf -2 at 0: out of range"),
+        ([0, 3], [0, 0], r"request 1, leaf 3 at 0: not one of 0 to 2"),
+        ([0, -2], [0, 0], r"request 1, leaf -2 at 0: not one of 0 to 2"),
         ([0, 1, 2], [0, 0, np.nan], r"request 1, leaf 2 at 1: its score is not a number"),
         ([0, 1, 2, 1], [0, 0, 0, 0], r"request 1, leaf 1 at 2: named a second time"),
     ],

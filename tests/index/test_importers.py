@@ -3,7 +3,6 @@
 import json
 import pickle
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -93,22 +92,12 @@ BAD_ITEMS: dict[str, tuple[str, str]] = {
     "negative": ('"9": [1, 2, -1]', "position 2 is not 0 to 65535"),
     "true": ('"9": [true, 1, 1]', "position 0 is not like <a_12> or 12"),
     "null token": ('"9": [1, 2, null]', "not like <c_12>"),
-    "nested": ('"9": [[1], 2, 3]', "position 0 is not like"),
     "other letter": ('"9": ["<b_1>", 1, 1]', "must begin with <a_"),
     "short": ('"9": [1, 2]', "the SID length is 3"),
-    "long": ('"9": [1, 2, 3, 4]', "the SID length is 3"),
     "text sid": ('"9": "1,2,3"', "is not a list of tokens"),
     "outside": ('"9": [1, 10, 3]', "token at position 1 is outside the vocabulary of 10"),
-    "long id": (f'"{"x" * 1025}": [1, 2, 3]', "item_id 'xxx"),
     "empty id": ('"": [1, 2, 3]', "item_id '': is empty"),
-    "fraction": ('"9": [1, 2.0, 3]', "2.0: only integers are expected"),
-    "nan": ('"9": [NaN]', "NaN: only integers are expected"),
-    "deep": ('"9": ' + "[" * 200_000, "nested too deeply"),
-    "digits": (f'"9": [{"9" * 5000}]', "not JSON that we read"),
-    "surrogate id": ('"\\ud800": [1, 2, 3]', "not JSON that we read"),
     "twice": ('"9": [1, 2, 3], "9": [1, 2]', "key '9' occurs twice"),
-    "cut": ('"9": ["<a_1>"', "not JSON that we read"),
-    "two": ('"9": [1, 2, 3]} {', "not JSON that we read"),
 }
 
 
@@ -121,19 +110,12 @@ def test_a_faulty_item_ends_the_import_by_name(tmp_path: Path, name: str) -> Non
     assert "x.index.json" in said
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ('[["<a_1>"]]', "expected an object, got"),
-        ("", "not JSON that we read"),
+def test_a_file_that_is_no_index_is_refused(tmp_path: Path) -> None:
+    for content, message in (
         (b'{"0": ["\xff"]}', "not JSON that we read: 'utf-8' codec"),
         (" { } ", "no items; nothing to import"),
-    ],
-)
-def test_a_file_that_is_no_index_is_refused(
-    tmp_path: Path, content: str | bytes, message: str
-) -> None:
-    assert message in refusal(index_of(tmp_path, content))
+    ):
+        assert message in refusal(index_of(tmp_path, content))
 
 
 def test_a_token_that_only_tells_items_apart_can_be_cut_off(tmp_path: Path) -> None:
@@ -174,37 +156,23 @@ def test_a_table_there_is_only_replaced_when_asked_and_only_whole(tmp_path: Path
     assert imported(index_of(tmp_path, '{"0": ["<a_0>"]}', force=True)) == {0: (0,)}
 
 
-def linked(path: Path) -> Path:
-    link = path.with_name("linked.parquet")
-    link.symlink_to(path)
-    return link
-
-
-def hard_linked(path: Path) -> Path:
-    link = path.with_name("linked.parquet")
-    link.hardlink_to(path)
-    return link
-
-
-@pytest.mark.parametrize("spelled", [Path, linked, hard_linked])
-@pytest.mark.parametrize("read", ["source", "ids"])
-def test_the_table_is_not_a_file_that_is_read(
-    tmp_path: Path, read: str, spelled: Callable[[Path], Path]
-) -> None:
+def test_the_table_is_not_a_file_that_is_read(tmp_path: Path) -> None:
     (tmp_path / "ids.txt").write_text("5\n")
     spec = array_of(tmp_path, [[1, 2]], ids=tmp_path / "ids.txt", force=True)
-    spec = replace(spec, out=spelled(getattr(spec, read)))
-    assert "is read, and would be the table; name another --out" in refusal(spec)
+    (tmp_path / "linked").symlink_to(spec.source)
+    (tmp_path / "also").hardlink_to(tmp_path / "ids.txt")
+    for out in ("codes.npy", "ids.txt", "linked", "also"):
+        fault = refusal(replace(spec, out=tmp_path / out))
+        assert "is read, and would be the table; name another --out" in fault
 
 
-@pytest.mark.parametrize("dtype", ["<i8", "<u2", "|u1", ">i4", "<u8"])
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_integers_of_every_type_and_layout_import_the_same(
-    tmp_path: Path, dtype: str, order: Any
-) -> None:
+def test_integers_of_every_type_and_layout_import_the_same(tmp_path: Path) -> None:
     codes = np.random.default_rng(1).integers(0, 200, (63, 3))
-    ads = imported(array_of(tmp_path, np.asarray(codes, dtype, order=order)))
-    assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
+    for dtype in ("<i8", "|u1", ">i4", "<u8"):
+        for order in ("C", "F"):
+            given = np.asarray(codes, dtype, order=order)
+            ads = imported(array_of(tmp_path, given, force=True))
+            assert ads == {row: tuple(sid) for row, sid in enumerate(codes.tolist())}
 
 
 def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
@@ -216,30 +184,18 @@ def test_items_over_several_batches_keep_their_ids(tmp_path: Path) -> None:
     assert ads == dict(zip(ids.tolist(), map(tuple, codes.tolist()), strict=True))
 
 
-def write_ids(folder: Path, content: npt.NDArray[Any] | bytes) -> Path:
-    path = folder / ("ids.txt" if isinstance(content, bytes) else "ids.npy")
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        np.save(path, content)
-    return path
+def with_ids(folder: Path, codes: Any, ids: npt.NDArray[Any] | bytes) -> ImportSpec:
+    path = folder / ("ids.txt" if isinstance(ids, bytes) else "ids.npy")
+    path.write_bytes(ids) if isinstance(ids, bytes) else np.save(path, ids)
+    return array_of(folder, codes, ids=path, force=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "ids"),
-    [
-        (b"70\n5\n9\n", [70, 5, 9]),
-        (b"70\r\n5\r\n9\r\n", [70, 5, 9]),
-        (b"70\n5\n9", [70, 5, 9]),
-        (np.array(["B01", "é", "7"]), ["B01", "é", "7"]),
-    ],
-    ids=["lines", "lines that end in CRLF", "no last line end", "an array of texts"],
-)
-def test_ids_may_be_lines_of_text_or_an_array_of_it(
-    tmp_path: Path, content: npt.NDArray[Any] | bytes, ids: list[int | str]
-) -> None:
-    spec = array_of(tmp_path, [[1], [2], [3]], ids=write_ids(tmp_path, content))
-    assert imported(spec) == dict(zip(ids, [(1,), (2,), (3,)], strict=True))
+def test_ids_may_be_lines_of_text_or_an_array_of_it(tmp_path: Path) -> None:
+    lines = ([70, 5, 9], (b"70\n5\n9\n", b"70\r\n5\r\n9\r\n", b"70\n5\n9"))
+    for ids, contents in (lines, (["B01", "é", "7"], [np.array(["B01", "é", "7"])])):
+        for content in contents:
+            sids = imported(with_ids(tmp_path, [[1], [2], [3]], content))
+            assert sids == dict(zip(ids, [(1,), (2,), (3,)], strict=True))
 
 
 BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
@@ -247,7 +203,6 @@ BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
     "columns": (np.ones((3, 1), np.int64), "got [3, 1]"),
     "floats": (np.ones(3), "expected integers or text"),
     "above int64": (np.full(3, 2**63, np.uint64), "above 2^63 - 1"),
-    "too many lines": (b"1\n2\n3\n4\n", "4 ids for 3 items"),
     "not utf-8": (b"1\n\xff\n3\n", "not lines of text in UTF-8"),
     "twice": (b"5\nB0\n5\n", "item 5 is in rows 1 and 3; give each item once"),
 }
@@ -256,22 +211,16 @@ BAD_IDS: dict[str, tuple[npt.NDArray[Any] | bytes, str]] = {
 @pytest.mark.parametrize("name", BAD_IDS)
 def test_ids_that_do_not_fit_are_refused(tmp_path: Path, name: str) -> None:
     content, message = BAD_IDS[name]
-    spec = array_of(tmp_path, [[1, 2], [3, 4], [5, 6]], ids=write_ids(tmp_path, content))
-    assert message in refusal(spec)
+    assert message in refusal(with_ids(tmp_path, [[1, 2], [3, 4], [5, 6]], content))
 
 
 BAD_CODES: dict[str, tuple[Any, str]] = {
     "negative": (np.array([[1, 2], [-1, 2]]), "row 2, item 1: sid '-1': token at position 0"),
-    "large": (np.array([[1, 65536]]), "outside the vocabulary of 65536"),
     "huge": (np.array([[2**64 - 1, 0]], np.uint64), str(2**64 - 1)),
     "floats": (np.ones((3, 2)), "expected integers, got '<f8'"),
-    "flags": (np.ones((3, 2), np.bool_), "expected integers"),
     "one axis": (np.arange(6), "got [6]"),
-    "three axes": (np.ones((2, 2, 2), np.int64), "got [2, 2, 2]"),
     "no items": (np.ones((0, 4), np.int64), "nothing to import"),
-    "no tokens": (np.ones((4, 0), np.int64), "nothing to import"),
     "17 tokens": (np.ones((2, 17), np.int64), "1 to 16"),
-    "fields": (np.zeros(3, [("a", "<i4"), ("b", "<i4")]), "expected integers"),
     "times": (np.zeros((2, 2), "<M8[s]"), "expected integers"),
     "objects": (np.array([[1, [2]]], object), "Python objects in dtype"),
 }

@@ -1,7 +1,6 @@
 """Updates of ads against plain sets: random updates, snapshots and restarts."""
 
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
-from grace.index.updates.log import UpdateLog
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
 from grace.index.updates.update import AdUpdate, read_kept, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
@@ -202,16 +200,6 @@ def test_changed_pairs_take_little_memory_while_no_batch_asks_for_them() -> None
     written: list[tuple[list[int], list[int]]] = []
     live.pass_pairs(lambda at, rules: written.append((at.tolist(), rules.tolist())))
     assert written == [([0], [0])]
-
-
-def test_a_folder_belongs_to_one_log(tmp_path: Path) -> None:
-    log = UpdateLog(tmp_path, lambda message: None)
-    with pytest.raises(
-        Exception, match="another server uses it; give each server a separate state_dir"
-    ):
-        UpdateLog(tmp_path, lambda message: None)
-    log.close()
-    UpdateLog(tmp_path, lambda message: None).close()
 
 
 def test_ordinals_of_ad_ids_equal_a_plain_look_up() -> None:

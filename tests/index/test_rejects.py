@@ -24,27 +24,14 @@ SCHEMA = TargetingSchema(
     hash_seed=7,
     entities=("campaign",),
 )
-TEXTS = pa.list_(pa.string())
-TYPES: dict[str, pa.DataType] = {
-    "ad_id": pa.int64(),
-    "sid": pa.list_(pa.uint16()),
-    "ad_weight": pa.float32(),
-    "country": TEXTS,
-    "country_exclude": TEXTS,
-    "device": TEXTS,
-    "device_exclude": TEXTS,
-    "location": TEXTS,
-    "location_exclude": TEXTS,
-    "campaign": pa.int64(),
-}
 GOOD: dict[str, Any] = {"sid": [1, 2, 3], "ad_weight": 1.0}
 
 
-def spec_of(folder: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> BuildSpec:
+def spec_of(folder: Path, rows: list[dict[str, Any]]) -> BuildSpec:
     """Rows name only what matters; the rest is good. The build goes without what no row names."""
-    kinds = TYPES | types
     full = [{"ad_id": 100 + i} | GOOD | row for i, row in enumerate(rows)]
-    columns = {n: pa.array([row.get(n) for row in full], kind) for n, kind in kinds.items()}
+    names = dict.fromkeys(name for row in full for name in row)
+    columns = {name: [row.get(name) for row in full] for name in names}
     pq.write_table(pa.table(columns), folder / "ads.parquet")
     return BuildSpec(
         ads=(folder / "ads.parquet",),
@@ -55,7 +42,7 @@ def spec_of(folder: Path, rows: list[dict[str, Any]], **types: pa.DataType) -> B
         without=tuple(
             name
             for name in (*SCHEMA.names, *SCHEMA.entities)
-            if not any(row.get(name) is not None or row.get(f"{name}_exclude") for row in rows)
+            if not {name, f"{name}_exclude"} & names.keys()
         ),
     )
 

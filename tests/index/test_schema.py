@@ -43,13 +43,17 @@ BAD = {
     "no values": (GOOD.replace("[US, NO, GB]", "[]"), "at least one value"),
     "number": (GOOD.replace("[US, NO, GB]", "[1, 2]"), "expected a string"),
     "missing unlisted": (GOOD.replace("missing: unknown", "missing: other"), "not one of its"),
-    "odd bits": (GOOD.replace("256", "200"), "power of two from 64 to 65536, got 200"),
+    "few bits": (GOOD.replace("256", "32"), "bloom_bits: must be 64 to 65536, got 32"),
+    "odd bits": (GOOD.replace("256", "200"), "bloom_bits: must be a power of two, got 200"),
     "many hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 5"), "1 to 4, got 5"),
     "no hashes": (GOOD.replace("bloom_hashes: 4", "bloom_hashes: 0"), "1 to 4, got 0"),
-    "no room": (GOOD.replace("max_request_values: 64", "max_request_values: 0"), "at least 1"),
+    "no room": (
+        GOOD.replace("max_request_values: 64", "max_request_values: 0"),
+        "must be 1 to 65536, got 0",
+    ),
     "too much room": (
         GOOD.replace("max_request_values: 64", "max_request_values: 65537"),
-        "sets.location.max_request_values: must be at most 65536, got 65537",
+        "sets.location.max_request_values: must be 1 to 65536, got 65537",
     ),
     "too many": (
         GOOD.replace("[US, NO, GB]", str([f"v{i}" for i in range(4097)])),

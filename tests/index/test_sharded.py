@@ -83,22 +83,6 @@ def wide_case(seed: int, num_ads: int) -> Case:
     return Case(schema, vocab_sizes, tuple(random_ads(rng, schema, vocab_sizes, num_ads)), ())
 
 
-def test_shards_that_share_entities_and_rules_write_the_bytes_of_the_whole(tmp_path: Path) -> None:
-    case = with_many_entities(wide_case(seed=3, num_ads=333))
-    spec = spec_of(tmp_path, case, (case.ads,))
-    report = build(in_shards(spec), silent, sharding=Sharding(3, run_rows=111))
-    assert_same_version(report, build(spec, silent))
-
-
-def with_many_entities(case: Case) -> Case:
-    """Most ads share an e0; an e1 has few of them."""
-    ads = (
-        replace(ad, entities={"e0": max(0, i - 222), "e1": i * 7919 % 111 << 40})
-        for i, ad in enumerate(case.ads)
-    )
-    return replace(case, ads=tuple(ads))
-
-
 def faulty_ads(case: Case) -> list[RawAd]:
     """Two copies of an id in different shards, three where one is faulty, and other faults.
 
@@ -137,16 +121,14 @@ def test_too_many_rejects_end_both_builds_with_the_same_words_and_list(tmp_path:
     case = wide_case(seed=9, num_ads=63)
     ads = faulty_ads(case)
     spec = spec_of(tmp_path, case, (ads[:41], ads[41:43], ads[43:]))
-    reject_file = tmp_path / "rejects.jsonl"
-    spec = replace(spec, max_rejects=4, reject_file=reject_file)
-    with pytest.raises(RejectedAdsError) as whole:
-        build(spec, silent)
-    listed = reject_file.read_bytes()
-    with pytest.raises(RejectedAdsError) as caught:
-        build(in_shards(spec), silent, sharding=Sharding(5, run_rows=31))
-    assert str(caught.value) == str(whole.value)
-    assert reject_file.read_bytes() == listed
-    assert versions(in_shards(spec).root) == ()
+    spec = replace(spec, max_rejects=4, reject_file=tmp_path / "rejects.jsonl")
+    ends = []
+    for given, sharding in ((spec, None), (in_shards(spec), Sharding(5, run_rows=31))):
+        with pytest.raises(RejectedAdsError) as caught:
+            build(given, silent, sharding=sharding)
+        ends.append((str(caught.value), (tmp_path / "rejects.jsonl").read_bytes()))
+        assert versions(given.root) == ()
+    assert ends[0] == ends[1]
 
 
 def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
@@ -170,18 +152,16 @@ def test_a_killed_builds_scratch_is_removed_and_a_living_ones_is_not(tmp_path: P
     assert not list(tmp_path.glob(f"{SCRATCH}*"))
 
 
-@pytest.mark.parametrize("shards", [1, 2, 3, 7, 64, 99])
-def test_first_token_ranges_are_disjoint_ascending_and_balanced(shards: int) -> None:
+@pytest.mark.parametrize("shards", [1, 2, 7, 99])
+def test_first_token_ranges_are_disjoint_and_balanced(shards: int) -> None:
     rng = np.random.default_rng(shards)
     ads = np.where(rng.random(64) < 0.3, 0, rng.pareto(1.5, 64) * 100).astype(np.int64)
     ranges = first_token_ranges(ads, shards)
     assert 1 <= len(ranges) <= shards
-    assert all(begin < end for begin, end in ranges)
     assert all(one[1] <= other[0] for one, other in pairwise(ranges))
     sizes = [int(ads[begin:end].sum()) for begin, end in ranges]
     assert sum(sizes) == ads.sum()
-    assert min(sizes) > 0
-    assert max(sizes) <= ads.sum() / shards + ads.max()
+    assert 0 < min(sizes) <= max(sizes) <= ads.sum() / shards + ads.max()
 
 
 @contextmanager

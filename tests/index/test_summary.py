@@ -26,42 +26,39 @@ def test_counts_and_percentiles_of_a_catalogue_counted_by_hand() -> None:
     assert [level.mean_fan_out for level in summary.levels] == [10.0, 10.0]
 
 
-def test_fill_is_the_mean_over_entries_of_set_bits_by_usable_bits() -> None:
-    """Four values and `other`: five usable bits of the word's 64."""
-    schema = TargetingSchema((Attribute("a", ("p", "q", "r", "s")),), (), 0)
-    ads = [
-        RawAd(1, (0, 0), 0.0, {"a": (frozenset("p"), None)}),
-        RawAd(2, (0, 1), 0.0, {"a": (frozenset("p"), None)}),
-        RawAd(3, (1, 0), 0.0, {"a": (frozenset("qr"), None)}),
-        RawAd(4, (1, 1)),
-    ]
-    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads, MatcherMode.UNION)).matchers
-    assert (root.fill, root.rows) == (mean([1 / 5, 5 / 5]), 2)
-    assert (p1.fill, p1.rows) == (mean([1 / 5, 1 / 5, 2 / 5, 5 / 5]), 3)
-    assert (p1.bytes_before, p1.bytes_after) == (4 * 8, 3 * 8)
+A: tuple[Rule, ...] = ((frozenset("p"), None), (frozenset("qr"), None), (frozenset("qr"), None))
 
 
-def test_k_way_fill_is_the_mean_over_stored_partitions() -> None:
-    """Five usable bits; static has three partitions for each child of the root, and four for SIDs;
-    the empty ones count."""
+def test_fill_is_the_mean_over_stored_partitions_of_set_bits_by_usable_bits() -> None:
+    """Four values and `other`: five usable bits of the word's 64. Static has three partitions for a
+    child of the root and four for a SID; the empty ones count."""
     schema = TargetingSchema((Attribute("a", ("p", "q", "r", "s")),), (), 0)
-    ads = [
-        RawAd(1, (0, 0), 0.0, {"a": (frozenset("p"), None)}),
-        RawAd(2, (0, 1), 0.0, {"a": (frozenset("qr"), None)}),
-        RawAd(3, (1, 0), 0.0, {"a": (frozenset("qr"), None)}),
-    ]
-    root, p1 = summarize(plain_snapshot(schema, (2, 2), ads, MatcherMode.STATIC)).matchers
-    assert (root.partitions, root.rows) == (6, 3)
-    assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 0, 2 / 5, 0, 0]))
-    assert (p1.partitions, p1.bytes_before, p1.bytes_after) == (12, 12 * 8, 3 * 8)
-    assert (root.id_bytes, p1.id_bytes) == (6 * 4, 12 * 4)
-    assert p1.fill == pytest.approx(mean([1 / 5, 0, 0, 0, 2 / 5, 0, 0, 0, 2 / 5, 0, 0, 0]))
-    dynamic = DynamicKWay(300_000, 4)
-    snapshot = plain_snapshot(schema, (2, 2), ads, MatcherMode.DYNAMIC, k_way=dynamic)
-    root, p1 = summarize(snapshot).matchers
-    assert (root.partitions, p1.partitions) == (3, 3)
-    assert (root.id_bytes, p1.id_bytes) == ((3 + 2) * 4, (3 + 3) * 4)
-    assert root.fill == pytest.approx(mean([1 / 5, 2 / 5, 2 / 5]))
+    sids = ((0, 0), (0, 1), (1, 0))
+    ads = [RawAd(n, sid, 0.0, {"a": a}) for n, (sid, a) in enumerate(zip(sids, A, strict=True))]
+    one, two = 1 / 5, 2 / 5
+    none = [0.0] * 3
+    for mode, k_way, *levels in (
+        (MatcherMode.UNION, None, (2, 2, [3 / 5, two], 2), (3, 2, [one, two, two], 3)),
+        (
+            MatcherMode.STATIC,
+            None,
+            (6, 3, [one, two, 0, two, 0, 0], 6),
+            (12, 3, [one, *none, two, *none, two, *none], 12),
+        ),
+        (
+            MatcherMode.DYNAMIC,
+            DynamicKWay(300_000, 4),
+            (3, 2, [one, two, two], 3 + 2),
+            (3, 2, [one, two, two], 3 + 3),
+        ),
+    ):
+        snapshot = plain_snapshot(schema, (2, 2), ads, mode, k_way=k_way)
+        for found, (partitions, rows, fills, ids) in zip(
+            summarize(snapshot).matchers, levels, strict=True
+        ):
+            assert (found.partitions, found.rows, found.id_bytes) == (partitions, rows, 4 * ids)
+            assert (found.bytes_before, found.bytes_after) == (8 * partitions, 8 * rows)
+            assert found.fill == pytest.approx(mean(fills))
 
 
 def test_entities_are_counted_with_their_ads() -> None:

@@ -6,7 +6,6 @@ tests/server/test_wire_readers.py compares all of it with the plain encoder on o
 import tracemalloc
 from random import Random
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.plain_requests import plain_user
-from support.plain_users import plain_rows
+from support.plain_users import assert_same_rows, plain_rows
 from support.strategies import examples
 from support.strict_wire import REQUEST
 from support.wire_cases import WireWriter, user_values
@@ -122,15 +121,7 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None
         except RequestError as error:
             users[-1] = {}
             assert str(fault) == str(error)
-    expected = plain_rows(encoder, [*users, {}, {}])
-    assert got.rows.encoder is encoder
-    assert got.rows.ignored == expected.ignored
-    np.testing.assert_array_equal(got.rows.bitmask, expected.bitmask)
-    for one, other in zip(got.rows.sets, expected.sets, strict=True):
-        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
-            mine, theirs = getattr(one, array), getattr(other, array)
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_array_equal(mine, theirs)
+    assert_same_rows(got.rows, plain_rows(encoder, [*users, {}, {}]))
 
 
 def test_a_batch_that_cannot_hold_its_requests_is_our_mistake() -> None:

@@ -2,7 +2,6 @@
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,13 +9,12 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.index.matchers.bloom import bloom_positions, star_hash
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.kernels.decode.admit_children import admit_children_reference, fan_outs
 from grace.kernels.decode.admit_children_cpu import admit_children_cpu
 from support.decode_cases import (
     DecodeCase,
-    admitted_entries,
     assert_same_candidates,
     decode_case,
     every_sid_case,
@@ -25,9 +23,7 @@ from support.decode_cases import (
 )
 from support.oracle import RawAd, eligible_prefixes
 from support.plain_partitions import rows_of_entry
-from support.strategies import Case, cases, examples, random_case, random_schema
-
-modes = pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: mode.value)
+from support.strategies import Case, cases, examples
 
 
 def as_integer(words: npt.NDArray[np.uint64]) -> int:
@@ -115,10 +111,6 @@ def assert_children_are_admitted_as_on_plain_integers(made: DecodeCase) -> None:
 @examples(35)
 @given(case=cases(most_ads=40, most_users=3), mode=st.sampled_from(MatcherMode))
 def test_no_child_above_an_eligible_ad_is_lost(case: Case, mode: MatcherMode) -> None:
-    assert_no_child_above_an_eligible_ad_is_lost(case, mode)
-
-
-def assert_no_child_above_an_eligible_ad_is_lost(case: Case, mode: MatcherMode) -> None:
     made = decode_case(case, mode)
     nodes = all_internal_nodes(made)
     rows = split_rows(admit_children_cpu(nodes, made.users, made.index))
@@ -126,33 +118,6 @@ def assert_no_child_above_an_eligible_ad_is_lost(case: Case, mode: MatcherMode) 
         for prefix in eligible_prefixes(case.schema, case.ads, user) - {()}:
             parent, child = (made.snapshot.trie.walk(p) for p in (prefix[:-1], prefix))
             assert (prefix[-1], child) in rows[request * nodes.shape[1] + parent]
-
-
-@modes
-@pytest.mark.parametrize("sizes", [(1,), (63,), (64,), (65,), (250,), (1, 63, 64, 65)], ids=str)
-def test_no_child_is_lost_for_attributes_around_word_borders(
-    sizes: tuple[int, ...], mode: MatcherMode
-) -> None:
-    rng = np.random.default_rng(sum(sizes))
-    for num_sets in (0, 3):
-        schema = random_schema(rng, attribute_sizes=sizes, num_sets=num_sets)
-        assert_no_child_above_an_eligible_ad_is_lost(random_case(rng, 63, 5, schema), mode)
-
-
-def test_partitions_refuse_nodes_that_their_union_admits() -> None:
-    """Below (0,) each ad asks for one letter twice; a user with two letters matches none."""
-    values = ("p", "q", "r")
-    schema = TargetingSchema((Attribute("one", values), Attribute("other", values)), (), 0)
-    ads = [
-        RawAd(i, (0, i), 0.0, {n: (frozenset(v), None) for n in ("one", "other")})
-        for i, v in enumerate(values)
-    ]
-    case = Case(schema, (1, 3), tuple(ads), ({"one": ["p"], "other": ["q"]},))
-    admitted = {}
-    for mode in (MatcherMode.UNION, MatcherMode.STATIC, MatcherMode.DYNAMIC):
-        made = decode_case(case, mode)
-        admitted[mode.value] = admitted_entries(made.snapshot, made.rows, 0)[0]
-    assert admitted == {"union": True, "static": False, "dynamic": False}
 
 
 def test_any_number_of_threads_admits_the_same() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels import NO_BLOCK, REFERENCE, Beams
-from grace.kernels.decode.cross_attention import BeamQueries, cross_attention_reference
+from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes, self_attention_reference
 from support.decode_cases import split_rows
-from support.op_cases import CASES, OpCase, cross_inputs
+from support.op_cases import CASES, OpCase
 
 Kept = tuple[int, int, int, float]  # parent, token, node, score
 
@@ -131,29 +131,6 @@ def test_a_reference_computes_its_formula(name: str, case: OpCase) -> None:
     for one, other in pairs:
         exact = 0.0 if one.dtype in (torch.int32, torch.bool) else 1e-5
         torch.testing.assert_close(one, other, rtol=exact, atol=exact)
-
-
-@pytest.mark.parametrize(
-    ("requests", "beams", "heads", "tokens", "d_head"),
-    [(5, 7, 2, 13, 8), (8, 3, 2, 13, 32), (7, 7, 3, 5, 32), (7, 1, 3, 64, 17), (8, 63, 3, 64, 5)],
-)
-def test_a_request_attends_with_the_same_bits_at_any_place_of_a_batch(
-    requests: int, beams: int, heads: int, tokens: int, d_head: int
-) -> None:
-    """Plain matrix products on a CPU fail this for such shapes."""
-    rng = np.random.default_rng(3)
-    given = cross_inputs(rng, requests, beams, heads, tokens, d_head, scale=1.0)
-    whole = cross_attention_reference(given).view(requests, beams, -1)
-    for _ in range(5):
-        order = torch.from_numpy(rng.permutation(requests))
-        moved = replace(
-            given,
-            queries=given.queries.view(requests, beams, -1)[order].flatten(0, 1),
-            keys=given.keys[order],
-            values=given.values[order],
-            key_mask=given.key_mask[order],
-        )
-        assert torch.equal(cross_attention_reference(moved).view(whole.shape), whole[order])
 
 
 @pytest.mark.parametrize("heads", [3, 16, 20])

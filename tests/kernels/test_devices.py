@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from grace.configs.extras import install_command
 from grace.kernels import device_named, load_ops, require_device, require_fp8
 from grace.kernels.staged_copy import PIECE_BYTES, staged_copy
 from support.command import run_python
-from support.in_process import invoke_grace
 from support.pretended_gpus import pretend_gpus
 
 USES = """
@@ -105,27 +103,6 @@ def test_a_device_that_grace_does_not_compute_on_is_refused(
     fault = f"device {name!r}: no device that GRACE computes on; use cuda:0, or cpu"
     assert str(refused.value) == fault
     assert device_named("cpu") == torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("command", "instead"),
-    [
-        ("train --data . --out out", "cpu"),
-        ("evaluate --data . --checkpoint .", "cpu"),
-        ("bench eligibility", "cpu"),
-        ("bench gtm", "cpu with --tiny"),
-    ],
-)
-def test_a_command_refuses_a_gpu_that_is_not_there_in_one_line(
-    command: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.save("items.npy", np.ones((3, 2), np.float32))
-    done = invoke_grace(*command.split(), "--device", "cuda:77")
-    assert done.stderr.startswith("error: --device cuda:77: torch "), done.stderr
-    assert done.stderr.endswith(f" {instead}\n")
-    assert done.stderr.count("\n") == 1
-    assert done.exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -17,22 +17,12 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
-from grace.kernels.eligibility.bits import bits_rows_reference
-from grace.kernels.eligibility.lists import lists_rows_reference
+from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.eligibility.on_gpu import eligible_nodes_on_gpu
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.emulated_cuda import emulated_cuda
-from support.exact_indexes import (
-    attribute_rows_by_nodes,
-    random_lists,
-    random_postings,
-    random_queries,
-    random_table,
-    random_user_bits,
-    set_rows_by_nodes,
-)
+from support.exact_indexes import random_lists
 from support.oracle import RawAd, eligible_prefixes
 from support.strategies import Case, cases, examples
 
@@ -124,25 +114,18 @@ def test_pairs_that_the_snapshot_does_not_have_are_refused() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 7])
 def test_large_lists_agree_on_any_number_of_threads(threads: int) -> None:
     rng, before = np.random.default_rng(33), torch.get_num_threads()
-    index, users = random_lists(rng, (1.5, 40011.0), 33, 5, 65)
-    table, bits = random_table(rng, 200_003, 7), random_user_bits(rng, 33, 7)
-    postings, queries = random_postings(rng, 200_003, 29, True), random_queries(rng, 33, 29)
+    index, users = random_lists(rng, (1.5, 40011.0), 33, 2, 7, rows=200_003)
     torch.set_num_threads(threads)
     nodes = NATIVE.eligible_nodes(users, index)
-    rows = attribute_rows_by_nodes(NATIVE, table, bits)
-    rules = set_rows_by_nodes(NATIVE, postings, queries)
     torch.set_num_threads(before)
     assert torch.equal(nodes, REFERENCE.eligible_nodes(users, index))
-    assert torch.equal(rows, bits_rows_reference(table, bits))
-    assert torch.equal(rules, lists_rows_reference(postings, queries))
 
 
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
-    rng = np.random.default_rng(7)
-    postings, queries = random_postings(rng, 63, 29, False), random_queries(rng, 3, 29)
-    queries.value_ids[-1] = 29
+    index, users = random_lists(np.random.default_rng(7), (3.0,), 3, 1)
+    users.sets[0].value_ids[-1] = 29
     with pytest.raises(NativeError, match="a user's value is not one of the set's"):
-        set_rows_by_nodes(NATIVE, postings, queries)
+        NATIVE.eligible_nodes(users, index)
 
 
 @pytest.fixture(params=["native", pytest.param("cuda", marks=pytest.mark.subprocess)])
@@ -164,47 +147,37 @@ def with_lists(index: DecodeIndex, **changes: Any) -> DecodeIndex:
     return replace(index, exact=replace(exact_of(index), **changes))
 
 
-@pytest.mark.parametrize(("rows", "words"), [(1, 1), (2049, 7), (63, 65)])
-@pytest.mark.parametrize("requests", [1, 15, 16, 49])
-def test_rows_in_any_layout_equal_the_reference(
-    fast: Ops, rows: int, words: int, requests: int
-) -> None:
-    rng = np.random.default_rng(rows + requests)
-    table, users = random_table(rng, rows, words), random_user_bits(rng, requests, words)
-    expected = bits_rows_reference(table, users)
-    for layout in (table, table.t().contiguous().t()):
-        assert torch.equal(attribute_rows_by_nodes(fast, layout, users), expected)
-    queries = random_queries(rng, requests, 41)
-    nobody = queries._replace(
-        value_ids=queries.value_ids[:0], value_offsets=torch.zeros_like(queries.value_offsets)
-    )
-    offsets, empty = torch.zeros(42, dtype=torch.int64), torch.zeros(0, dtype=torch.int32)
-    kinds = torch.zeros(rows, dtype=torch.uint8)
-    for postings in (
-        *(random_postings(rng, rows, 41, missing) for missing in (False, True)),
-        SetPostings(offsets, empty, offsets, empty, kinds, False),
-    ):
-        for asked in (queries, nobody):
-            got = set_rows_by_nodes(fast, postings, asked)
-            assert torch.equal(got, lists_rows_reference(postings, asked))
-
-
 @pytest.mark.parametrize(
-    ("fan_outs", "requests", "sets"),
+    ("fan_outs", "requests", "sets", "words", "rows"),
     [
-        ((3.0,), 1, 0),
-        ((7.0, 11.0, 2.7), 16, 1),
-        ((511.0, 1.2), 7, 2),
-        ((5.0, 90.0), 17, 3),
-        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 33, 9),
+        ((3.0,), 1, 0, 1, 1),
+        ((7.0, 11.0, 2.7), 16, 1, 3, 333),
+        ((511.0, 1.2), 7, 2, 7, 2049),
+        ((5.0, 90.0), 17, 3, 65, 63),
+        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 49, 9, 5, 111),
     ],
 )
 def test_nodes_equal_the_reference(
-    fast: Ops, fan_outs: tuple[float, ...], requests: int, sets: int
+    fast: Ops, fan_outs: tuple[float, ...], requests: int, sets: int, words: int, rows: int
 ) -> None:
-    index, users = random_lists(np.random.default_rng(requests), fan_outs, requests, sets)
-    expected = REFERENCE.eligible_nodes(users, index)
-    assert torch.equal(fast.eligible_nodes(users, index), expected)
+    rng = np.random.default_rng(requests)
+    index, users = random_lists(rng, fan_outs, requests, sets, words, rows)
+    for asked in (users, without_known_values(users)):
+        expected = REFERENCE.eligible_nodes(asked, index)
+        assert torch.equal(fast.eligible_nodes(asked, index), expected)
+
+
+def without_known_values(users: UserTensors) -> UserTensors:
+    """Return the same users, of whose values no rule names any."""
+    return UserTensors.asking(
+        users.bitmask,
+        *(
+            own._replace(
+                value_ids=own.value_ids[:0], value_offsets=torch.zeros_like(own.value_offsets)
+            )
+            for own in users.sets
+        ),
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
-from grace.index.trie import ROOT
 from grace.kernels import NO_BLOCK, REFERENCE, Candidates, UserTensors, load_ops
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
@@ -41,6 +40,7 @@ TABLES = SingleTables(ones(0, 4), ones(0), ones(5, 3), ones(5, 3))
 INPUTS = SingleInputs(torch.zeros(2, 4), ints(2, 1), ints(5), ints(0))
 NARROW = ones(4, 3, 2, 9)[..., :8]
 TURNED = ones(3, 8, 5).transpose(1, 2)
+ONE = torch.tensor([1])
 
 
 def two_users(mode: MatcherMode) -> DecodeCase:
@@ -62,7 +62,6 @@ FITS: dict[str, Any] = {
     "row_factors": {"x": ones(6, 4), "eps": 1e-6},
     "rms_norm": {"x": ones(4, 6), "gain": ones(6), "eps": 1e-6},
     "attention": TokenQueries(ones(2, 7, 8), ones(2, 7, 8), ones(2, 7, 8), 2, 1.0),
-    "add_product": {"x": ones(3, 5, 8), "hidden": ones(3, 5, 2), "weight": ones(8, 2)},
     "token_product": TokenProduct(ones(2, 3, 8), ones(1, 4, 8), ones(2, 5, 4), (Run(0, 0, 3),)),
     "share_user": {
         "tokens": ones(2, 3, 8),
@@ -78,128 +77,89 @@ FITS: dict[str, Any] = {
 """Arguments that every body accepts."""
 
 DECODER, ENCODER = (REFERENCE,), (PLAIN_ENCODER, CUDA_ENCODER)
-FEATURES = (PLAIN_FEATURES, CUDA_FEATURES)
-ADMISSION = (REFERENCE, load_ops(CPU))
+FEATURES, ADMISSION = (PLAIN_FEATURES, CUDA_FEATURES), (REFERENCE, load_ops(CPU))
 OTHER_USERS = UserTensors.asking(ones(2, 5).long(), *EXACT.users.sets)
-UNADMITTED: list[tuple[dict[str, Any], str]] = [
-    ({"nodes": ints(6)}, r"nodes must be .* of 2 users, .* got \[6\]"),
-    ({"nodes": ints(3, 2)}, r"nodes must be .*, got \[3, 2\]"),
-    ({"nodes": ones(2, 3)}, "nodes must be int32, got float32"),
-    *(
-        (
-            {"nodes": torch.tensor([[ROOT, ROOT], [ROOT, wrong]]).int()},
-            f"is {wrong}: neither",
-        )
-        for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
-    ),
-    ({"users": OTHER_USERS}, r"\[requests, words\] = \[2, 1\], got \[2, 5"),
-    ({"users": UserTensors.asking(UNION.users.bitmask)}, "as many as the snapshot's, 2, got 0"),
-    (
-        {"users": UNION.users, "index": EXACT.index},
-        r"users\.eligible: missing, .* pass the users through with_eligible first",
-    ),
-    (
-        {"users": replace(EXACT.users, eligible=ints(1, 9).short()), "index": EXACT.index},
-        r"users\.eligible must be \[groups, nodes\] = \[1, \d+\]",
-    ),
-]
-UNTESTED: list[tuple[dict[str, Any], str]] = [
-    ({"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
-    (
-        {"users": replace(EXACT.users, asked=EXACT.users.asked[:2])},
-        r"users\.asked: there are 2 .* least 3: e",
-    ),
-    (
-        {"users": UserTensors.asking(ints(0, 1).long(), *EXACT.users.sets)},
-        "users: the batch has none",
-    ),
-    ({"index": UNION.index}, "index: it has no lists of mode exact"),
-]
-WRONG: list[tuple[tuple[Any, ...], str, dict[str, Any], str]] = [
+OF_OTHER_NODES = replace(EXACT.users, eligible=ints(1, 9).short())
+NO_USERS = UserTensors.asking(ints(0, 1).long(), *EXACT.users.sets)
+ODD_BAGS = replace(INPUTS, bag_offsets=ints(6))
+FEWER_ASKED = replace(EXACT.users, asked=EXACT.users.asked[:2])
+BEYOND = Candidates(OFFSETS, ints(4) + 7, ints(4))
+Row = tuple[tuple[Any, ...], str, dict[str, Any], str]
+WRONG: list[Row] = [
     (DECODER, "self_attention", {"pool": ones(9, 2, 2, 3)}, r"pool must be .*d_head\], got \[9"),
-    (DECODER, "self_attention", {"table": ints(3)}, r"table must be \[rows, sid_length\], got"),
     (DECODER, "self_attention", {"table": ones(5, 4)}, "table must be int32, got float32"),
-    (DECODER, "self_attention", {"bias": ones(2, 3)}, r"bias must be .* = \[2, 4\], got \[2, 3"),
-    (DECODER, "self_attention", {"row_scale": ones(5)}, r"row_scale must be .* \[9\], got \[5\]"),
     (DECODER, "self_attention", {"step": 4}, r"step must be 0\.\.3, got 4"),
     (DECODER, "self_attention", {"step": 2}, rf"table\[0, 2\] is {NO_BLOCK}: not a block 0\.\.8"),
     (DECODER, "cross_attention", {"keys": ones(3, 2, 7)}, r"keys must be .*d_head\], got"),
-    (DECODER, "cross_attention", {"values": ones(3, 2, 7, 4)}, r"values .* \[3, 2, 7, 5\], got \["),
-    (DECODER, "cross_attention", {"key_mask": ones(3, 7)}, "key_mask must be bool, got float32"),
     (DECODER, "cross_attention", {"key_mask": ones(3, 6) > 0}, r"key_mask .* \[3, 7\], got \[3, 6"),
-    (DECODER, "cross_attention", {"queries": ones(6, 11)}, r"queries .* = \[6, 10\], got \[6, 11"),
     (DECODER, "cross_attention", {"queries": ones(7, 10)}, "equally many rows per request: 7 of 3"),
-    (DECODER, "cross_attention", {"row_scale": ones(5)}, r"row_scale must be .* \[6\], got \[5\]"),
-    (DECODER, "rearrange", {"table": ints(4)}, r"table must be \[rows, sid_length\], got"),
     (DECODER, "rearrange", {"parents": ints(4)}, r"parents must be \[requests, beams\], g"),
-    (DECODER, "rearrange", {"parents": ones(1, 4)}, "parents must be int32, got float32"),
     (DECODER, "rearrange", {"parents": ints(1, 2) + 5}, r"parents\[0, 0\] is 5: not a row 0\.\.4"),
     (DECODER, "rearrange", {"parents": ints(2, 1) - 1}, r"parents\[0, 0\] is -1: not a row"),
-    (DECODER, "rearrange", {"step": 3}, r"step must be 0\.\.2, got 3"),
     (DECODER, "select_beams", {"scores": ones(6)}, r"scores must be \[.* >= 1\], got \[6\]"),
-    (DECODER, "select_beams", {"scores": ones(2, 3).double()}, "scores must be float32, got fl"),
-    (DECODER, "select_beams", {"logits": ones(5, 7)}, r"logits must be .* = \[6, 7\], got \[5, 7"),
     (DECODER, "select_beams", {"k": 0}, "k must be at least 1, got 0"),
-    *(
-        (DECODER, "select_beams", {"candidates": Candidates(*parts)}, message)
-        for parts, message in (
-            ((ints(5), ints(4), ints(4)), r"candidates.offsets must be .* = \[7\], got \[5\]"),
-            ((OFFSETS, ints(4), ints(3)), r"candidates.nodes must be .* = \[4\], got \[3\]"),
-            ((OFFSETS, ints(4) + 7, ints(4)), "tokens reach 7, logits have 7 columns on"),
-        )
-    ),
+    (DECODER, "select_beams", {"candidates": BEYOND}, "tokens reach 7, logits have 7 columns only"),
     (ENCODER, "rms_norm", {"gain": ones(5)}, r"gain must be \[d\] = \[6\], got"),
-    (ENCODER, "attention", {"keys": ones(2, 5, 6)}, "keys must be"),
     (ENCODER, "attention", {"heads": 3}, "inner must be a multiple of heads"),
     (ENCODER, "attention", {"bias": ones(2, 6)}, r"bias must be .* = \[2, 13\], got \[2, 6\]"),
     (ENCODER, "attention", {"parts": (Part(0, 7, 3, 5),)}, "key=3.* be within 7 queries and 7 k"),
-    (ENCODER, "attention", {"out": ones(2, 7, 4)}, r"out must be .* = \[2, 7, 8\], got \[2, 7, 4"),
-    (
-        ENCODER,
-        "token_product",
-        {"weight": ones(2, 4, 8)},
-        r"weight .* \[1, 4, 8\], got \[2",
-    ),
+    (ENCODER, "token_product", {"weight": ones(2, 4, 8)}, r"weight .* \[1, 4, 8\], got \[2"),
     (ENCODER, "token_product", {"runs": (Run(1, 0, 3),)}, "must be within 3 tokens and 5 of out"),
     (ENCODER, "token_product", {"after": "open"}, "other must be given for open and add alone"),
-    (ENCODER, "token_product", {"after": "open", "other": ones(2, 3, 8)}, r"other .* \[2, 1, 4\]"),
     (ENCODER, "token_product", {"after": "gate"}, "a gate needs a square weight"),
     (ENCODER, "share_user", {"begins": (0, 2)}, "must be within 3"),
+    (FEATURES, "sum_events", {"lengths": (3, 5)}, r"= \[2, 8, 4\], got \[2, 7, 4"),
     (
         FEATURES,
-        "sum_events",
-        {"lengths": (3, 5)},
-        r"= \[2, 8, 4\], got \[2, 7, 4",
+        "join_inputs",
+        {"inputs": replace(INPUTS, bag_offsets=ints(6))},
+        "6 bag_offsets and",
     ),
-    (FEATURES, "sum_events", {"events": ones(2, 7, 4)}, "events must be int32"),
+    (
+        ADMISSION,
+        "admit_children",
+        {"nodes": ints(3, 2)},
+        r"nodes must be .* of 2 users, .*\[3, 2",
+    ),
+    (ADMISSION, "admit_children", {"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5"),
     *(
-        (FEATURES, "join_inputs", {"inputs": replace(INPUTS, **change)}, message)
-        for change, message in (
-            ({"bag_rows": ints(2, 7)}, r"bag_rows must be \[n\] = \[14\], got \[2, 7\]"),
-            ({"bag_offsets": ints(6)}, "6 bag_offsets and 0 biases are not those of 2 requests"),
+        (ADMISSION, "admit_children", {"nodes": ints(2, 2).index_fill(0, ONE, wrong)}, "neither an")
+        for wrong in (UNION.snapshot.trie.first_leaf, -2, 2**31 - 1)
+    ),
+    *(
+        (ADMISSION, "admit_children", {"users": users, "index": index}, message)
+        for users, index, message in (
+            (
+                UserTensors.asking(UNION.users.bitmask),
+                UNION.index,
+                "as many as the snapshot's",
+            ),
+            (UNION.users, EXACT.index, "missing, .* pass the users through with_eligible first"),
+            (OF_OTHER_NODES, EXACT.index, r"eligible must be \[groups, nodes\] = \[1, \d+\]"),
         )
     ),
-    *((ADMISSION, "admit_children", *row) for row in UNADMITTED),
-    *((ADMISSION, "eligible_nodes", *row) for row in UNTESTED),
+    (ADMISSION, "eligible_nodes", {"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5\]"),
+    (ADMISSION, "eligible_nodes", {"users": FEWER_ASKED}, "there are 2 .* least 3: encode"),
+    (ADMISSION, "eligible_nodes", {"users": NO_USERS}, "users: the batch has none"),
+    (ADMISSION, "eligible_nodes", {"index": UNION.index}, "index: it has no lists of mode exact"),
     ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
+    ((CUDA_DECODER,), "select_beams", {"logits": ones(6, 14)[:, ::2]}, "logits must be contiguous"),
     (
         (CUDA_DECODER,),
         "select_beams",
-        {"logits": ones(6, 14)[:, ::2]},
-        "logits must be contiguous",
-    ),
-    (
-        (CUDA_DECODER,),
-        "select_beams",
-        {"logits": ones(6, 7).double()},
+        {"logits": ones(6, 7).half()},
         "logits must be one of",
     ),
     ((CUDA_DECODER,), "row_factors", {"x": ones(4, 6).T}, "x must be contiguous, got strides"),
     ((CUDA_ENCODER,), "rms_norm", {"x": TURNED, "gain": ones(8)}, "contiguous"),
-    ((CUDA_ENCODER,), "add_product", {"x": TURNED}, "contiguous"),
-    ((CUDA_ENCODER,), "attention", {"queries": ones(2, 8, 7).transpose(1, 2)}, "contiguous"),
-    ((CUDA_ENCODER,), "token_product", {"x": ones(2, 8, 3).transpose(1, 2)}, "contiguous"),
-    ((CUDA_ENCODER,), "share_user", {"tokens": ones(2, 8, 3).transpose(1, 2)}, "contiguous"),
+    *(
+        ((CUDA_ENCODER,), name, {argument: tensor.transpose(1, 2)}, "contiguous")
+        for name, argument, tensor in (
+            ("attention", "queries", ones(2, 8, 7)),
+            ("token_product", "x", ones(2, 8, 3)),
+            ("share_user", "tokens", ones(2, 8, 3)),
+        )
+    ),
 ]
 
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from grace.client import request_of_json
 from grace.index.snapshot import Snapshot
-from grace.index.tables.data_folder import REQUESTS_FILE, read_data_folder
+from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_checkpoint
-from grace.model.engine.feature_reader import FeatureReader
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, compare, skew_of
+from grace.model.train.evaluate import CUTOFFS, Search, compare, share_of_popular
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.recipe import Recipe, read_recipe, recipe_for
@@ -58,16 +56,6 @@ def test_it_is_the_default_recipes_model_for_the_demo_catalogue_and_small(
     assert sum(file.stat().st_size for file in checkpoint.iterdir()) <= 3_000_000
 
 
-def test_it_reads_every_feature_of_the_catalogues_requests(
-    checkpoint: Path, demo_folder: Path
-) -> None:
-    lines = (demo_folder / REQUESTS_FILE).read_text(encoding="utf-8").splitlines()
-    messages = [request_of_json(json.loads(line)).SerializeToString() for line in lines]
-    read = FeatureReader(load_checkpoint(checkpoint).spec).read(messages, len(messages))
-    assert set(read.faults) == {None}
-    assert set(read.ignored) == {()}
-
-
 def test_its_metrics_are_of_these_weights_and_this_log(
     checkpoint: Path, metrics: dict[str, Any], log: Interactions, catalogue: Snapshot
 ) -> None:
@@ -75,10 +63,7 @@ def test_its_metrics_are_of_these_weights_and_this_log(
     counts = log.leaf_counts(catalogue.trie.num_leaves)
     assert metrics["training_events"] == counts.sum()
     assert metrics["held_out_users"] == len(log.last_events()) == 1200
-    skew = skew_of(counts)
-    assert metrics["popularity_skew"]["gini"] == pytest.approx(skew.gini, abs=1e-4)
-    top = metrics["popularity_skew"]["top_1_percent_share"]
-    assert top == pytest.approx(skew.top_1_percent_share, abs=1e-4)
+    assert metrics["popular_share"] == pytest.approx(share_of_popular(counts), abs=1e-4)
 
 
 def test_its_recall_is_that_of_its_metrics_and_clearly_above_the_followers(
@@ -105,9 +90,7 @@ def test_the_document_shows_these_numbers(repository: Path, metrics: dict[str, A
     for name, row in metrics["recall"].items():
         cells = " | ".join(f"{100 * row[k]:.1f} %" for k in ("1", "5", "10", "50"))
         assert f"| {name} | {cells} |" in text
-    skew = metrics["popularity_skew"]
-    assert f"have {100 * skew['top_1_percent_share']:.1f} % of the events" in text
-    assert f"(Gini coefficient {skew['gini']:.2f})" in text
+    assert f"have {100 * metrics['popular_share']:.1f} % of the events" in text
     assert f"{metrics['weights']:,} weights" in text
     config = metrics["config"]
     assert f"{config['steps']:,} steps of {config['batch']} examples" in text
@@ -120,8 +103,8 @@ def test_the_program_of_the_page_on_models_finds_ads_with_it(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    files = ("--ads", demo_folder / "ads.parquet", "--targeting", demo_folder / "targeting.yaml")
-    assert invoke_grace("build", *files, "--root", demo_folder / "snapshots").exit_code == 0
+    folders = ("--data", demo_folder, "--root", demo_folder / "snapshots")
+    assert invoke_grace("build", *folders).exit_code == 0
     page = (repository / "docs" / "model.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(demo_folder)

@@ -120,16 +120,6 @@ def test_a_memo_takes_as_many_steps_as_fit_and_always_the_first() -> None:
     assert [steps_within(sum(sizes[:n]) - 1) for n in (2, 3, 4)] == [1, 2, 3]
 
 
-def test_a_memo_does_not_depend_on_the_number_of_rows_computed_at_once() -> None:
-    spec, vocab_sizes = DECODERS["L=4-unequal"]
-    weights = FastWeights.of(random_decoder(spec, vocab_sizes, 13, seed=3))
-    whole, parts = (
-        PrefixMemo.build(weights, torch.float32, ALL_STEPS, REFERENCE, rows_at_once=rows)
-        for rows in (1 << 14, 17)
-    )
-    assert all(map(torch.equal, whole.states + whole.queries, parts.states + parts.queries))
-
-
 def wide_case(device: str, name: str = "L=3-wide", seed: int = 2, requests: int = 5) -> FastCase:
     """A case of a width that precision fp8 can round."""
     case = fast_case(name, seed, MatcherMode.CD, requests=requests, beams=24, ads=700)

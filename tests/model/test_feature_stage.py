@@ -96,28 +96,3 @@ def test_bf16_rounds_once_where_the_model_would_round_each_sum(kind: str) -> Non
     assert got.sequences[0].states.dtype == dtype
     expected = model.features(encode_inputs(spec, requests_of(spec, 1, 5), 8))
     assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)
-
-
-@DEVICES
-@pytest.mark.parametrize("count", [0, 1, 4, 8])
-def test_tensors_that_are_copied_together_arrive_as_they_were(
-    count: int, device: torch.device
-) -> None:
-    rng = np.random.default_rng(1)
-    given = [
-        torch.from_numpy(rng.integers(-(2**40), 2**40, 63)),
-        torch.zeros((0, 3), dtype=torch.int32),
-        torch.from_numpy(rng.random((5, 7), np.float32)),
-        torch.from_numpy(rng.random(111) < 0.5),
-        torch.arange(24, dtype=torch.int32).view(4, 6).t(),
-        torch.arange(3, dtype=torch.uint8),
-        torch.from_numpy(rng.integers(-9, 9, (3, 1, 2))),
-        torch.zeros(0),
-    ][:count]
-    expected = [tensor.clone() for tensor in given]
-    there = copied_together(given, device)
-    for tensor, copy, wanted in zip(given, there, expected, strict=True):
-        tensor.fill_(1)
-        assert copy.dtype == wanted.dtype
-        assert torch.equal(copy.cpu(), wanted)
-    assert len({copy.untyped_storage().data_ptr() for copy in there}) == min(count, 1)

@@ -112,17 +112,6 @@ def test_every_batch_sees_its_own_snapshot_without_waiting_for_another(both: Bot
         assert_same_sids(answer, both.plainly(*each))
 
 
-def test_a_snapshot_that_is_gone_is_never_read_again(both: Both) -> None:
-    batch, old, new = both.batch(1, 4, 4), index_on_gpu(both, 1), index_on_gpu(both, 2)
-    expected = both.plainly(batch, new, WIDE)
-    both.generate(batch, old, WIDE)
-    torch.cuda.synchronize()
-    for tensor in (old.node_offsets, old.csr_tokens, old.bitmask_index, old.bitmask_table):
-        assert tensor is not None
-        tensor.fill_(torch.iinfo(torch.int32).max)
-    assert_same_sids(both.generate(batch, new, WIDE), expected)
-
-
 def test_another_thread_records_while_this_one_serves(both: Both) -> None:
     index, batch = index_on_gpu(both, 1), both.batch(3, 4, 4)
     expected = both.plainly(batch, index, WIDE)

@@ -27,18 +27,16 @@ def line(data: Path, out: Path, *options: str | Path, recipe: Path | None = None
 
 
 def test_it_writes_a_checkpoint_and_its_metrics(training_folder: Path, tmp_path: Path) -> None:
-    data, out = training_folder, tmp_path / "new" / "checkpoint"
-    options = ("--config", data / "recipe.yaml", "--steps", "3")
-    done = invoke_grace("train", "--data", data, "--out", out, *options)
+    out = tmp_path / "new" / "checkpoint"
+    done = invoke_grace(*line(training_folder, out, "--steps", "3", "--seed", "7", "--json"))
     assert done.exit_code == 0
     assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
-    assert checkpoint_id(out) in done.stdout
-    for recommender in ("model", "followers", "popularity", "random"):
-        assert f"\n{recommender} " in done.stdout
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["command"].split()[0] == "grace"
     (row,) = metrics["rows"]
     assert row["checkpoint"] == checkpoint_id(out)
+    assert (row["config"]["steps"], row["seed"]) == (3, 7)
+    assert json.loads(done.stdout) == {"out": str(out), **row}
 
 
 def test_a_model_behind_followers_is_reported_with_the_remedy(
@@ -53,6 +51,8 @@ def test_a_model_behind_followers_is_reported_with_the_remedy(
     short = invoke_grace(*line(tmp_path, tmp_path / "short", "--steps", "1", recipe=recipe))
     assert "The model is behind `followers` at k = 5" in short.stdout
     assert "with --steps 2 or more" in short.stdout
+    for recommender in ("model", "followers", "popularity", "random"):
+        assert f"\n{recommender} " in short.stdout
     whole = invoke_grace(*line(tmp_path, tmp_path / "whole", "--steps", "400", recipe=recipe))
     assert whole.exit_code == 0
     assert "behind `followers`" not in whole.stdout
@@ -139,17 +139,6 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
         process.send_signal(signal.SIGHUP)
         process.stderr.read()
     assert process.returncode == 0
-
-
-def test_json_is_the_metrics(training_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "checkpoint"
-    done = invoke_grace(*line(training_folder, out, "--steps", "3", "--seed", "7", "--json"))
-    assert done.exit_code == 0
-    report = json.loads(done.stdout)
-    (row,) = json.loads((out / "metrics.json").read_text())["rows"]
-    assert report == {"out": str(out), **row}
-    assert (report["config"]["steps"], report["seed"]) == (3, 7)
-    assert {file.name for file in out.iterdir()} == {*FILES, "metrics.json"}
 
 
 def test_a_table_that_does_not_name_its_sids_is_named_by_options(

@@ -1,4 +1,4 @@
-"""Recall, its rules and the skew, on examples made by hand; the model's ranks by definition."""
+"""Recall, its rules and popularity, on examples made by hand; the model's ranks by definition."""
 
 import math
 
@@ -11,10 +11,9 @@ from grace.model.train.evaluate import (
     Popularity,
     quality,
     random_quality,
-    skew_of,
+    share_of_popular,
 )
 from grace.model.train.interactions import Interactions
-from support.training import plain_gini
 
 
 def interactions(histories: list[list[int]], held_out: list[bool]) -> Interactions:
@@ -86,14 +85,7 @@ def test_random_draws_find_k_of_the_catalogue() -> None:
     assert some.ndcg[3] == pytest.approx((two / 2 + (two + 1 / 2) / 4) / 2)
 
 
-@pytest.mark.parametrize("counts", [[7, 7, 7], [0, 0, 63], [1, 2, 3, 10, 0, 111]])
-def test_the_gini_coefficient_is_the_plain_one(counts: list[int]) -> None:
-    assert skew_of(np.array(counts)).gini == pytest.approx(plain_gini(counts), abs=1e-12)
-
-
-def test_shares_of_the_most_popular_are_of_all_events() -> None:
+def test_the_share_of_the_most_popular_is_of_all_events() -> None:
     counts = np.full(200, 2)
     counts[[3, 111]] = 102
-    skew = skew_of(counts)
-    assert skew.top_1_percent_share == pytest.approx(204 / 600)
-    assert skew.top_10_percent_share == pytest.approx((204 + 18 * 2) / 600)
+    assert share_of_popular(counts) == pytest.approx(204 / 600)

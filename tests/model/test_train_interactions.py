@@ -171,50 +171,41 @@ def leaves_by_time(rows: Rows, catalogue: Snapshot, user: int) -> list[int]:
     return [sids.index(tuple(sid)) for _, sid in own]
 
 
-def test_a_csv_of_other_names_text_ids_and_times_gives_the_same_log(
+def triples(log: Interactions) -> list[tuple[int, int, int]]:
+    """Return user, time and leaf of every event, ascending."""
+    users = log.user_ids[log.event_user].astype(np.int64).tolist()
+    return sorted(zip(users, log.times_ms.tolist(), log.leaves.tolist(), strict=True))
+
+
+def test_files_of_several_formats_with_other_names_ids_and_times_give_the_same_log(
     rows: Rows, training_catalogue: Snapshot, tmp_path: Path
 ) -> None:
-    events = by_ad(rows, training_catalogue)
+    """Integers in one file and texts in the other name the same users."""
+    events = [
+        {**row, "timestamp_ms": row["timestamp_ms"] // 1000 * 1000}
+        for row in by_ad(rows, training_catalogue)
+    ]
     expected = read_log(written(events, tmp_path), training_catalogue).interactions
     numbers = sorted({row["ad_id"] for row in events})
-    id_map = tmp_path / "ids.parquet"
+    id_map, some = tmp_path / "ids.parquet", tmp_path / "some.parquet"
     names = [f"sku-{number:x}" for number in numbers]
     pq.write_table(pa.table({"item_id": names, "ad_id": numbers}), id_map)
-    lines = ["who,what,when"]
-    for row in events:
-        moment = datetime.fromtimestamp(row["timestamp_ms"] / 1000, UTC).isoformat()
-        lines.append(f"u{row['user_id']:05},sku-{row['ad_id']:x},{moment}")
-    (tmp_path / "clicks.csv").write_text("\n".join(lines) + "\n")
+    theirs = [
+        (row["user_id"], f"sku-{row['ad_id']:x}", row["timestamp_ms"] // 1000) for row in events
+    ]
     columns = {"user_id": "who", "ad_id": "what", "timestamp_ms": "when"}
-    source = TableSource((str(tmp_path / "clicks.csv"),), columns)
+    in_parquet = [dict(zip(columns.values(), each, strict=True)) for each in theirs[::2]]
+    pq.write_table(pa.Table.from_pylist(in_parquet), some)
+    lines = [f"{a},{b},{datetime.fromtimestamp(c, UTC).isoformat()}" for a, b, c in theirs[1::2]]
+    (tmp_path / "more.csv").write_text("\n".join(["who,what,when", *lines]))
+    files = (str(some), str(tmp_path / "more.csv"))
+    source = TableSource(files, columns, time_unit="s")
     log = read_log(folder_of(tmp_path, source, id_map), training_catalogue).interactions
-    assert log.user_ids.tolist() == [f"u{user:05}" for user in expected.user_ids]
-    assert log.times_ms.tolist() == expected.times_ms.tolist()
-    assert log.leaves.tolist() == expected.leaves.tolist()
-    assert log.held_out.tolist() == expected.held_out.tolist()
+    assert triples(log) == triples(expected)
+    with pytest.raises(InputError, match=r"is not between 1990 and 2100, in ms .* log.time_unit"):
+        read_log(folder_of(tmp_path, replace(source, time_unit="ms"), id_map), training_catalogue)
     with pytest.raises(InputError, match=r"row 1: what sku-\w+; .* id_map"):
         read_log(folder_of(tmp_path, source), training_catalogue)
-
-
-def test_a_log_may_have_files_of_several_formats_and_times_of_any_unit(
-    rows: Rows, training_catalogue: Snapshot, tmp_path: Path
-) -> None:
-    events = by_ad(rows, training_catalogue)
-    events = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000 * 1000} for row in events]
-    expected = read_log(written(events, tmp_path), training_catalogue).interactions
-    seconds = [{**row, "timestamp_ms": row["timestamp_ms"] // 1000} for row in events]
-    folder = written(seconds[::2], tmp_path)
-    lines = [f"{row['user_id']},{row['ad_id']},{row['timestamp_ms']}" for row in seconds[1::2]]
-    (tmp_path / "more.csv").write_text("\n".join(["user_id,ad_id,timestamp_ms", *lines]))
-    assert folder.log is not None
-    both = replace(folder.log, files=(*folder.log.files, str(tmp_path / "more.csv")))
-    with pytest.raises(InputError, match=r"is not between 1990 and 2100, in ms .* log.time_unit"):
-        read_log(replace(folder, log=both), training_catalogue)
-    folder = replace(folder, log=replace(both, time_unit="s"))
-    log = read_log(folder, training_catalogue).interactions
-    in_order = np.argsort(log.user_ids.astype(np.int64))
-    assert log.user_ids[in_order].astype(np.int64).tolist() == expected.user_ids.tolist()
-    assert np.array_equal(np.sort(log.times_ms), np.sort(expected.times_ms))
 
 
 def test_events_of_unknown_ads_are_counted_and_left_out_up_to_a_limit(

@@ -1,10 +1,10 @@
 """The build: what makes a library current, what makes it stale, and what a failure says."""
 
-import ctypes
-import json
+import re
 import shutil
-from collections.abc import Callable
-from ctypes import c_int32
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import ArgumentError, c_int32
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,19 @@ import pytest
 
 from grace.configs.errors import NativeError
 from grace.native.build import (
+    BUILD_DIR,
     CPU,
+    CUDA,
+    ROOT,
     build,
+    find_nvcc,
     main,
     read_record,
     source_digest,
 )
 from grace.native.loader import array_in, array_out, declare, open_library
 
-pytestmark = pytest.mark.subprocess  # each of them runs the compiler
+pytestmark = pytest.mark.subprocess  # most of them run the compiler
 
 SOURCE = """
 #include "grace/twice.h"
@@ -33,6 +37,8 @@ API int twice(const int* in, int count, int* out) {
 }
 """
 LIBRARY = CPU.library
+SPILLS = {"fp8_products.cu": 8}
+"""Bytes that a kernel may spill: next to 128 sums of a thread, ptxas keeps no address of a tile."""
 
 
 @pytest.fixture(scope="module")
@@ -53,94 +59,59 @@ def root(built: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(built, tmp_path / "package"))
 
 
-@pytest.fixture
-def written(root: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    """Return the files that the compiler, another one than before, wrote since the last call."""
-    log, compiler = root / "log", root / "logging-compiler"
-    compiler.write_text(
-        f'#!/bin/sh\nfor file; do :; done\n[ "$file" = --version ] || basename "$file" >> {log}\n'
-        'exec g++ "$@"\n'
-    )
+def use_compiler(root: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = root / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
 
-    def files() -> list[str]:
-        names = log.read_text().splitlines() if log.exists() else []
-        log.unlink(missing_ok=True)
-        return sorted(name.partition(".")[0] for name in names)
 
-    build(root / "out", root=root)
-    assert files() == ["abi", "libgrace_cpu", "other"]  # another compiler makes another library
-    return files
-
-
-def test_a_library_reports_the_digest_of_its_sources(root: Path) -> None:
-    digest = source_digest(root)
-    assert digest
-    library = open_library(root / "out" / LIBRARY, digest)
-    assert library.grace_source_digest() == digest.encode()
-    record = read_record(root / "out")
-    assert record is not None
-    assert record.digest == digest
-    assert "-O3" in record.flags
-
-
-@pytest.fixture
-def twice(built: Path) -> Callable[..., None]:
-    library = open_library(built / "out" / LIBRARY, source_digest(built))
-    signature = (array_in(np.int32), c_int32, array_out(np.int32))
-    return declare("twice", *signature, library=lambda: library)
-
-
-def test_a_declared_function_fills_arrays_and_raises_the_library_s_error(
-    twice: Callable[..., None],
+def test_a_declared_function_fills_arrays_that_fit_and_raises_the_librarys_error(
+    built: Path,
 ) -> None:
+    digest = source_digest(built)
+    library = open_library(built / "out" / LIBRARY, digest)
+    record = read_record(built / "out")
+    assert record.startswith(f"sources {digest}; ")
+    assert " -O3 " in record
+    signature = (array_in(np.int32), c_int32, array_out(np.int32))
+    twice = declare("twice", *signature, library=lambda: library)
     out = np.full(4, -1, np.int32)
     twice(np.arange(4, dtype=np.int32), 4, out)
     assert out.tolist() == [0, 2, 4, 6]
     with pytest.raises(NativeError, match=r"^twice: it was odd$"):
         twice(np.arange(3, dtype=np.int32), 3, out)
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    strided, flat = np.arange(8, dtype=np.int32)[::2], np.zeros((2, 2), np.int32)
+    for wrong in (np.arange(4, dtype=np.int64), strided, flat, [1, 2, 3, 4], None):
+        with pytest.raises(ArgumentError):
+            twice(wrong, 4, out)
+    with pytest.raises(ArgumentError):
+        twice(out, 4, read_only)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        np.arange(4, dtype=np.int64),
-        np.arange(8, dtype=np.int32)[::2],
-        np.zeros((2, 2), np.int32),
-        [1, 2, 3, 4],
-        None,
-    ],
-    ids=["dtype", "stride", "rank", "list", "none"],
-)
-def test_an_array_that_does_not_fit_never_reaches_the_library(
-    twice: Callable[..., None], wrong: object
-) -> None:
-    right = np.zeros(4, np.int32)
-    with pytest.raises(ctypes.ArgumentError):
-        twice(wrong, 4, right)
-    right.flags.writeable = False
-    with pytest.raises(ctypes.ArgumentError):
-        twice(np.zeros(4, np.int32), 4, right)
+def test_only_what_changed_is_compiled_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = root / "log"
+    script = f'for file; do :; done\n[ "$file" = --version ] || basename "$file" >> {log}\n'
+    use_compiler(root, script + 'exec g++ "$@"', monkeypatch)
 
+    def written() -> list[str]:
+        """Build, and return the files that the compiler wrote."""
+        log.write_text("")
+        build(root / "out", root=root)
+        return sorted(name.partition(".")[0] for name in log.read_text().splitlines())
 
-def test_only_what_changed_is_compiled_again(root: Path, written: Callable[[], list[str]]) -> None:
-    build(root / "out", root=root)
+    whole = ["abi", "libgrace_cpu", "other"]
+    assert written() == whole  # another compiler makes another library
     assert written() == []
     (root / "src" / "other.cpp").write_text("int other() { return 111; }\n")
-    build(root / "out", root=root)
-    assert written() == ["abi", "libgrace_cpu", "other"]  # abi.cpp holds the digest
+    assert written() == whole  # abi.cpp holds the digest
     (root / "src" / "new.cpp").write_text("int fresh() { return 1; }\n")
-    build(root / "out", root=root)
     assert written() == ["abi", "libgrace_cpu", "new"]
     assert len(list((root / "out" / CPU.objects).iterdir())) == 3
-
-
-def test_a_damaged_record_means_a_new_library(root: Path, written: Callable[[], list[str]]) -> None:
-    for record in ("", "[]", "{}", json.dumps({"digest": "0"})):
-        (root / "out" / CPU.record).write_text(record)
-        build(root / "out", root=root)
-        assert written() == ["libgrace_cpu"]
+    (root / "out" / CPU.record).write_bytes(b"\xff")
+    assert written() == ["libgrace_cpu"]
 
 
 @pytest.mark.parametrize("change", ["source", "header", "new file", "renamed"])
@@ -159,13 +130,18 @@ def test_a_library_older_than_its_sources_is_refused(root: Path, change: str) ->
         open_library(root / "out" / LIBRARY, source_digest(root))
 
 
-def test_a_failed_compilation_shows_the_compiler_s_error_and_keeps_the_old_library(
-    root: Path,
+def test_a_failed_compilation_shows_the_compilers_error_and_keeps_the_old_library(
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = root / "out" / LIBRARY
+    library, source = root / "out" / LIBRARY, root / "src" / "other.cpp"
     before = library.read_bytes()
-    (root / "src" / "other.cpp").write_text("int other() { int unused; return 1; }\n")
+    source.write_text("int other() { int unused; return 1; }\n")
     with pytest.raises(NativeError, match=r"(?s)the C\+\+ compiler failed.*unused"):
+        build(root / "out", root=root)
+    source.write_text("int other() { return 5; }\n")
+    changing = f'g++ "$@" && echo "int other();" > {source}'
+    use_compiler(root, changing, monkeypatch)
+    with pytest.raises(NativeError, match="changed during their build: run it again"):
         build(root / "out", root=root)
     assert library.read_bytes() == before
     assert not list((root / "out").rglob("*.partial"))
@@ -173,32 +149,23 @@ def test_a_failed_compilation_shows_the_compiler_s_error_and_keeps_the_old_libra
 
 def test_what_a_build_lacks_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder without sources cannot be built, but its library can be used."""
+    (root / "_build").write_text("a file is in the way of the folder")
+    remedy = r"give another folder with --out, and name its library in GRACE_NATIVE_LIBRARY"
+    with pytest.raises(NativeError, match=rf"_build: cannot be written \(.*\): {remedy}"):
+        build(root=root)
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(NativeError, match=r"no C\+\+ compiler found .* install one .*: g\+\+;"):
         build(root / "out", root=root)
-    monkeypatch.setenv("CXX", "no-such-compiler -m64")
-    with pytest.raises(NativeError, match=r"^CXX=no-such-compiler -m64: no such compiler"):
-        build(root / "out", root=root)
+    for variable, find in (("CXX", CPU.find_compiler), ("NVCC", find_nvcc)):
+        monkeypatch.setenv(variable, "no-such-compiler -m64")
+        with pytest.raises(NativeError, match=rf"^{variable}=no-such-compiler -m64: no such comp"):
+            find()
     shutil.rmtree(root / "src")
     assert source_digest(root) is None
     open_library(root / "out" / LIBRARY, source_digest(root))
     with pytest.raises(NativeError, match="no C\\+\\+ sources here"):
         build(root / "out", root=root)
-
-
-def test_a_source_that_changes_during_the_build_fails_it(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = root / "changing-compiler"
-    source = root / "src" / "other.cpp"
-    compiler.write_text(f'#!/bin/sh\ng++ "$@" && echo "int other();" > {source}\n')
-    compiler.chmod(0o755)
-    monkeypatch.setenv("CXX", str(compiler))
-    source.write_text("int other() { return 5; }\n")
-    with pytest.raises(NativeError, match="changed during their build: run it again"):
-        build(root / "new", root=root)
-    assert not (root / "new" / LIBRARY).exists()
 
 
 def test_a_bare_build_leaves_only_the_library_and_its_record(
@@ -211,8 +178,50 @@ def test_a_bare_build_leaves_only_the_library_and_its_record(
     assert left == {LIBRARY, CPU.record}
 
 
-def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(root: Path) -> None:
-    (root / "_build").write_text("a file is in the way of the folder")
-    remedy = r"give another folder with --out, and name its library in GRACE_NATIVE_LIBRARY"
-    with pytest.raises(NativeError, match=rf"_build: cannot be written \(.*\): {remedy}"):
-        build(root=root)
+def test_nvcc_is_found_in_cuda_home_and_its_absence_names_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    monkeypatch.setattr("grace.native.build.get_path", lambda _: str(tmp_path / "site"))
+    with pytest.raises(NativeError, match=r"no nvcc found: .* pip install nvidia-cuda-nvcc"):
+        find_nvcc()
+    for place in (tmp_path / "site/nvidia/cu13/bin/nvcc", tmp_path / "bin/nvcc"):
+        place.parent.mkdir(parents=True)
+        place.write_text("#!/bin/sh\n")
+        place.chmod(0o755)
+        assert find_nvcc() == (str(place),)
+
+
+def test_a_library_of_the_cpu_is_not_taken_for_the_gpus(tmp_path: Path) -> None:
+    with pytest.raises(NativeError, match=r"is missing: run `python -m .*build --cuda`$"):
+        open_library(tmp_path / "none.so", source_digest(target=CUDA), CUDA)
+    with pytest.raises(NativeError, match=r"older than its sources: run `python -m .* --cuda`$"):
+        open_library(BUILD_DIR / "libgrace_cpu.so", source_digest(target=CUDA), CUDA)
+
+
+@pytest.mark.compile
+def test_no_kernel_spills_on_hopper(tmp_path: Path) -> None:
+    try:
+        nvcc = find_nvcc()
+    except NativeError as error:
+        pytest.skip(f"no nvcc here: {error}")
+    general = [flag for flag in CUDA.flags if not flag.startswith("-gencode")]
+    hopper = ("-gencode=arch=compute_90a,code=sm_90a", "-Xptxas=-v", f"-I{ROOT / 'include'}")
+
+    def report(source: Path) -> str:
+        """Return what ptxas says about a source."""
+        files = ("-o", str(tmp_path / f"{source.stem}.cubin"), str(source))
+        command = [*nvcc, *general, *hopper, "-cubin", *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    sources = sorted((ROOT / "cuda").rglob("*.cu"))
+    with ThreadPoolExecutor(2) as pool:
+        for source, said in zip(sources, pool.map(report, sources), strict=True):
+            kernels = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", said)
+            assert kernels, source.name
+            most = max(int(size) for kernel in kernels for size in kernel)
+            assert most <= SPILLS.get(source.name, 0), source.name

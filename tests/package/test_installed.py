@@ -76,13 +76,9 @@ def product_files(repository: Path) -> set[str]:
     }
 
 
-def test_the_sdist_has_every_file_of_the_product(sdist: Path, repository: Path) -> None:
-    with tarfile.open(sdist) as packed:
-        names = {name.partition("/")[2] for name in packed.getnames()}
-    assert {f"src/{name}" for name in product_files(repository)} - names == set()
-
-
-def test_the_wheel_has_every_file_and_installs_grace_alone(wheel: Path, repository: Path) -> None:
+def test_the_wheel_of_the_sdist_has_every_file_and_installs_grace_alone(
+    wheel: Path, repository: Path
+) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
     assert product_files(repository) - names == set()

@@ -24,27 +24,23 @@ from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES, Stages
 from grace.server.updates.ad_updates import AdUpdates
-from support.explained import GENERATION, Outcome, PlainRequest, Scene
+from support.explained import GENERATION, Outcome, PlainRequest, Scene, named
 from support.oracle import RawAd
 from support.stage_cases import answer, message_of, replies_of
 from support.update_calls import Levels, update
 
-USERS = 23
-OF_EACH = 31
-RARE = (
+USERS = 11
+OF_EACH = 11
+RARE = {
     Outcome.OUTCOME_OUT_OF_BEAM,
     Outcome.OUTCOME_EXCLUDED,
     Outcome.OUTCOME_AT_MOST,
     Outcome.OUTCOME_MAX_ADS,
-)
-REASONS = {
+}
+REASONS = RARE | {
     Outcome.OUTCOME_RETURNED,
     Outcome.OUTCOME_STOPPED,
     Outcome.OUTCOME_NOT_ELIGIBLE,
-    Outcome.OUTCOME_OUT_OF_BEAM,
-    Outcome.OUTCOME_EXCLUDED,
-    Outcome.OUTCOME_AT_MOST,
-    Outcome.OUTCOME_MAX_ADS,
 }
 """The reasons that random requests have for ads of the catalogue."""
 
@@ -128,7 +124,7 @@ def test_explanations_are_those_of_plain_python_and_of_the_reply(explainer: Expl
         for place, ad in enumerate(ads):
             outcome = plain.outcome(ad)
             some[outcome] += 1
-            if place >= 2 and some[outcome] > (6 if outcome in RARE else 2):
+            if place >= 2 and some[outcome] > (4 if outcome in RARE else 2):
                 continue
             explained = explainer.explain(ad.ad_id, retrieval)
             plain.assert_explained(ad, explained)
@@ -152,13 +148,6 @@ def assert_as_replied(
         place = returned.index(ad.ad_id)
         assert explained.rank == place + 1
         assert explained.score == reply.scores[place]
-    length = reply.sids.length
-    sids = [
-        tuple(reply.sids.tokens[i : i + length]) for i in range(0, len(reply.sids.tokens), length)
-    ]
-    scores = dict(zip(sids, reply.sids.scores, strict=False))
-    assert explained.HasField("score") == (ad.sid in scores)
-    assert explained.score == scores.get(ad.sid, 0.0)
 
 
 def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) -> None:
@@ -266,7 +255,7 @@ def check_engine(scene: Scene) -> None:
         plain = PlainRequest(scene, request)
         for ad in scene.case.ads[number::111]:
             batch = scene.batch(read(request))
-            stops = plain.named(ad, scene.stopped)
+            stops = named(ad, scene.stopped)
             explained = explain_ad(ad.ad_id, batch, STAGES, partial(always, stops), nothing)
             plain.assert_explained(ad, explained)
 
@@ -276,7 +265,11 @@ def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(
     tmp_path: Path,
 ) -> None:
     scene = Scene.make(tmp_path, MatcherMode.UNION, USERS, device=torch.device("cuda:0"))
-    scene.pair.live.view = LiveView(scene.pair.snapshot.ads.bitmap(scene.stopped_ads))
+    scene.pair.live.view = LiveView(
+        scene.pair.snapshot.ads.bitmap(
+            [ad.ad_id for ad in scene.case.ads if named(ad, scene.stopped)]
+        )
+    )
 
     def generated() -> GeneratedBatch:
         batch = scene.batch(read(scene.request(np.random.default_rng(1), 1)))

@@ -108,17 +108,6 @@ def test_a_ghz_that_fails_ends_the_load_with_its_error(
     fault = (
         r"^127\.0\.0\.1:9: ghz ended with exit code 1: rpc error: code = Unavailable .*reflection"
     )
+    asked = ["--address", "127.0.0.1:9", "--data", str(data), "--out", str(out), "--rate", "33"]
     with pytest.raises(InputError, match=fault):
-        load(
-            [
-                "--address",
-                "127.0.0.1:9",
-                "--data",
-                str(data),
-                "--out",
-                str(out),
-                "--ghz",
-                "--rate",
-                "33",
-            ]
-        )
+        load([*asked, "--ghz"])

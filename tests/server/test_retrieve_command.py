@@ -60,7 +60,8 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
     shutil.copy(schema, tmp_path)
     sets = {each.name for each in load_schema(schema).sets}
-    table = printed(*asked, "--max-ads", "40", "--ads", tmp_path)
+    (tmp_path / "tables.yaml").write_text("ads: {files: [a.parquet, b.parquet]}")
+    table = printed(*asked, "--max-ads", "40", "--data", tmp_path)
     shown = re.findall(r"^ +(\d+)\. about (\d+) \(ad (\d+), (.*)\)\n +(.*)$", table, re.M)
     rows = {row["ad_id"]: row for row in whole.to_pylist()}
     assert len(shown) > 9
@@ -79,7 +80,8 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
                 assert not values or rule.endswith(f"(user: {', '.join(values)})")
         assert ruled or why == "no rule: it is for everyone"
     assert any("(user: " in why for *_, why in shown)
-    reply = json.loads(printed(*asked, "--ads", tmp_path / "a.parquet", "--json"))
+    (tmp_path / "tables.yaml").write_text("ads: {files: [a.parquet]}")
+    reply = json.loads(printed(*asked, "--data", tmp_path, "--json"))
     first_half = set(map(str, named["ad_id"][:half].to_pylist()))
     assert [each["ad_id"] for each in reply["ads"]] == reply["ad_ids"]
     for each in reply["ads"]:
@@ -93,15 +95,12 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     table = tmp_path / "ads.parquet"
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
-    fault = complaint(*asked, "--ads", table)
-    assert f"--ads {table}: there is no targeting.yaml next to it: give --targeting" in fault
-    schema = serving_files.folder / "catalogue" / "targeting.yaml"
-    known = (*asked, "--targeting", schema)
-    shown = printed(*known, "--ads", table)
+    shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
+    shown = printed(*asked, "--data", tmp_path)
     absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", shown, re.M)
     assert len(absent) == 9
     table.write_bytes(b"text")
-    assert f"{table}: not a readable Parquet file: " in complaint(*known, "--ads", table)
+    assert f"{table}: not a readable Parquet file: " in complaint(*asked, "--data", tmp_path)
 
 
 def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:
@@ -151,34 +150,25 @@ def test_a_mistake_is_one_line(
     assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
 
 
+LINES = '{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n'
+
+
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "line", "error"),
     [
-        ("[]", "request: expected an object, got a list"),
-        ('{"max_ads": }', "no JSON request: Expecting value at line 1, column 13"),
-        ('{"max_ads":\n oops}', "no JSON request: Expecting value at line 2, column 2"),
-        ("", "no JSON request: Expecting value at line 1, column 1"),
-        ("1" * 9999, "no JSON request: a number is too long, or lists are nested too deep"),
+        ("[]", (), ": request: expected an object, got a list"),
+        ('{"max_ads":\n oops}', (), ": no JSON request: Expecting value at line 2, column 2"),
+        ("", (), ": no JSON request: Expecting value at line 1, column 1"),
+        ("1" * 9999, (), ": no JSON request: a number is too long, or lists are nested too deep"),
+        (LINES, ("--line", "1"), ", line 1: user.country.values[0]: expected text, got 3"),
+        (LINES, ("--line", "2"), ": --line 2: that line is empty; name another"),
+        (LINES, ("--line", "3"), ": no JSON request: Expecting value at line 3, column 13"),
+        (LINES, ("--line", "4"), ": --line 4: the last request is on line 3"),
     ],
 )
-def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
-    text: str, error: str, tmp_path: Path
+def test_a_text_that_is_no_request_is_refused_with_its_file_and_line_before_any_call(
+    text: str, line: tuple[str, ...], error: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "request.json"
-    file.write_text(text)
-    assert complaint("retrieve", "--request", file) == f"{file}: {error}"
-
-
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        ("1", ", line 1: user.country.values[0]: expected text, got 3"),
-        ("2", ": --line 2: that line is empty; name another"),
-        ("3", ": no JSON request: Expecting value at line 3, column 13"),
-        ("4", ": --line 4: the last request is on line 3"),
-    ],
-)
-def test_an_error_in_json_lines_names_the_line(line: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    file.write_text('{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n')
-    assert complaint("retrieve", "--request", file, "--line", line) == f"{file}{error}"
+    file.write_text(text)
+    assert complaint("retrieve", "--request", file, *line) == f"{file}{error}"

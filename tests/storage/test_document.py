@@ -1,8 +1,6 @@
 """docs/snapshot.md is enough to write a reader, and says what the code says."""
 
-import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +8,9 @@ import numpy as np
 import pytest
 
 from grace.configs.marked_text import replaced
-from grace.configs.sections import load_section
 from grace.index.storage import publish, write_snapshot
 from grace.index.storage.document import arrays_document
 from grace.index.storage.manifest import FORMAT_VERSION
-from grace.index.targeting.schema import TargetingSchema
 from support.forgery import make_version, read_fields
 from support.oracle import eligible
 from support.plain_builder import plain_snapshot
@@ -63,10 +59,3 @@ def reader_of(page: str) -> Any:
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102
     return names["Reader"]
-
-
-def test_the_schema_in_the_document_is_one_of_a_manifest(page: str) -> None:
-    (text,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    shown = json.loads(text)
-    schema = load_section(TargetingSchema, shown)
-    assert json.loads(json.dumps(asdict(schema))) == shown

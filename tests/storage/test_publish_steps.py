@@ -102,23 +102,3 @@ def test_writers_take_turns(tmp_path: Path) -> None:
     writer.join()
     publisher.join()
     assert (versions(tmp_path), current_version(tmp_path)) == ((1, 2), 1)
-
-
-def test_readers_see_a_whole_current_while_it_moves(tmp_path: Path) -> None:
-    for version in (1, 2):
-        make_version(tmp_path, version)
-    publish(tmp_path, 1)
-    done = threading.Event()
-    seen = set()
-
-    def read() -> None:
-        while not done.is_set():
-            seen.add(current_version(tmp_path))
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for i in range(63):
-        publish(tmp_path, 1 + i % 2)
-    done.set()
-    reader.join()
-    assert seen <= {1, 2}

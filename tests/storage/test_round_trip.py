@@ -45,7 +45,7 @@ def test_what_is_written_is_what_is_loaded(
     path = write_snapshot(snapshot, root)
     assert_same(load_snapshot(path, eligibility=CD, threads=1), snapshot)
     report = verify_snapshot(path, deep=True, threads=3)
-    assert (report.notes, report.deep, report.is_current) == ((), True, False)
+    assert (report.deep, report.is_current) == (True, False)
 
 
 def test_the_largest_facts_survive(tmp_path: Path) -> None:
@@ -93,8 +93,7 @@ def test_a_written_version_is_not_current_until_it_is_published(tmp_path: Path) 
 
 def test_a_version_loads_by_its_own_path_too(tmp_path: Path) -> None:
     path = make_version(tmp_path, 5)
-    assert load_snapshot(path).facts.version == 5
-    assert load_snapshot(path, 5).facts.version == 5
+    assert load_snapshot(path).facts.version == load_snapshot(path, 5).facts.version == 5
     with pytest.raises(InputError, match="is version 5, not 6"):
         load_snapshot(path, 6)
     with pytest.raises(InputError, match="no version 6 here; it has 5"):

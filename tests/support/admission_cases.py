@@ -81,7 +81,6 @@ ELIGIBILITY: Mapping[str, Arguments] = {
     "many-words": _eligibility(hard_inputs.many_words_case),
     "many-locations": _eligibility(hard_inputs.many_locations_case),
     "empty-users": _eligibility(_locations(None)),
-    "full-leaf": _eligibility(hard_inputs.full_leaf_case),
     "full-vocabulary": _eligibility(_full((37, 111), 17)),
 }
 ADMISSION: Mapping[str, Arguments] = {

@@ -34,7 +34,7 @@ from support.op_cases import (
 
 Table: TypeAlias = Ops | EncoderOps | FeatureOps
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.bfloat16)
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 2e-2}
 TRITON = ("self_attention", "cross_attention", "row_factors", "activate", "rearrange")
 """The decoder's operations with bodies in Triton."""

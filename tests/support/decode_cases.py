@@ -63,11 +63,9 @@ def branching_case(
     return Case(schema, vocab_sizes, ads, tuple(random_users(rng, schema, num_users)))
 
 
-def every_sid_case(
-    rng: np.random.Generator, vocab_sizes: Sequence[int], num_users: int, num_sets: int = 1
-) -> Case:
+def every_sid_case(rng: np.random.Generator, vocab_sizes: Sequence[int], num_users: int) -> Case:
     """An ad at every SID there can be: each node has the full vocabulary as children."""
-    schema = random_schema(rng, attribute_sizes=(63, 1), num_sets=num_sets)
+    schema = random_schema(rng, attribute_sizes=(63, 1), num_sets=1)
     models = random_ads(rng, schema, vocab_sizes, 63)
     ads = tuple(
         RawAd(i, sid, 0.0, models[i % len(models)].rules)

@@ -129,10 +129,6 @@ def _attended_not_finite(rng: Rng) -> tuple[Any, ...]:
     return (TokenQueries(q, k, v, 2, 0.5),)
 
 
-def _added(rng: Rng) -> tuple[Any, ...]:
-    return normal(rng, 3, 11, 24), normal(rng, 3, 11, 37), 0.1 * normal(rng, 24, 37)
-
-
 def _in_parts(parts: tuple[Part, ...], heads: int, d: int, *, masked: bool = True) -> OpCase:
     """Queries, keys and values side by side; only the second part of request 1 has no key."""
 
@@ -230,7 +226,6 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _in_parts((Part(0, 3, 0, 5), Part(5, 2, 5, 70)), 1, 21, masked=False),
         OpCase("not-finite", _cast(_attended_not_finite)),
     ),
-    "add_product": (OpCase("odd-sizes", _cast(_added)),),
     "arrange_tokens": (
         _arranged(3, (9, 5), m=2, own=5, d=24),
         _arranged(2, (63, 1, 130), m=4, own=32, d=512),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from grace.index.forms.lists import AskedLists
-from grace.kernels import DecodeIndex, Ops, UserTensors
+from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
@@ -25,9 +25,13 @@ def random_exact_index(
     words: int,
     sets: int,
     rules: int = 1111,
+    rows: int = 333,
     long_leaves: int = 3,
 ) -> DecodeIndex:
-    """`fan_outs` is the mean number of children by level; single nodes have many more."""
+    """`fan_outs` is the mean number of children by level; single nodes have many more.
+
+    `rows` is the number of bitmask rows, and about that of each set's rules.
+    """
     counts, starts, level = [], [0, 1], 1
     for mean in fan_outs:
         children = _skewed(rng, level, mean)
@@ -43,15 +47,14 @@ def random_exact_index(
     leaf_rules = rng.integers(rules, size=int(leaf_offsets[-1]), dtype=np.int32)
     alive = 1 / np.repeat(np.maximum(pairs, 16), pairs)
     leaf_rules[rng.random(len(leaf_rules)) >= alive] = rules
-    rows, set_rules = 333, [77 + place for place in range(sets)]
+    set_rules = [rows - 7 * place for place in range(sets)]
     ids = [rng.integers(own, size=rules, dtype=np.int32) for own in set_rules]
     columns = torch.from_numpy(np.stack([*ids, np.zeros(rules, np.int32)], axis=1))
-    predicates: list[Predicate] = [
-        BitsPredicate(
-            torch.from_numpy(rng.integers(rows, size=rules, dtype=np.int32)),
-            random_table(rng, rows, words),
-        )
-    ]
+    table = random_table(rng, rows, words)
+    if sets % 2:
+        table = table.t().contiguous().t()  # by word, as on a GPU
+    bitmasks = torch.from_numpy(rng.integers(rows, size=rules, dtype=np.int32))
+    predicates: list[Predicate] = [BitsPredicate(bitmasks, table)]
     predicates += [
         ListsPredicate(columns[:, place], 1 + place, random_postings(rng, own, 29, place % 2 == 1))
         for place, own in enumerate(set_rules)
@@ -61,9 +64,6 @@ def random_exact_index(
         first_leaf=starts[-2],
         node_offsets=torch.from_numpy(node_offsets),
         csr_tokens=torch.zeros(starts[-1] - 1, dtype=torch.int32),
-        bitmask_index=None,
-        bitmask_table=None,
-        blooms=(),
         exact=ExactTensors(
             tuple(predicates),
             torch.from_numpy(leaf_offsets),
@@ -75,47 +75,16 @@ def random_exact_index(
 
 
 def random_lists(
-    rng: np.random.Generator, fan_outs: Sequence[float], requests: int, sets: int, words: int = 3
+    rng: np.random.Generator,
+    fan_outs: Sequence[float],
+    requests: int,
+    sets: int,
+    words: int = 3,
+    rows: int = 333,
 ) -> tuple[DecodeIndex, UserTensors]:
     """Return an index, and users of it."""
-    index = random_exact_index(rng, fan_outs, words, sets)
+    index = random_exact_index(rng, fan_outs, words, sets, max(1111, rows), rows)
     return index, random_exact_users(rng, requests, words, sets)
-
-
-def index_of_rows(predicate: Predicate, rows: int) -> DecodeIndex:
-    """Return an index with a leaf for each row of a predicate: their masks are those of the rows.
-
-    The predicate's ids must be 0, 1, .. rows - 1.
-    """
-    device = predicate.ids.device
-    leaf_rules = torch.arange(rows, dtype=torch.int32, device=device)
-    leaf_offsets = torch.arange(rows + 1, dtype=torch.int32, device=device)
-    return DecodeIndex(
-        vocab_sizes=(rows,),
-        first_leaf=1,
-        node_offsets=torch.tensor([0, rows], dtype=torch.int32, device=device),
-        csr_tokens=leaf_rules,
-        bitmask_index=None,
-        bitmask_table=None,
-        blooms=(),
-        exact=ExactTensors((predicate,), leaf_offsets, leaf_rules, rows, (0, 1, rows + 1)),
-    )
-
-
-def attribute_rows_by_nodes(ops: Ops, table: Tensor, bitmask: Tensor) -> Tensor:
-    """Return the masks of a table's rows, as `eligible_nodes` makes them."""
-    ids = torch.arange(len(table), dtype=torch.int32, device=table.device)
-    index = index_of_rows(BitsPredicate(ids, table), len(table))
-    return ops.eligible_nodes(UserTensors.asking(bitmask), index)[:, 1:]
-
-
-def set_rows_by_nodes(ops: Ops, postings: SetPostings, queries: AskedLists[Tensor]) -> Tensor:
-    """Return the masks of a set's rules, as `eligible_nodes` makes them."""
-    rules, requests = len(postings.kinds), len(queries.offsets) - 1
-    ids = torch.arange(rules, dtype=torch.int32, device=postings.kinds.device)
-    index = index_of_rows(ListsPredicate(ids, 1, postings), rules)
-    bitmask = torch.zeros(requests, 1, dtype=torch.int64, device=ids.device)
-    return ops.eligible_nodes(UserTensors.asking(bitmask, queries), index)[:, 1:]
 
 
 def random_exact_users(

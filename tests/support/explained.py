@@ -11,26 +11,25 @@ import torch
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.configs.sections import load_section
 from grace.configs.serving import ServingConfig
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_reader import read_inputs
 from grace.proto import retrieval_pb2 as wire
 from grace.server.engine.serving_pair import ServingPair, load_pair
 from grace.server.messages import PendingRequest, RequestBatch, Retrieval
 from support.builds import build_spec, built
 from support.decode_cases import admitted_entries
+from support.generation_cases import MODELS
 from support.models import prefix_scores
 from support.oracle import (
     NO_RULE,
     RawAd,
+    Rule,
     attribute_passes,
     eligible,
-    is_excluded,
     set_passes,
     within_limits,
 )
@@ -52,29 +51,11 @@ SCHEMA = TargetingSchema(
     7,
     ("campaign", "advertiser"),
 )
-VOCAB_SIZES = (7, 6, 5)
-MODEL = {
-    "sid_space": PLAIN_SID_SPACE,
-    "vocab_sizes": [*VOCAB_SIZES],
-    "inputs": {"clicks": {"kind": "sequence", "max_length": 5}},
-    "encoder": {
-        "t5": {
-            "layers": 1,
-            "d_model": 16,
-            "heads": 2,
-            "d_head": 8,
-            "d_ff": 24,
-            "history": "clicks",
-            "num_tokens": 19,
-            "token_offsets": [1, 8, 14],
-            "eos_token": 0,
-        }
-    },
-    "decoder": {"layers": 1, "d_model": 16, "heads": 2, "d_head": 8, "d_ff": 24},
-}
+MODEL = replace(MODELS["t5"], sid_space=PLAIN_SID_SPACE)
+VOCAB_SIZES = MODEL.vocab_sizes
 GENERATION = GenerationConfig(
     max_batch=4,
-    profiles={"full": BeamProfile((1, 7, 42), 210), "narrow": BeamProfile((1, 3, 6), 9)},
+    profiles={"full": BeamProfile((1, 7, 35), 385), "narrow": BeamProfile((1, 3, 6), 9)},
 )
 
 
@@ -88,22 +69,20 @@ class Scene:
     stopped: Levels
 
     @staticmethod
-    def make(
-        folder: Path,
-        mode: MatcherMode,
-        users: int,
-        seed: int = 5,
-        device: torch.device = CPU,
-    ) -> "Scene":
-        rng = np.random.default_rng(seed)
-        ads = [_less_selective(rng, ad) for ad in random_ads(rng, SCHEMA, VOCAB_SIZES, 333)]
+    def make(folder: Path, mode: MatcherMode, users: int, device: torch.device = CPU) -> "Scene":
+        """Half of the rules are dropped, so that users may see about half of the ads."""
+        rng = np.random.default_rng(5)
+        ads = [
+            replace(ad, rules={name: each for name, each in ad.rules.items() if rng.random() < 0.5})
+            for ad in random_ads(rng, SCHEMA, VOCAB_SIZES, 333)
+        ]
         case = Case(SCHEMA, VOCAB_SIZES, tuple(ads), tuple(random_users(rng, SCHEMA, users)))
         spec = build_spec(folder, case)
         built(spec)
         checkpoint = folder / "checkpoint"
-        write_random(load_section(ModelSpec, MODEL), checkpoint, seed, torch.float32)
+        write_random(MODEL, checkpoint, seed=5, dtype=torch.float32)
         settings: dict[str, Any] = {"precision": "fp32", "memo_bytes": 1 << 22}
-        settings["eligibility"] = "static:4,3,2" if mode is MatcherMode.STATIC else mode.value
+        settings["eligibility"] = mode.value
         pair = load_pair(ServingConfig(spec.root, checkpoint, GENERATION, **settings), device)
         stopped = {
             "ad": {ad.ad_id for ad in ads[::17]},
@@ -111,15 +90,6 @@ class Scene:
             "advertiser": {111},
         }
         return Scene(pair, load_checkpoint(checkpoint), case, stopped)
-
-    @property
-    def stopped_ads(self) -> list[int]:
-        """The ads that are stopped at any level."""
-        return [
-            ad.ad_id
-            for ad in self.case.ads
-            if ad.ad_id in self.stopped["ad"] or is_excluded(ad, self.stopped)
-        ]
 
     def request(self, rng: np.random.Generator, number: int) -> dict[str, Any]:
         """Return a request of a user with limits that often cut."""
@@ -137,7 +107,6 @@ class Scene:
             "exclude_ads": rng.choice(ids, 30, replace=False).tolist(),
             "exclude": {"campaign": {"ids": campaigns}, "ad": {"ids": ids[:99]}},  # no entity
             "at_most": limits,
-            "include_sids": True,
         }
 
     def batch(self, retrieval: Retrieval) -> RequestBatch:
@@ -151,10 +120,10 @@ class Scene:
         )
 
 
-def _less_selective(rng: np.random.Generator, ad: RawAd) -> RawAd:
-    """Drop most rules, so that users may see about half of the ads."""
-    rules = {name: rule for name, rule in ad.rules.items() if rng.random() < 0.5}
-    return replace(ad, rules=rules)
+def named(ad: RawAd, levels: Levels) -> dict[str, int]:
+    """Return the ad's ids that are named, by level."""
+    own = {"ad": ad.ad_id, **ad.entities}
+    return {level: own[level] for level in own if own[level] in levels.get(level, ())}
 
 
 @dataclass(frozen=True)
@@ -193,26 +162,15 @@ class PlainRequest:
             steps.append(PlainStep(found, beams))
         return steps
 
-    def levels(self, ad: RawAd) -> dict[str, int]:
-        return {"ad": ad.ad_id, **ad.entities}
-
-    def named(self, ad: RawAd, levels: Levels) -> dict[str, int]:
-        """The ad's ids that are named, by level."""
-        own = self.levels(ad)
-        return {level: own[level] for level in own if own[level] in levels.get(level, ())}
-
     def failed_rules(self, ad: RawAd) -> set[str]:
-        failed = {
-            each.name
-            for each in SCHEMA.attributes
-            if not attribute_passes(
-                each, ad.rules.get(each.name, NO_RULE), self.user.get(each.name, ())
-            )
+        def given(name: str) -> tuple[Rule, Sequence[str]]:
+            return ad.rules.get(name, NO_RULE), self.user.get(name, ())
+
+        of_attributes = {
+            each.name for each in SCHEMA.attributes if not attribute_passes(each, *given(each.name))
         }
-        return failed | {
-            each.name
-            for each in SCHEMA.sets
-            if not set_passes(each, ad.rules.get(each.name, NO_RULE), self.user.get(each.name, ()))
+        return of_attributes | {
+            each.name for each in SCHEMA.sets if not set_passes(each, *given(each.name))
         }
 
     @cached_property
@@ -224,9 +182,8 @@ class PlainRequest:
             for ad in self._scene.case.ads
             if ad.sid in last.kept
             and eligible(SCHEMA, ad, self.user)
-            and not self.named(ad, self._scene.stopped)
-            and ad.ad_id not in self.exclude["ad"]
-            and not is_excluded(ad, self.exclude)
+            and not named(ad, self._scene.stopped)
+            and not named(ad, self.exclude)
         ]
         return sorted(ads, key=lambda ad: (-last.candidates[ad.sid], -ad.weight, ad.ad_id))
 
@@ -237,13 +194,13 @@ class PlainRequest:
         return [self.matched[place].ad_id for place in chosen.places]
 
     def outcome(self, ad: RawAd) -> Outcome:
-        if self.named(ad, self._scene.stopped):
+        if named(ad, self._scene.stopped):
             return Outcome.OUTCOME_STOPPED
         if self.failed_rules(ad):
             return Outcome.OUTCOME_NOT_ELIGIBLE
         if ad.sid not in self.steps[-1].kept:
             return Outcome.OUTCOME_OUT_OF_BEAM
-        if self.named(ad, self.exclude):
+        if named(ad, self.exclude):
             return Outcome.OUTCOME_EXCLUDED
         if ad.ad_id not in self.ranked:
             return Outcome.OUTCOME_AT_MOST
@@ -255,8 +212,8 @@ class PlainRequest:
         """Compare everything in an explanation with what is plain here."""
         assert explained.outcome == self.outcome(ad), explained
         assert tuple(explained.sid) == ad.sid
-        assert of_levels(explained.stops) == self.named(ad, self._scene.stopped)
-        assert of_levels(explained.excluded_by) == self.named(ad, self.exclude)
+        assert of_levels(explained.stops) == named(ad, self._scene.stopped)
+        assert of_levels(explained.excluded_by) == named(ad, self.exclude)
         failed = {rule.name for rule in explained.rules if not rule.passes}
         assert failed == self.failed_rules(ad)
         for rule in explained.rules:
@@ -321,7 +278,7 @@ class PlainRequest:
             return {
                 ad.sid[:length]
                 for ad in self._scene.case.ads
-                if eligible(SCHEMA, ad, self.user) and not self.named(ad, self._scene.stopped)
+                if eligible(SCHEMA, ad, self.user) and not named(ad, self._scene.stopped)
                 for length in (1, 2, 3)
             }
         rows = self._scene.pair.users.encode([self.user])

@@ -63,14 +63,14 @@ def plain_pairs(files: ServingFiles) -> TwoPairs:
     return TwoPairs.of(load_cpu_pair(files.snapshots, files.checkpoint), files)
 
 
-def fast_cpu_pairs(files: ServingFiles, memo_bytes: int = MEMO_BYTES) -> TwoPairs:
+def fast_cpu_pairs(files: ServingFiles) -> TwoPairs:
     """Pairs that compute as a GPU does, but eagerly and in the CPU's float32."""
     pair = load_cpu_pair(files.snapshots, files.checkpoint)
     model = load_checkpoint(files.checkpoint)
     fast = replace(
         pair.model,
         features=FastStage(model, torch.float32),
-        generation=FastGeneration(model, load_ops(CPU), EngineSettings("fp32", memo_bytes)),
+        generation=FastGeneration(model, load_ops(CPU), EngineSettings("fp32", MEMO_BYTES)),
     )
     return TwoPairs.of(replace(pair, model=fast), files)
 
@@ -120,14 +120,12 @@ def answers_of(
     return replies
 
 
-def assert_same_answers(
-    got: RetrieveResponse, expected: RetrieveResponse, tolerance: float = 1e-4
-) -> None:
+def assert_same_answers(got: RetrieveResponse, expected: RetrieveResponse) -> None:
     """The same SIDs and ads; scores to a relative tolerance."""
     assert got.snapshot_version == expected.snapshot_version
-    assert scores_of(got) == pytest.approx(scores_of(expected), rel=tolerance)
+    assert scores_of(got) == pytest.approx(scores_of(expected), rel=1e-4)
     assert dict(zip(got.ad_ids, got.scores, strict=True)) == pytest.approx(
-        dict(zip(expected.ad_ids, expected.scores, strict=True)), rel=tolerance
+        dict(zip(expected.ad_ids, expected.scores, strict=True)), rel=1e-4
     )
     assert got.counts == expected.counts
 

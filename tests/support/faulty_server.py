@@ -1,6 +1,6 @@
 """The real server with faults: `grace serve` with stages that can be stopped and broken.
 
-    python faulty_server.py --config FILE --faults FOLDER [--timeline FILE]
+    python faulty_server.py --config FILE --faults FOLDER
 
 A test switches faults on and off by files in FOLDER while the server runs: see support.faults.
 """
@@ -20,12 +20,11 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--faults", type=Path, required=True)
-    parser.add_argument("--timeline", type=Path)
     given = parser.parse_args()
     faults = Faults(given.faults)
     signal.signal(signal.SIGUSR1, faults.stop_loop)
     stages = with_faults(STAGES, faults)
-    return serve(load_serving_config(given.config), stages, given.timeline)
+    return serve(load_serving_config(given.config), stages)
 
 
 if __name__ == "__main__":

@@ -89,14 +89,18 @@ class ForkServer:
             )
 
     def fork(
-        self, command: Sequence[str], environment: Mapping[str, str], stdin: int, stdout: int
+        self, command: Sequence[str], environment: Mapping[str, str], stdout: int | None
     ) -> Forked:
+        """Run a script whose standard input is /dev/null, as its output is if none is given."""
+        nothing = os.open(os.devnull, os.O_RDWR)
         ours, stderr = os.pipe()
         order = {"command": command, "environment": environment, "folder": str(Path.cwd())}
         try:
-            return Forked(self, self.ask(order, [stdin, stdout, stderr]), ours)
+            files = [nothing, nothing if stdout is None else stdout, stderr]
+            return Forked(self, self.ask(order, files), ours)
         finally:
             os.close(stderr)
+            os.close(nothing)
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> Any:
         with self._lock:
@@ -117,15 +121,10 @@ def fork_server() -> ForkServer:
 
 
 def forked(
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    stdin: int | None = None,
-    stdout: int | None = None,
+    command: Sequence[str], environment: Mapping[str, str], stdout: int | None = None
 ) -> Forked:
-    """Run a Python script with arguments. By default, stdin and stdout are /dev/null."""
-    with Path(os.devnull).open("r+b", buffering=0) as nothing:
-        files = (nothing.fileno() if file is None else file for file in (stdin, stdout))
-        return fork_server().fork(command, environment, *files)
+    """Run a Python script with arguments. Its standard output is /dev/null unless it is given."""
+    return fork_server().fork(command, environment, stdout)
 
 
 def take_orders(orders: socket.socket) -> Mapping[str, Any] | None:

@@ -39,26 +39,6 @@ def many_locations_case(rng: np.random.Generator) -> Case:
     return Case(schema, case.vocab_sizes, case.ads, tuple(users))
 
 
-def full_leaf_case(rng: np.random.Generator) -> Case:
-    """4,096 ads at one SID with a rule each, which few users pass; one ad at other SIDs."""
-    values, places = tuple(f"v{i}" for i in range(63)), [f"s{i}" for i in range(65)]
-    schema = TargetingSchema((Attribute("a", values),), (TargetSet("s", 256, 3, 65),), 7)
-
-    def ad(number: int, sid: tuple[int, int]) -> RawAd:
-        value, place = values[number % 63], places[number // 63 % 65]
-        return RawAd(
-            number, sid, 0.0, {"a": (frozenset({value}), None), "s": (None, frozenset({place}))}
-        )
-
-    ads = [ad(i, (3, 5)) for i in range(4096)]
-    ads += [ad(4096 + i, (int(rng.integers(3)), i)) for i in range(0, 63, 3)]
-    users = [
-        {"a": [values[rng.integers(63)]], "s": rng.choice(places, size, replace=False).tolist()}
-        for size in (0, 1, 33, 64, 65)
-    ]
-    return Case(schema, (7, 63), tuple(ads), tuple(users))
-
-
 def static_case(rng: np.random.Generator) -> Case:
     return _many_partitions(rng, StaticKWay((64, 3)))
 

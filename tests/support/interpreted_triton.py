@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 
 import torch
+from torch import Tensor
 
 from grace.bench.rungs.attention import DenseCache, append, attend_sdpa
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
@@ -22,7 +23,21 @@ from support.agreement import (
 )
 from support.encoder_cases import INTERFORMER, T5
 from support.encoder_op_cases import encoder_difference
-from support.rung_cases import dense_inputs
+
+
+def dense_inputs(
+    seed: int, rows: int, length: int, heads: int, d_head: int, step: int, dtype: torch.dtype
+) -> tuple[Tensor, DenseCache]:
+    """Return qkv, and a cache with more rows than qkv, NaN where no kernel may read."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    caches = [normal(length, rows + 3, heads, d_head) for _ in range(2)]
+    for cache in caches:
+        cache[step:], cache[:, rows:] = torch.nan, torch.nan
+    return normal(rows, 3, heads, d_head), DenseCache(*caches)
 
 
 def dense_differences() -> Iterator[str | None]:

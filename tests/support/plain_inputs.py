@@ -1,7 +1,8 @@
 """The plain reader of features, from Python values to model inputs: C++ is compared with it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -10,30 +11,16 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import RequestError
-from grace.model.definition.inputs import (
-    JaggedIds,
-    ModelInputs,
-    SequenceEvents,
-    age_buckets,
-)
-from grace.model.definition.spec import (
-    CategoricalInput,
-    DenseInput,
-    ModelSpec,
-    SequenceInput,
-)
+from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
+from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.named_tensors import named_tensors
 
-Int64 = npt.NDArray[np.int64]
-Integers: TypeAlias = Sequence[int] | Int64
-Float32 = npt.NDArray[np.float32]
+Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
 
 NO_AGE = -1
 """Of an event whose request gave no times."""
-
-_LAST_TIME = np.uint64(2**63 - 1)
 
 _FIELDS = {"dense": "dense", "categorical": "categorical", "bag": "bags", "sequence": "sequences"}
 """Where a request has the inputs of each kind."""
@@ -41,10 +28,7 @@ _FIELDS = {"dense": "dense", "categorical": "categorical", "bag": "bags", "seque
 
 @dataclass(frozen=True, slots=True)
 class EventSequence:
-    """One user's events, oldest first. `sids` is flat: sid_length tokens per event.
-
-    The order is the one given: times do not reorder events.
-    """
+    """One user's events, oldest first, in the order given. `sids` has sid_length tokens each."""
 
     sids: Integers
     timestamps_ms: Integers = ()  # one per event, or none at all
@@ -63,25 +47,21 @@ class RequestFeatures:
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvents:
-    """
-    sids     int64 [n, L]
-    ages_ms  int64 [n]      to the newest event; NO_AGE if the request gave no times
-    side     int64 [n] each
-    """
+    """Of each event its tokens, its age to the newest event or NO_AGE, and its id of each side."""
 
-    sids: Int64
-    ages_ms: Int64
-    side: tuple[Int64, ...]
+    sids: list[list[int]]
+    ages_ms: list[int]
+    side: list[list[int]]  # of each side, those of all events
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRequest:
     """One request's inputs, checked, of each kind in declared order; `ignored` the model lacks."""
 
-    dense: tuple[Float32, ...]
-    categorical: tuple[int, ...]
-    bags: tuple[Int64, ...]
-    sequences: tuple[EncodedEvents, ...]
+    dense: list[list[float]]
+    categorical: list[int]
+    bags: list[list[int]]
+    sequences: list[EncodedEvents]
     ignored: tuple[str, ...]
 
 
@@ -99,83 +79,86 @@ def encode_inputs(
 
 @dataclass(frozen=True)
 class InputEncoder:
-    """A server encodes each request as it comes, so that a faulty one never fails a batch."""
-
     spec: ModelSpec
 
     def encode(self, request: RequestFeatures) -> EncodedRequest:
         """Raises RequestError, naming the field."""
+        dense = []
+        for name, numbers in self.spec.dense.items():
+            given = np.array(request.dense.get(name, ()), np.float32)
+            where = f"features.dense.{name}.values"
+            for number in given[~np.isfinite(given)]:
+                raise RequestError(where, f"{number} is not finite")
+            if len(given) not in (0, numbers.size):
+                fault = f"{len(given)} values, the model takes {numbers.size}"
+                raise RequestError(where, fault)
+            default = numbers.default or (0.0,) * numbers.size
+            dense.append(given.tolist() or list(default))
+        categorical = []
+        for name, one in self.spec.categorical.items():
+            ids = _listed(request.categorical.get(name, ())) or [one.default]
+            where = f"features.categorical.{name}.ids"
+            if len(ids) != 1:
+                raise RequestError(where, f"{len(ids)} ids, the model takes one")
+            _require_below((one.cardinality,), [ids], where)
+            categorical += ids
         return EncodedRequest(
-            dense=tuple(
-                _dense(declared, request.dense.get(name, ()), f"features.dense.{name}.values")
-                for name, declared in self.spec.dense.items()
-            ),
-            categorical=tuple(
-                _categorical(
-                    declared, request.categorical.get(name, ()), f"features.categorical.{name}.ids"
-                )
-                for name, declared in self.spec.categorical.items()
-            ),
-            bags=tuple(
-                integers(request.bags[name] if len(request.bags.get(name, ())) else bag.default)
+            dense=dense,
+            categorical=categorical,
+            bags=[
+                _listed(request.bags.get(name, ())) or list(bag.default)
                 for name, bag in self.spec.bags.items()
-            ),
-            sequences=tuple(
-                self._events(declared, request.sequences.get(name, _NO_EVENTS), name)
+            ],
+            sequences=[
+                self._events(declared, request.sequences.get(name, EventSequence(())), name)
                 for name, declared in self.spec.sequences.items()
-            ),
+            ],
             ignored=tuple(sorted(self._unknown(request))),
         )
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
         """Empty requests, all defaults, fill the batch up to `size`."""
-        empty = self.encode(RequestFeatures())
-        rows = [*requests, *[empty] * (size - len(requests))]
+        rows = [*requests, *[self.encode(RequestFeatures())] * (size - len(requests))]
         bags = zip(self.spec.bags.values(), zip(*(r.bags for r in rows), strict=True), strict=True)
+        length = self.spec.sid_length
         return ModelInputs(
             batch=size,
-            dense=tuple(
-                torch.from_numpy(np.stack(column))
-                for column in zip(*(r.dense for r in rows), strict=True)
-            ),
+            dense=tuple(torch.tensor(x) for x in zip(*(r.dense for r in rows), strict=True)),
             categorical=tuple(
-                torch.tensor(column) for column in zip(*(r.categorical for r in rows), strict=True)
+                torch.tensor(ids) for ids in zip(*(r.categorical for r in rows), strict=True)
             ),
             bags=tuple(
-                JaggedIds(
-                    _offsets(column),
-                    torch.from_numpy(bag_rows(np.concatenate(column), bag.hash_rows)),
-                )
-                for bag, column in bags
+                JaggedIds(_offsets(ids), _integers(bag_row(x, bag.hash_rows) for x in chain(*ids)))
+                for bag, ids in bags
             ),
             sequences=tuple(
-                _join(column) for column in zip(*(r.sequences for r in rows), strict=True)
+                _join(events, length) for events in zip(*(r.sequences for r in rows), strict=True)
             ),
         )
 
     def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
-        field, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens = integers(events.sids)
+        where, length = f"features.sequences.{name}", self.spec.sid_length
+        tokens, times = _listed(events.sids), _listed(events.timestamps_ms)
         if len(tokens) % length:
-            raise RequestError(f"{field}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
-        sids = tokens.reshape(-1, length)
-        integers_below(self.spec.vocab_sizes, sids, f"{field}.sids")
-        times = _per_event(events.timestamps_ms, len(sids), f"{field}.timestamps_ms")
-        # Seen as unsigned, a negative number is larger than any time.
-        if times.view(np.uint64).max(initial=0) > _LAST_TIME:
-            raise RequestError(f"{field}.timestamps_ms", f"{times.min()} is negative")
+            raise RequestError(f"{where}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
+        sids = [tokens[at : at + length] for at in range(0, len(tokens), length)]
+        _require_below(self.spec.vocab_sizes, sids, f"{where}.sids")
+        _require_per_event(times, len(sids), f"{where}.timestamps_ms")
+        if min(times, default=0) < 0:
+            raise RequestError(f"{where}.timestamps_ms", f"{min(times)} is negative")
         recent = slice(max(0, len(sids) - spec.max_length), None)
-        sids, times = sids[recent], times[recent]
         side = []
         for side_name, cardinality in spec.side.items():
-            where = f"{field}.side.{side_name}.ids"
-            ids = _per_event(events.side.get(side_name, ()), len(tokens) // length, where)
-            integers_below((cardinality,), ids[:, None], where)
-            side.append(ids[recent] if len(ids) else np.full(len(sids), cardinality))
-        ages = times.max() - times if len(times) else np.full(len(sids), NO_AGE)
-        return EncodedEvents(sids, ages, tuple(side))
+            ids = _listed(events.side.get(side_name, ()))
+            _require_per_event(ids, len(sids), f"{where}.side.{side_name}.ids")
+            one_each = [[each] for each in ids]
+            _require_below((cardinality,), one_each, f"{where}.side.{side_name}.ids")
+            side.append((ids or [cardinality] * len(sids))[recent])
+        times = times[recent]
+        ages = [max(times) - each for each in times] or [NO_AGE] * len(sids[recent])
+        return EncodedEvents(sids[recent], ages, side)
 
-    def _unknown(self, request: RequestFeatures) -> Iterable[str]:
+    def _unknown(self, request: RequestFeatures) -> Iterator[str]:
         for kind in _FIELDS.values():
             for name in sorted(getattr(request, kind)):
                 declared = self.spec.inputs.get(name)
@@ -192,78 +175,52 @@ class InputEncoder:
                     yield f"sequences.{name}.side.{side}"
 
 
-_NO_EVENTS = EventSequence(())
+def bag_row(bag_id: int, hash_rows: int) -> int:
+    """The table row of an id: SplitMix64's finaliser, modulo the number of rows."""
+    last = (1 << 64) - 1
+    mixed = bag_id + 0x9E3779B97F4A7C15 & last
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & last
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & last
+    return (mixed ^ mixed >> 31) % hash_rows
 
 
-def bag_rows(ids: Int64, hash_rows: int | npt.NDArray[np.uint64]) -> Int64:
-    """The table row of each id: SplitMix64's finaliser, modulo the number of rows, which may be
-    another for each."""
-    mixed = ids.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return (mixed % np.uint64(hash_rows)).view(np.int64)
+def _listed(values: Integers) -> list[int]:
+    return [int(value) for value in values]
 
 
-def integers(values: Integers) -> Int64:
-    return np.array(values, np.int64)
-
-
-def integers_below(bounds: Sequence[int], values: Int64, field: str) -> None:
-    """Column c of `values` holds 0 to bounds[c] - 1.   [n, len(bounds)]"""
+def _require_below(bounds: Sequence[int], rows: Sequence[Sequence[int]], where: str) -> None:
+    """Column c of the rows holds 0 to bounds[c] - 1."""
     for place, bound in enumerate(bounds):
-        for value in values[:, place][(values[:, place] < 0) | (values[:, place] >= bound)]:
+        for value in (row[place] for row in rows if not 0 <= row[place] < bound):
             what = f"token {value} at position {place} of a SID" if len(bounds) > 1 else value
-            raise RequestError(field, f"{what} is not one of 0 to {bound - 1}")
+            raise RequestError(where, f"{what} is not one of 0 to {bound - 1}")
 
 
-def _dense(spec: DenseInput, values: Sequence[float], field: str) -> Float32:
-    if not len(values):
-        values = spec.default or (0.0,) * spec.size
-    numbers = np.array(values, np.float32)
-    for number in numbers[~np.isfinite(numbers)]:
-        raise RequestError(field, f"{number} is not finite")
-    if len(numbers) != spec.size:
-        raise RequestError(field, f"{len(numbers)} values, the model takes {spec.size}")
-    return numbers
-
-
-def _categorical(spec: CategoricalInput, values: Integers, field: str) -> int:
-    if len(values) == 0:
-        return spec.default
-    ids = integers(values)
-    if len(ids) != 1:
-        raise RequestError(field, f"{len(ids)} ids, the model takes one")
-    (chosen,) = ids.tolist()
-    if not 0 <= chosen < spec.cardinality:
-        raise RequestError(field, f"{chosen} is not one of 0 to {spec.cardinality - 1}")
-    return int(chosen)
-
-
-def _per_event(values: Integers, events: int, field: str) -> Int64:
-    """One for each event, or none at all."""
-    numbers = integers(values)
-    if len(numbers) not in (0, events):
+def _require_per_event(values: Sequence[int], events: int, where: str) -> None:
+    if len(values) not in (0, events):
         raise RequestError(
-            field, f"number of values: {len(numbers)}, of events: {events}; send one for each event"
+            where, f"number of values: {len(values)}, of events: {events}; send one for each event"
         )
-    return numbers
 
 
-def _offsets(rows: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+def _integers(values: Iterable[int]) -> Tensor:
+    return torch.tensor([*values], dtype=torch.int64)
+
+
+def _offsets(rows: Sequence[Sequence[object]]) -> Tensor:
     return torch.from_numpy(np.cumsum([0, *map(len, rows)], dtype=np.int64))
 
 
-def _join(rows: Sequence[EncodedEvents]) -> SequenceEvents:
+def _join(rows: Sequence[EncodedEvents], sid_length: int) -> SequenceEvents:
+    ages = _integers(chain.from_iterable(events.ages_ms for events in rows))
+    sids = chain.from_iterable(chain.from_iterable(events.sids for events in rows))
     return SequenceEvents(
         offsets=_offsets([events.sids for events in rows]),
-        sids=torch.from_numpy(np.concatenate([events.sids for events in rows])),
-        age_buckets=torch.from_numpy(
-            age_buckets(np.concatenate([events.ages_ms for events in rows]))
-        ),
+        sids=_integers(sids).view(-1, sid_length),
+        age_buckets=torch.from_numpy(age_buckets(ages.numpy())),
         side=tuple(
-            torch.from_numpy(np.concatenate(column))
-            for column in zip(*(events.side for events in rows), strict=True)
+            _integers(chain.from_iterable(ids))
+            for ids in zip(*(events.side for events in rows), strict=True)
         ),
     )
 

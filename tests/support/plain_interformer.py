@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from grace.model.definition.inputs import age_buckets
 from grace.model.definition.spec import ModelSpec
-from support.plain_inputs import EncodedRequest, bag_rows
+from support.plain_inputs import EncodedRequest, bag_row
 
 Float64 = npt.NDArray[np.float64]
 Weights = Mapping[str, Float64]
@@ -54,7 +54,7 @@ def non_sequence_tokens(spec: ModelSpec, weights: Weights, request: EncodedReque
         vectors.append(weights[f"features.tables.categorical_{name}.embed"][chosen])
     for (name, bag), ids in zip(spec.bags.items(), request.bags, strict=True):
         table_rows = weights[f"features.tables.bag_{name}.embed"]
-        found = table_rows[bag_rows(ids, bag.hash_rows)]
+        found = table_rows[np.array([bag_row(x, bag.hash_rows) for x in ids], np.int64)]
         vectors.append(found.mean(0) if len(found) else np.zeros(table_rows.shape[1]))
     tokens = weights["features.tokens"]
     if not vectors:
@@ -71,7 +71,7 @@ def event_states(spec: ModelSpec, weights: Weights, request: EncodedRequest) -> 
         states = np.zeros((len(events.sids), table["embed"].shape[2]))
         for event, sid in enumerate(events.sids):
             states[event] += sum(table["embed"][t][token] for t, token in enumerate(sid))
-            states[event] += table["embed_age"][age_buckets(events.ages_ms)[event]]
+            states[event] += table["embed_age"][age_buckets(np.array(events.ages_ms))[event]]
             states[event] += table["embed_position"][len(events.sids) - 1 - event]
             for side, ids in zip(declared.side, events.side, strict=True):
                 states[event] += table[f"embed_side_{side}"][ids[event]]

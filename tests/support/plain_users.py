@@ -21,6 +21,18 @@ def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRow
     return _PlainEncoder(encoder).encode(users)
 
 
+def assert_same_rows(got: UserRows, expected: UserRows) -> None:
+    """Require equal arrays of equal types."""
+    assert got.encoder is expected.encoder
+    assert got.ignored == expected.ignored
+    np.testing.assert_array_equal(got.bitmask, expected.bitmask)
+    for one, other in zip(got.sets, expected.sets, strict=True):
+        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
+            mine, theirs = getattr(one, array), getattr(other, array)
+            assert mine.dtype == theirs.dtype
+            np.testing.assert_array_equal(mine, theirs)
+
+
 @dataclass(frozen=True)
 class _PlainEncoder:
     encoder: UserEncoder

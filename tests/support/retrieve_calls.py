@@ -114,9 +114,9 @@ class Caller:
         self._channel.close()
 
 
-def give_up(caller: Caller, request: bytes, calls: int, seed: int = 7) -> None:
+def give_up(caller: Caller, request: bytes, calls: int) -> None:
     """Make calls with deadlines of 1 to 5 ms, and withdraw every second one before its end."""
-    random_ = random.Random(seed)
+    random_ = random.Random(7)
     under_way = []
     for number in range(calls):
         under_way.append(caller.start(request, random_.uniform(0.001, 0.005)))

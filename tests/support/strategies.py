@@ -197,15 +197,9 @@ def random_case(
 
 
 @st.composite
-def cases(
-    draw: st.DrawFn, most_ads: int = 40, most_users: int = 6, schema: TargetingSchema | None = None
-) -> Case:
+def cases(draw: st.DrawFn, most_ads: int = 40, most_users: int = 6) -> Case:
     """Hypothesis shrinks the number of ads and users; the rest follows from a seed."""
     num_ads = draw(st.integers(1, most_ads))
     num_users = draw(st.integers(1, most_users))
-    rng = np.random.default_rng(draw(_seeds()))
-    return random_case(rng, num_ads, num_users, schema)
-
-
-def _seeds() -> st.SearchStrategy[int]:
-    return st.integers(0, 2**32 - 1)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return random_case(rng, num_ads, num_users)

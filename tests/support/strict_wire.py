@@ -1,15 +1,13 @@
 """A plain reader of protobuf's wire format that refuses what it cannot read whole.
 
 It reads any message by its descriptor, into plain values. Tests compare C++ with it: both report
-the first fault in the bytes. If there is none, protobuf's own reader finds equal values.
+the first fault in the bytes.
 """
 
-from collections.abc import Mapping
 from struct import unpack
 from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 from grace.proto.retrieval_pb2 import RetrieveRequest, UpdateAdsRequest
 
@@ -59,31 +57,6 @@ def decode(message: bytes, of: Descriptor) -> Values:
         except UnknownFieldError as error:
             raise UnknownFieldError(error.number, error.written_as, field.name) from None
     return values
-
-
-def values_of(message: Message) -> Values:
-    """The values of a message that protobuf has read, as `decode` gives them."""
-    values = Values()
-    for field, value in message.ListFields():
-        if is_map(field):
-            values[field.name] = {
-                key: values_of(each) if isinstance(each, Message) else each
-                for key, each in value.items()
-            }
-        elif field.message_type is not None:
-            values[field.name] = values_of(value)
-        else:
-            values[field.name] = list(value) if field.is_repeated else value
-    return values
-
-
-def without_defaults(values: Mapping[str, Any]) -> Values:
-    """Return the values without fields that hold their defaults."""
-    kept = {
-        name: without_defaults(value) if isinstance(value, dict) else value
-        for name, value in values.items()
-    }
-    return {name: value for name, value in kept.items() if value or isinstance(value, dict)}
 
 
 def _read_field(wire: "_Wire", field: FieldDescriptor, written_as: int, values: Values) -> None:

@@ -1,6 +1,5 @@
-"""A folder to train on in seconds, what a run calls, and a plain Gini coefficient."""
+"""A folder to train on in seconds, and what a run calls."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,3 @@ def small_run(data: Path, out: Path, **others: Any) -> TrainingRun:
 
 def silent(*_: object) -> None:
     """A run's progress, for nobody."""
-
-
-def plain_gini(counts: Sequence[int]) -> float:
-    """Half the mean difference between any two, relative to the mean."""
-    size, mean = len(counts), sum(counts) / len(counts)
-    between = sum(abs(a - b) for a in counts for b in counts) / size**2
-    return between / (2 * mean)

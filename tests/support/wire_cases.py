@@ -40,7 +40,7 @@ def hostile_request(random: Random, spec: ModelSpec, schema: TargetingSchema) ->
     """A grace.v1.RetrieveRequest, or nearly: many flaws seldom leave one."""
     values = request_values(random, spec, schema, wrong=random.choice((0.0, 0.1, 0.4)))
     message = hostile(random, values, REQUEST)
-    return with_bytes_changed(random, message) if random.random() < 0.06 else message
+    return with_bytes_changed(random, message) if random.random() < 0.2 else message
 
 
 def hostile(random: Random, values: Values, of: Descriptor) -> bytes:

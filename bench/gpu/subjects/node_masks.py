@@ -23,7 +23,7 @@ from grace.configs.eligibility import MatcherMode
 from grace.configs.machine import available_cores
 from grace.index.forms.lists import AskedLists
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
-from grace.kernels.eligibility.on_gpu import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
+from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
 
 _SIZES = (30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)

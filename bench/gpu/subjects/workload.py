@@ -171,11 +171,11 @@ def workload_of(options: BenchOptions) -> Workload:
 
 
 def random_weights(
-    spec: ModelSpec, device: torch.device, features: torch.dtype = torch.float32, seed: int = SEED
+    spec: ModelSpec, device: torch.device, features: torch.dtype = torch.float32
 ) -> Model:
     """Return the model on the device, in float32 except the feature tables, most of its size."""
-    drawn = random_model(_with_rows(spec, _SMALL_ROWS), seed).state_dict()
-    generator = torch.Generator(device).manual_seed(seed)
+    drawn = random_model(_with_rows(spec, _SMALL_ROWS), SEED).state_dict()
+    generator = torch.Generator(device).manual_seed(SEED)
     model = empty_model(spec)
     state: dict[str, Tensor] = {}
     for name, weight in model.state_dict().items():

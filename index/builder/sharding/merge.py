@@ -4,16 +4,24 @@ Memory holds that snapshot, as the server that loads it does. The shards are map
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.index.builder.arrange import ids_of_ads
-from grace.index.builder.sharding.join_rules import join_rules
+from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.sorting import group_by_entity, order_by_id
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
+from grace.index.targeting.rules import Lists, TargetingRules
+from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
+from grace.index.users.values import InternedValues
+
+RuleSource = tuple[TargetingRules, Sequence[Sequence[str]]]
+"""The rules of one shard or run, and for each set its strings by value id, in UTF-8 order."""
 
 
 def merge_shards(shards: Sequence[Snapshot], facts: SnapshotFacts, threads: int) -> Snapshot:
@@ -72,3 +80,44 @@ def _join_tries(tries: Sequence[SidTrie]) -> SidTrie:
     offsets.append(np.array([starts[-1] - 1], np.int32))
     counts = (1, *below)
     return SidTrie(tries[0].vocab_sizes, counts, np.concatenate(offsets), np.concatenate(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRules:
+    """new_of: for each table, int32 [its rules]"""
+
+    rules: TargetingRules
+    set_values: tuple[InternedValues, ...]
+    new_of: Sequence[npt.NDArray[np.int32]]
+
+
+def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: int) -> JoinedRules:
+    """Join the rules of several shards or runs: each rule and row once, by the ids of all values.
+
+    If every table is numbered by first use and they follow each other in the order of their ads,
+    the joined ids are by first use over all ads: what a later table repeats has its id already.
+    """
+    of_sets = zip(*(strings for _, strings in tables), strict=True)
+    joined = tuple(InternedValues.of(set().union(*of_set)) for of_set in of_sets)
+    new_of = []
+    with closing(RuleTable(schema, threads)) as table:
+        for rules, strings in tables:
+            numbers, faults = table.add_again(_by_ids_of(joined, rules, strings))
+            assert not faults.any()
+            new_of.append(numbers)
+        return JoinedRules(table.take(), joined, new_of)
+
+
+def _by_ids_of(
+    joined: Sequence[InternedValues], rules: TargetingRules, strings: Sequence[Sequence[str]]
+) -> TargetingRules:
+    """Return the rules with the joined ids of their values, which keep their order."""
+    of_parts = iter(zip(joined, strings, strict=True))
+    parts = []
+    for part in rules.parts:
+        if part.has_values:
+            values, own = next(of_parts)
+            ids = np.array([values.ids[value] for value in own], np.int32)
+            part = type(part).of([Lists(each.offsets, ids[each.values]) for each in part.columns])
+        parts.append(part)
+    return replace(rules, parts=tuple(parts))

@@ -15,14 +15,13 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.builder.arrange import arrange, renumber_rules, taken_apart
-from grace.index.builder.batches import AdsReading
+from grace.index.builder.arrange import arrange, only_used, taken_apart
+from grace.index.builder.batches import AdColumns, AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, SortedIds
 from grace.index.builder.item_sids import open_item_sids
 from grace.index.builder.plan import BuildSpec
 from grace.index.builder.report import peak_memory
-from grace.index.builder.sharding.join_rules import join_rules
-from grace.index.builder.sorting import first_use
+from grace.index.builder.sharding.merge import join_rules
 from grace.index.builder.source import AdsFile, AdsSource
 from grace.index.rejects import Reject
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -100,9 +99,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
-    rows: int
     runs: tuple[Run, ...]
-    rejects: tuple[Sequence[Reject], ...]  # batch by batch
+    rejects: Sequence[Reject]
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
 
 
@@ -115,7 +113,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
     runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
-    return CollectedFile(collector.rows, runs, tuple(collector.rejects), collector.stated)
+    return CollectedFile(runs, collector.rejects, frozenset(collector.stated))
 
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
@@ -162,13 +160,14 @@ def build_shard(
     rules = [(part.rules, part.set_values) for part in parts]
     joined = join_rules(rules, inputs.schema, inputs.spec.threads)
     columns = [
-        (part.ad_ids, part.tokens, part.weights, new_of[part.rule_of], *part.entity_ids)
+        part.columns._replace(rule_of=new_of[part.columns.rule_of])
         for part, new_of in zip(parts, joined.new_of, strict=True)
     ]
-    ad_ids, tokens, weights, rule_of, *entity_ids = map(np.concatenate, zip(*columns, strict=True))
     values = tuple(values.strings for values in joined.set_values)
-    del parts, columns
-    ads = CollectedAds(ad_ids, tokens, weights, rule_of, tuple(entity_ids), joined.rules, values)
+    del parts
+    in_all = AdColumns._make(map(np.concatenate, zip(*columns, strict=True)))
+    del columns
+    ads = CollectedAds(in_all, joined.rules, values)
     inputs.write(ads, root)
     return root
 
@@ -181,18 +180,9 @@ def _part_of_run(
     tokens, leaves = _leaves_by_first_token(run.trie)
     begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
     ads = taken_apart(run, begin, end).without(repeated)
-    used = first_use(ads.rule_of, ads.rules.num_rules)
-    rules, set_values = renumber_rules(ads.rules, ads.set_values, used.old_of)
+    rule_of, rules, set_values = only_used(ads, ads.columns.rule_of)
     strings = tuple(values.strings for values in set_values)
-    return CollectedAds(
-        ads.ad_ids,
-        ads.tokens,
-        ads.weights,
-        used.new_of[ads.rule_of],
-        ads.entity_ids,
-        rules,
-        strings,
-    )
+    return CollectedAds(ads.columns._replace(rule_of=rule_of), rules, strings)
 
 
 def _leaves_by_first_token(

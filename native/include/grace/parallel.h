@@ -55,25 +55,7 @@ class Job {
   std::exception_ptr failure_;
 };
 
-// Calls body(i) for every i in [0, tasks) on up to `threads` threads, the caller's among them.
-// The first exception is rethrown here once all threads have ended.
-template <typename Body>
-void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
-  const int64_t workers = std::min<int64_t>(std::max(threads, 1), tasks);
-  Job job(tasks, std::ref(body));
-  std::vector<std::thread> pool;
-  pool.reserve(std::max<int64_t>(workers, 1) - 1);
-  try {
-    for (int64_t t = 1; t < workers; ++t) pool.emplace_back([&] { job.work(); });
-  } catch (const std::exception&) {
-    // The system has no thread or memory for more of them: those that started do the work.
-  }
-  job.work();
-  for (std::thread& thread : pool) thread.join();
-  job.rethrow();
-}
-
-// Threads that wait for jobs. A job takes a few hundred microseconds, too few to start threads for.
+// Threads that wait for jobs, some of which are too short to start threads for.
 class Workers {
  public:
   // Starts threads - 1 threads, since the caller's thread works too. If the system refuses one,
@@ -156,5 +138,12 @@ class Workers {
   std::condition_variable wake_;
   std::condition_variable rest_;
 };
+
+// Calls body(i) for every i in [0, tasks) on up to `threads` threads, the caller's among them.
+// The first exception is rethrown here once all threads have ended.
+template <typename Body>
+void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
+  Workers(static_cast<int32_t>(std::min<int64_t>(threads, tasks)), "grace-tasks").run(tasks, body);
+}
 
 }  // namespace grace
