@@ -11,7 +11,7 @@ from grace.client.client import AsyncClient, Client
 from grace.client.connection import PLAINTEXT, Access, Tls, access_of, connection_fault
 from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
-from grace.client.result import Ad, Ads, Counts, RetrieveResult, Sids, Timings
+from grace.client.result import Ad, Ads, RetrieveResult, Sids
 from grace.configs.errors import CallError, InputError, InvalidCallError, RequestError
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "AsyncClient",
     "CallError",
     "Client",
-    "Counts",
     "Events",
     "InputError",
     "InvalidCallError",
@@ -31,7 +30,6 @@ __all__ = [
     "RequestFields",
     "RetrieveResult",
     "Sids",
-    "Timings",
     "Tls",
     "access_of",
     "connection_fault",

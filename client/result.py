@@ -105,30 +105,6 @@ class Ads(Sequence[Ad]):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """The number of ads after each step; docs/api.md explains the fields."""
-
-    sids_generated: int
-    ads_generated: int
-    ads_matched: int
-    ads_returned: int
-    ads_stopped: int
-    ads_excluded: int
-    ads_limited: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Microseconds on the server: all waiting, and each stage for the whole batch."""
-
-    queue_us: int
-    input_us: int
-    features_us: int
-    generate_us: int
-    post_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class RetrieveResult:
     """The answer to a request.
 
@@ -137,6 +113,8 @@ class RetrieveResult:
 
     ads               best first
     sids              None, unless the request had include_sids
+    counts            the number of ads after each step
+    timings           microseconds on the server: all waiting, and each stage for the whole batch
     ignored_names     names in the request that neither catalogue nor model knows, such as misspelt
     unknown_items     items of the request's sequences that have no SID; their events were left out
     truncated         max_ads cut the list
@@ -147,12 +125,12 @@ class RetrieveResult:
 
     ads: Ads
     sids: Sids | None
-    counts: Counts
+    counts: wire.Counts
     snapshot_version: int
     checkpoint: str
     profile: str
     request_id: str
-    timings: Timings
+    timings: wire.Timings
     ignored_names: tuple[str, ...]
     truncated: bool
     degraded: bool
@@ -173,16 +151,15 @@ class RetrieveResult:
         ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
         if len(scores) != len(ad_ids):
             raise _contradiction(f"{len(ad_ids)} ads, but {len(scores)} scores")
-        counts, timings = reply.counts, reply.timings
         return cls(
             ads=Ads(_frozen(ad_ids), _frozen(scores), sids, ids),
             sids=sids,
-            counts=Counts(**{name: getattr(counts, name) for name in Counts.__slots__}),
+            counts=reply.counts,
             snapshot_version=reply.snapshot_version,
             checkpoint=reply.checkpoint,
             profile=reply.profile,
             request_id=reply.request_id,
-            timings=Timings(**{name: getattr(timings, name) for name in Timings.__slots__}),
+            timings=reply.timings,
             ignored_names=tuple(reply.ignored_names),
             truncated=reply.truncated,
             degraded=reply.degraded,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import CoverageError, InputError
@@ -70,6 +71,7 @@ def build(
 
     Example: `grace build --data shop --root shop/snapshots`
     """
+    from grace.cli.tables import coverage_table
     from grace.index.builder import spec_of
     from grace.index.tables.data_folder import read_data_folder
 
@@ -83,41 +85,12 @@ def build(
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
     else:
-        _print_report(report, machines.shards)
+        change = report.coverage
+        table = coverage_table(change.after, change.before, change.version_before)
+        print_facts(report, tables=[table])
     lost = report.coverage.falls or report.coverage.lost_columns
     if lost or (chosen.publish and not report.coverage.may_be_published):
         raise CoverageError(_unpublished(report))
-
-
-def _print_report(report: "BuildReport", shards: int | None) -> None:
-    from grace.cli.tables import coverage_table, table_console
-
-    state = "published" if report.published else "not published"
-    print(f"version {report.version} ({state}): {report.path}")
-    print(f"from {report.rows:,} rows in {report.files} file{'s' if report.files > 1 else ''}")
-    if report.new_sids:
-        new = f"{report.new_sids:,} new ad{'s' if report.new_sids > 1 else ''}"
-        print(f"the codebook gave SIDs to {new}")
-    change = report.coverage
-    before = f" ({change.before.distinct_rules:,} before)" if change.before else ""
-    print(
-        f"{report.sids:,} SIDs, {report.ads:,} ads, {report.rules:,} distinct rules{before} "
-        f"in {sum(report.step_seconds.values()):.1f} s, "
-        f"peak memory {report.peak_memory_bytes / 1e9:.2f} GB"
-    )
-    if report.without:
-        print(f"without {', '.join(report.without)}: no ad has a rule on it, or belongs to one")
-    if report.ignored_columns:
-        names = ", ".join(report.ignored_columns)
-        print(f"ignored columns, which targeting.yaml does not name: {names}")
-    if report.shards is not None and report.shards < (shards or 0):
-        built = f"{report.shards} shard{'s' if report.shards > 1 else ''}"
-        print(f"{built} and not {shards}: the ads of one first token stay together")
-    if report.rejects:
-        refused = f"{report.rejects} ad{'s' if report.rejects > 1 else ''}"
-        print(f"{refused} refused, listed in {report.reject_file}")
-    table = coverage_table(change.after, change.before, change.version_before)
-    table_console().print(table)
 
 
 def _unpublished(report: "BuildReport") -> str:

@@ -2,6 +2,7 @@
 
 import json
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.options import ImportSpec
@@ -20,7 +21,5 @@ def import_sids(spec: ImportSpec, as_json: AsJson = False) -> None:
         report = import_items(spec, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
-        return
-    sizes = ",".join(str(size) for size in report.vocab_sizes)
-    print(f"{spec.out}: {report.items:,} items of {report.sids:,} SIDs")
-    print(f"SID space {spec.sid_space}, vocabulary {sizes}")
+    else:
+        print_facts(report)

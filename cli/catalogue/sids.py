@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.errors import InputError
@@ -122,30 +123,5 @@ def _extend(items: Any, codebook: Path, as_json: bool) -> None:
 
 
 def _print(report: "SidReport", out: str) -> None:
-    from rich.table import Table
-
-    from grace.cli.tables import table_console
-
-    sizes = ",".join(str(level.codes) for level in report.levels)
-    table = Table(box=None, pad_edge=False)
-    fullest, entropy = "fullest, even shares", "entropy, bits"
-    for heading in ("level", "codes", "unused", fullest, entropy, "prefixes", "error"):
-        table.add_column(heading, justify="right")
-    for number, level in enumerate(report.levels, 1):
-        table.add_row(
-            str(number),
-            f"{level.codes:,}",
-            f"{level.unused:,}",
-            f"{level.fullest:.1f}",
-            f"{level.entropy:.2f}",
-            f"{level.prefixes:,}",
-            f"{level.error:.1%}",
-        )
-    table_console().print(table)
-    per = " · ".join(
-        f"{'max' if percent == 100 else f'p{percent}'} {count:,}"
-        for percent, count in report.items_per_sid.items()
-    )
-    print(f"\n{report.items:,} items have {report.sids:,} SIDs; items per SID: {per}")
-    print(f"SID space {report.sid_space}, vocabulary {sizes}")
+    print_facts(report)
     print(f"{out} is written")

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
 
@@ -61,9 +62,5 @@ def synth(
     if as_json:
         print(json.dumps({"out": str(out), **asdict(made), "seconds": round(seconds, 3)}))
         return
-    print(
-        f"{out}: {made.ads:,} ads of {made.sids:,} {'items' if raw else 'SIDs'}, "
-        f"{made.requests:,} requests, {made.interactions:,} interactions "
-        f"({made.bytes / 1e6:.1f} MB, {seconds:.1f} s)"
-        + (f", SID space {made.sid_space}" if made.sid_space else "")
-    )
+    print_facts(made)
+    print(f"{out} is written, in {seconds:.1f} s")

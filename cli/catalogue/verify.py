@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.configs.errors import SnapshotError
 from grace.configs.options import Argument, Option
@@ -34,10 +35,5 @@ def verify(
     if as_json:
         print(json.dumps({"ok": True, **asdict(report)}, default=str, indent=2))
         return
-    current = ", current" if report.is_current else ""
-    counts = report.counts
-    print(
-        f"ok: {report.path}: version {report.version}{current}, {report.files} arrays, "
-        f"{report.bytes:,} bytes, {counts.nodes_per_level[-1]:,} SIDs, {counts.ads:,} ads, "
-        f"{counts.rules:,} rules"
-    )
+    print("ok")
+    print_facts(report, report.counts)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from grace.cli.facts import print_shares
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
 from grace.configs.machine import yield_cores_while_waiting
@@ -12,7 +13,7 @@ from grace.configs.options import EvaluationSpec
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
     from grace.model.train.evaluate import Quality
-    from grace.model.train.precisions import ByPrecision
+    from grace.model.train.precisions import ByPrecision, PrecisionQuality
 
 
 def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
@@ -63,26 +64,24 @@ def _print(report: "CheckpointReport") -> None:
     _print_precisions(report.by_precision)
 
 
+def _shares(quality: "Quality") -> dict[str, float]:
+    of_kinds = {"recall": quality.recall, "NDCG": quality.ndcg}
+    return {f"{kind}@{k}": share for kind, by_k in of_kinds.items() for k, share in by_k.items()}
+
+
 def _print_table(found: Mapping[str, "Quality"]) -> None:
-    cutoffs = list(found["random"].recall)
-    heads = [f"recall@{k}" for k in cutoffs] + [f"NDCG@{k}" for k in cutoffs]
-    print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
-    for name, quality in found.items():
-        shares = [quality.recall.get(k) for k in cutoffs] + [quality.ndcg.get(k) for k in cutoffs]
-        cells = (f"{'-':>11}" if share is None else f"{share:>11.1%}" for share in shares)
-        print(f"{name:<12}" + "".join(cells))
+    print_shares({name: _shares(quality) for name, quality in found.items()})
 
 
 def _print_precisions(measured: "ByPrecision") -> None:
-    first = measured.found["fp32"]
     print(
         f"\nThe first {measured.users:,} of the held-out users without targeting, by a server's "
         "precision,\nand the share of fp32's SIDs that each precision finds"
     )
-    heads = [f"recall@{k}" for k in first.recall] + list(first.overlap)
-    print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
-    for name, found in measured.found.items():
-        shares = [*found.recall.values(), *found.overlap.values()]
-        print(f"{name:<12}" + (found.refused or "".join(f"{share:>11.1%}" for share in shares)))
+    print_shares({name: found.refused or _found(found) for name, found in measured.found.items()})
     if measured.fp8_keep and measured.found["fp8"].refused is None:
         print(f"fp8 keeps {', '.join(measured.fp8_keep)} in bf16")
+
+
+def _found(precision: "PrecisionQuality") -> dict[str, float]:
+    return {f"recall@{k}": share for k, share in precision.recall.items()} | precision.overlap

@@ -3,10 +3,11 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Dtype, require_known
 from grace.cli.progress import progress_bars
 from grace.configs.options import Option
@@ -48,33 +49,8 @@ def init_model(
         facts = {**asdict(summary), "weights": summary.weights, "bytes": size}
         print(json.dumps({**facts, "dtype": dtype, "checkpoint": written}, indent=1))
         return
-    _print(
-        summary,
-        f"{size / 1e9:.2f} GB as {dtype}" if size >= 1e8 else f"{size / 1e6:.2f} MB as {dtype}",
-    )
+    shown = f"{size / 1e9:.2f} GB" if size >= 1e8 else f"{size / 1e6:.2f} MB"
+    print(f"weights: {summary.weights:,}, {shown} as {dtype}")
+    print_facts(summary)
     if written is not None:
         print(f"{out}: checkpoint {written}")
-
-
-def _print(summary: Any, size: str) -> None:
-    weights = {
-        "features": summary.feature_weights,
-        "encoder": summary.encoder_weights,
-        "decoder": summary.decoder_weights,
-    }
-    print(f"{'weights':<44}{summary.weights / 1e6:10,.{_places(summary.weights)}f} M, {size}")
-    for stage, count in weights.items():
-        print(f"  {stage:<42}{count / 1e6:10,.{_places(summary.weights)}f} M")
-    print("GFLOP per request")
-    places = _places(min(cost.gflop for cost in summary.decoder) * 1e6)
-    print(f"  {'features and encoder':<42}{summary.encoder_gflop:10,.{places}f}")
-    for cost in summary.decoder:
-        stage = "decoder" if cost.profile is None else f"decoder, {cost.profile}"
-        what = f"{stage}: beams {', '.join(map(str, cost.beams))}"
-        paper = "" if cost.paper_gflop is None else f"   (the paper: {cost.paper_gflop:,.0f})"
-        print(f"  {what:<42}{cost.gflop:10,.{places}f}{paper}")
-
-
-def _places(millions: float) -> int:
-    """Decimals that small models need to show more than zeros."""
-    return 1 if millions >= 1e7 else 4

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from grace.cli.facts import print_shares
 from grace.cli.options import AsJson
 from grace.cli.progress import note, progress_bars
 from grace.cli.signals import ending_in_order
@@ -60,12 +61,9 @@ def _print(report: "TrainingReport", out: Path) -> None:
         print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")
     if report.refused_ads:
         print(f"{report.refused_ads:,} ads left out: `grace build` refuses them")
-    cutoffs = list(report.recall["random"])
     print(f"\nThe newest event of {report.measured_users:,} held-out users is among the first k")
-    print(f"{'':<12}" + "".join(f"{f'k = {k}':>9}" for k in cutoffs))
-    for name, row in report.recall.items():
-        cells = (f"{row[k]:>9.1%}" if k in row else f"{'-':>9}" for k in cutoffs)
-        print(f"{name:<12}" + "".join(cells))
+    shares = report.recall.items()
+    print_shares({name: {f"k = {k}": x for k, x in row.items()} for name, row in shares})
     k = max(k for k in report.recall["model"] if k <= _COMPARED_AT)
     if report.recall["model"][k] < report.recall["followers"][k]:
         print(

@@ -132,15 +132,7 @@ def _gpu() -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from grace.cli.tables import table_console
-
-    table = Table("check", "", "found", box=None, pad_edge=False)
-    styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
     for finding in findings:
-        remedy = f"\n{finding.remedy}" if finding.remedy else ""
-        status = Text(finding.status, style=styles[finding.status])
-        table.add_row(finding.name, status, Text(finding.found + remedy, overflow="fold"))
-    table_console().print(table)
+        print(f"{finding.status:<6}{finding.name}: {finding.found}")
+        if finding.remedy:
+            print(f"      {finding.remedy}")

@@ -7,12 +7,13 @@ import numpy as np
 
 from grace.index.codebook.codebook import Tokens
 
-PERCENTILES = (50, 90, 99, 100)
+PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
 @dataclass(frozen=True, slots=True)
 class LevelReport:
     """
+    level     the position in a SID, from 1
     codes     the size of the vocabulary
     unused    codes that no item has
     fullest   items of the most frequent code, as a multiple of an even share
@@ -22,6 +23,7 @@ class LevelReport:
               level, relative to their squared distances from the mean vector
     """
 
+    level: int
     codes: int
     unused: int
     fullest: float
@@ -33,13 +35,15 @@ class LevelReport:
 @dataclass(frozen=True, slots=True)
 class SidReport:
     """
-    items_per_sid  by percentile of the SIDs; 100 is the maximum
+    vocab_sizes    the codes by level
+    items_per_sid  by percentile of the SIDs
     """
 
     sid_space: str
+    vocab_sizes: tuple[int, ...]
     items: int
     sids: int
-    items_per_sid: dict[int, int]
+    items_per_sid: dict[str, int]
     levels: tuple[LevelReport, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -72,6 +76,7 @@ def report_of(
         _, prefix = np.unique(prefix * size + tokens[:, level], return_inverse=True)
         shares = counts[counts > 0] / items
         report = LevelReport(
+            level=level + 1,
             codes=size,
             unused=int((counts == 0).sum()),
             fullest=float(counts.max() * size / items),
@@ -81,9 +86,10 @@ def report_of(
         )
         levels.append(report)
     of_sids = np.bincount(prefix)
-    percentiles = np.percentile(of_sids, PERCENTILES, method="inverted_cdf").astype(int)
+    percentiles = np.percentile(of_sids, [*PERCENTILES.values()], method="inverted_cdf").astype(int)
     return SidReport(
         sid_space=sid_space,
+        vocab_sizes=codes,
         items=items,
         sids=len(of_sids),
         items_per_sid=dict(zip(PERCENTILES, percentiles.tolist(), strict=True)),

@@ -33,6 +33,7 @@ from grace.model.train.evaluate import (
     Search,
     compare,
     rank_of,
+    rounded,
 )
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import read_log
@@ -77,8 +78,8 @@ class CheckpointReport:
     by_precision: ByPrecision
 
     def to_json(self) -> dict[str, Any]:
-        rounded: dict[str, Any] = _rounded(asdict(self))
-        return rounded
+        values: dict[str, Any] = rounded(asdict(self))
+        return values
 
 
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
@@ -181,9 +182,3 @@ def _joined(parts: Sequence[Ranked], people: Bools) -> Ranked:
     names = [each.name for each in fields(Ranked)]
     whole = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
     return Ranked(*(ranks[people] for ranks in whole))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name): _rounded(inner) for name, inner in value.items()}
-    return round(value, 4) if isinstance(value, float) else value

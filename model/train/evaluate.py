@@ -9,6 +9,7 @@ With targeting, a recommender ranks only the SIDs that lead to an ad that the us
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -217,3 +218,10 @@ def share_of_popular(counts: Int64) -> float:
     """Return the share of the events on the most popular 1 % of the SIDs."""
     top = max(1, round(0.01 * len(counts)))
     return float(np.sort(counts)[-top:].sum() / counts.sum())
+
+
+def rounded(value: Any) -> Any:
+    """Return numbers as JSON has them: four digits, and texts as names."""
+    if isinstance(value, dict):
+        return {str(name): rounded(inner) for name, inner in value.items()}
+    return round(value, 4) if isinstance(value, float) else value

@@ -25,7 +25,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, compare, share_of_popular
+from grace.model.train.evaluate import CUTOFFS, Search, compare, rounded, share_of_popular
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, read_log
 from grace.model.train.loop import Progress, fit, reproducible
@@ -73,7 +73,7 @@ class TrainingReport:
         values["loss"] = {"first": round(losses[0], 4), "final": round(self.final_loss, 4)}
         values["train_seconds"] = round(self.train_seconds, 1)
         values["popular_share"] = round(self.popular_share, 4)
-        values["recall"] = {name: _rounded(row) for name, row in self.recall.items()}
+        values["recall"] = rounded(self.recall)
         return values
 
 
@@ -174,7 +174,3 @@ def _with_steps(config: TrainingConfig, steps: int | None) -> TrainingConfig:
     if steps is None:
         return config
     return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))
-
-
-def _rounded(values: dict[Any, float]) -> dict[Any, float]:
-    return {name: round(value, 4) for name, value in values.items()}

@@ -136,11 +136,9 @@ def write_ghz(folder: Path, statuses: dict[str, int], errors: dict[str, int]) ->
     return path
 
 
-def test_results_of_both_clients_are_summarized(tmp_path: Path) -> None:
-    ours = read_summary(write_ours(tmp_path))
-    assert (ours.client, ours.offered) == ("ours", 63)
-    assert (ours.count, ours.ok, ours.failed, ours.withdrawn) == (7, 3, 3, 1)
-    assert (ours.stages_ms["generate"], ours.late_ms) == (3, 2)
+def test_a_result_of_ghz_is_summarized_without_the_calls_that_it_cut_off_itself(
+    tmp_path: Path,
+) -> None:
     # A timed run closes the connections, with up to one call on each of its workers.
     ends = {"OK": 3, "Unavailable": 5, "Canceled": 3}
     closing = {ghz_error("Canceled", "grpc: the client connection is closing"): 3}

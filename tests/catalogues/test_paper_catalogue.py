@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
-from grace.catalogues.paper.files import write_ads, write_paper_folder
+from grace.catalogues.paper.files import write_ads
 from grace.catalogues.paper.snapshots import (
     decode_snapshot,
     paper_snapshot,
@@ -43,21 +42,6 @@ def test_every_size_keeps_the_papers_fan_outs() -> None:
         assert 1 <= first <= second
 
 
-def test_the_tree_has_the_nodes_it_is_asked_for_and_ascending_sids(
-    catalogue: PaperCatalogue,
-) -> None:
-    tree = catalogue.tree
-    sids = tree.sids(catalogue.draws, np.arange(catalogue.spec.num_sids))
-    assert np.array_equal(sids, np.unique(sids, axis=0))
-    assert sids.max() < 512
-    for level in (1, 2, 3):
-        fan_out = np.diff(tree.children[level])
-        assert len(fan_out) == tree.level_counts[level - 1]
-        assert fan_out.sum() == tree.level_counts[level]
-        assert fan_out.min() >= 1
-        assert fan_out.max() <= 512
-
-
 def test_ads_per_sid_have_the_papers_percentiles_and_a_heavy_tail() -> None:
     ads = np.diff(make_paper_catalogue(PaperSpec(50_001, seed=3), threads=1).tree.ads)
     assert np.percentile(ads, (50, 90, 99), method="inverted_cdf").tolist() == [1, 2, 11]
@@ -88,26 +72,6 @@ def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     direct = paper_snapshot(catalogue, 2)
     assert built.facts.sid_space == direct.facts.sid_space
     assert_same_arrays(direct, built)
-
-
-def test_equal_specs_make_equal_files_with_any_threads_and_another_seed_other_ones(
-    tmp_path: Path,
-) -> None:
-    for name, threads, seed in (("one", 1, 9), ("two", 3, 9), ("other", 1, 10)):
-        out, spec = tmp_path / name, PaperSpec(1_111, seed)
-        written = write_paper_folder(spec, out, threads=threads, force=False, progress=silent)
-        metadata = pq.read_metadata(out / "ads.parquet")
-        assert metadata.metadata[b"grace.sid_space"] == f"paper-{seed}-1111".encode()
-        assert metadata.metadata[b"grace.vocab_sizes"] == b"512,512,512,512"
-        assert len((out / "requests.jsonl").read_text().splitlines()) == written.requests
-        assert written.bytes == sum(file.stat().st_size for file in out.iterdir())
-        assert written.ads == metadata.num_rows
-    names = sorted(file.name for file in (tmp_path / "one").iterdir())
-    assert names == ["ads.parquet", "requests.jsonl", "targeting.yaml"]
-    for name in names:
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    other = (tmp_path / "other" / "ads.parquet").read_bytes()
-    assert other != (tmp_path / "one" / "ads.parquet").read_bytes()
 
 
 @pytest.mark.parametrize(("sids", "seed"), [(999, 1), (10**9, 1), (1_000, -1)])

@@ -18,8 +18,8 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("raw")
     done = invoke_grace("synth", "--raw", "--sids", "333", "--seed", "5", "--out", folder)
     assert done.exit_code == 0, done.stderr
-    assert " of 333 items, " in done.stdout
-    assert "SID space" not in done.stdout
+    assert "sids: 333\n" in done.stdout
+    assert "sid space" not in done.stdout
     return folder
 
 

@@ -22,9 +22,9 @@ from grace.catalogues.synth import (
     write_raw_folder,
 )
 from grace.catalogues.synth.files import write_ads
-from grace.catalogues.synth.log_file import FEWEST_EVENTS, MOST_EVENTS, make_log
+from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
-from grace.catalogues.synth.spec import MAX_REQUEST_VALUES, NOW_MS, SCHEMA
+from grace.catalogues.synth.spec import MAX_REQUEST_VALUES, SCHEMA
 from grace.catalogues.synth.users import DEVICE_MODELS
 from grace.client import request_of_json
 from grace.configs.errors import InputError
@@ -215,28 +215,6 @@ def test_a_build_accepts_every_ad_and_all_of_its_rules(
     assert written.sid_space == report.sid_space
     assert written.interactions == pq.read_metadata(out / LOG_FILE).num_rows
     assert written.bytes == sum(file.stat().st_size for file in out.iterdir())
-
-
-def test_the_rows_are_the_log(folder: Folder, tiny: Catalogue) -> None:
-    table, log = pq.read_table(folder[0] / LOG_FILE), make_log(tiny)
-    assert table.schema.names == ["user_id", "sid", "timestamp_ms", "action", "split"]
-    assert table.schema.metadata == {
-        b"grace.sid_space": b"synth-tiny-3",
-        b"grace.vocab_sizes": b"64,64,64,64",
-    }
-    assert table["sid"].to_pylist() == tiny.tree.sids[log.items].tolist()
-    assert table["timestamp_ms"].to_pylist() == log.times_ms.tolist()
-    assert table["action"].to_pylist() == log.actions.tolist()
-    users, split = table["user_id"].to_numpy(), table["split"].to_numpy()
-    assert (users == log.event_user + 1).all()
-    held_out, training = set(users[split == "test"]), set(users[split == "train"])
-    assert held_out & training == set()
-    assert (len(held_out), len(training)) == (450, 2550)
-    counts, within = np.diff(log.offsets), users[1:] == users[:-1]
-    assert (counts.min(), counts.max()) == (FEWEST_EVENTS, MOST_EVENTS)
-    assert (np.diff(log.times_ms)[within] > 0).all(), "oldest first"
-    assert log.times_ms.max() < NOW_MS
-    assert (np.diff(log.items)[within] == 0).mean() < 0.01, "steps lead to another item"
 
 
 def test_a_preset_without_a_log_removes_the_one_of_another_catalogue(tmp_path: Path) -> None:

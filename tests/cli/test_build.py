@@ -40,8 +40,8 @@ def build(data: Path, root: Path, *options: str) -> tuple[int, str, str]:
 def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path) -> None:
     code, out, err = build(catalogue, tmp_path)
     assert (code, err) == (0, "")
-    for text in ("version 1 (published)", "333 SIDs", "targeting.yaml does not name: title\n"):
-        assert text in out
+    for fact in ("version: 1", "published: yes", "sids: 333", "ignored columns: title"):
+        assert f"{fact}\n" in out
     assert "without" not in out
     assert (tmp_path / "CURRENT").read_text() == "00000000000000000001\n"
     code, out, _ = build(catalogue, tmp_path, "--json", "--threads", "1")
@@ -51,7 +51,7 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     assert report["peak_memory_bytes"] > 0
     code, out, _ = build(catalogue, tmp_path, "--without", "campaign")
     assert code == 0
-    assert "without campaign: no ad has a rule on it, or belongs to one\n" in out
+    assert "without: campaign\n" in out
     summary = json.loads(invoke_grace("inspect", tmp_path, "--json").stdout)
     assert [each["distinct"] > 0 for each in summary["entities"]] == [False, True]
     assert invoke_grace("verify", tmp_path, "--deep").exit_code == 0
@@ -133,30 +133,13 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
     assert shown[0] == "versions here: 1, 2; current: none of them"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--vocab-sizes", "64,many"), "expected numbers such as 512,512,512,512"),
-        (("--vocab-sizes", "64,64"), "error: --vocab-sizes 64,64: 2 tokens, but the SIDs of"),
-        (("--shards", "0"), "--shards"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_bad_options_exit_2_and_say_what_to_do(
-    catalogue: Path, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    code, out, err = build(catalogue, tmp_path / "root", *options)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_refused_ads_end_the_build_unless_allowed(catalogue: Path, tmp_path: Path) -> None:
     table = pq.read_table(catalogue / "ads.parquet")
     twice = folder_of(pa.concat_tables([table, table.slice(0, 1)]), catalogue, tmp_path / "twice")
     code, _, err = build(twice, tmp_path / "root")
     assert (code, "is repeated" in err) == (2, True)
     code, out, _ = build(twice, tmp_path / "root", "--max-rejects", "2")
-    assert (code, "2 ads refused, listed in" in out) == (0, True)
+    assert (code, "rejects: 2\nreject file: " in out) == (0, True)
 
 
 def folder_of(ads: pa.Table, catalogue: Path, folder: Path) -> Path:
@@ -205,7 +188,7 @@ def test_half_of_the_rules_lost_is_written_named_and_not_published(
     code, out, err = build(half, root)
     assert (code, current(root)) == (1, 1)
     before, after = share(catalogue), share(half)
-    assert "version 2 (not published)" in out
+    assert "published: no\n" in out
     assert "version 1   change, points" in out
     fallen = f"{(after - before) * 100:+.1f}"
     assert row_of("country", out) == [f"{after:.1%}", f"{before:.1%}", fallen]
@@ -246,7 +229,7 @@ def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
 def test_a_build_says_that_it_waits_for_another_command(catalogue: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     with writers_lock(root):
-        command = (GRACE, "build", "--data", str(catalogue), "--root", str(root))
+        command = [str(GRACE), "build", "--data", str(catalogue), "--root", str(root)]
         waiting = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert waiting.stderr is not None
         shown = waiting.stderr.readline()

@@ -20,11 +20,11 @@ def test_an_import_prints_a_summary_and_its_table_joins_ads(index: Path, tmp_pat
     sids, options = tmp_path / "sids.parquet", ("--sid-space", "shop-1", "--vocab-sizes", "16,16")
     done = invoke_grace("import-sids", index, "--out", sids, *options)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "3 items of 3 SIDs" in done.stdout
-    assert "SID space shop-1, vocabulary 16,16" in done.stdout
+    for fact in ("items: 3", "sids: 3", "sid space: shop-1", "vocab sizes: 16,16"):
+        assert f"{fact}\n" in done.stdout
     (tmp_path / "targeting.yaml").write_text("{}\n")
     (tmp_path / "ads.csv").write_text("ad_id,name\n2,lamp\n0,chair\n")
     (tmp_path / "tables.yaml").write_text("ads: {files: [ads.csv]}\nsids: sids.parquet\n")
     done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "snapshots")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "2 SIDs, 2 ads" in done.stdout
+    assert "ads: 2\nsids: 2\n" in done.stdout

@@ -50,7 +50,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     items = write(folder / "items.parquet", IDS, vectors())
     done = invoke_grace("sids", "--embeddings", items, "--out", folder / "codebook", *LEARN)
     assert done.exit_code == 0, done.stderr
-    assert f"{ITEMS:,} items have" in done.stdout
+    assert f"items: {ITEMS:,}\n" in done.stdout
     return folder / "codebook"
 
 
@@ -83,8 +83,8 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
         assert row["entropy"] == pytest.approx(-(shares * np.log2(shares)).sum(), abs=1e-4)
         assert row["prefixes"] == len({sid[: level + 1] for sid in sids.values()})
     sizes = sorted(np.unique([*sids.values()], axis=0, return_counts=True)[1].tolist())
-    assert report["items_per_sid"]["50"] == sizes[(len(sizes) - 1) // 2]
-    assert report["items_per_sid"]["100"] == sizes[-1]
+    assert report["items_per_sid"]["p50"] == sizes[(len(sizes) - 1) // 2]
+    assert report["items_per_sid"]["max"] == sizes[-1]
 
 
 def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> None:

@@ -55,18 +55,6 @@ def test_the_default_beams_fit_the_checkpoint(tmp_path: Path) -> None:
     config.generation.require_vocabulary((7, 3, 512))
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "precision"),
-    [("serve.yaml", "cpu", "auto"), ("serve-h200.yaml", "cuda:0", "bf16")],
-)
-def test_the_shipped_files_lack_nothing_but_their_folders(
-    repository: Path, name: str, device: str, precision: str
-) -> None:
-    config = load_serving_config(repository / "configs" / name, Path("s"), Path("c"))
-    assert config.generation.profiles.keys() == {"full", "reduced"}
-    assert (config.device, config.precision) == (device, precision)
-
-
 def test_the_h200_configuration_has_the_beams_of_the_paper(repository: Path) -> None:
     folder = repository / "configs"
     config = load_serving_config(folder / "serve-h200.yaml", Path("s"), Path("c"))

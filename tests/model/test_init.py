@@ -9,11 +9,9 @@ import torch
 import yaml
 from torch.utils.flop_counter import FlopCounterMode
 
-from grace.configs.errors import ConfigError
-from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import random_model
-from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops, summarize_model
+from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops
 from grace.model.definition.spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
 from support.generation_cases import MODELS
@@ -60,17 +58,6 @@ def test_the_t5_encoders_count_is_its_formula() -> None:
     weights = 4 * t5.d_model * inner + 3 * t5.d_model * t5.d_ff  # gated
     products = t5.layers * tokens * (weights + 2 * tokens * inner)
     assert encoder_flops(T5) == 2 * products
-
-
-def test_a_summary_counts_all_weights_and_lists_the_profiles_of_the_configuration() -> None:
-    profiles = {"full": BeamProfile((1, 5, 9), 63), "small": BeamProfile((1, 2, 3), 3)}
-    summary = summarize_model(INTERFORMER, GenerationConfig(4, profiles))
-    costs = [(cost.profile, cost.beams, cost.paper_gflop) for cost in summary.decoder]
-    assert costs == [("full", (1, 5, 9), None), ("small", (1, 2, 3), None)]
-    weights = sum(weight.numel() for weight in random_model(INTERFORMER, seed=1).parameters())
-    assert summary.weights == weights
-    with pytest.raises(ConfigError, match=r"profiles\.full\.beams: 2 steps, but vocab_sizes has 3"):
-        summarize_model(INTERFORMER, GenerationConfig(4, {"full": BeamProfile((1, 5), 5)}))
 
 
 def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> None:

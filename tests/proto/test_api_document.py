@@ -1,5 +1,6 @@
 """docs/api.md names every field, limit and reason there is, and no other."""
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -7,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.json_format import Parse
 
+from grace.client import request_of_json
 from grace.configs.serving import LimitsConfig
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import STATUS_OF
+from support.documents import blocks_of
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +68,22 @@ def test_the_page_gives_every_limit_with_its_default(page: str) -> None:
 def test_the_table_of_errors_has_every_reason(page: str) -> None:
     documented = re.findall(r"^\| [A-Z_]+ \| `(\w+)` \|", section(page, "Errors"), re.MULTILINE)
     assert sorted(documented) == sorted(STATUS_OF)
+
+
+def test_its_examples_are_messages_of_the_api(repository: Path) -> None:
+    blocks = blocks_of(repository / "docs" / "api.md")
+    request, reply, explained = (block.text for block in blocks if block.language == "json")
+    parsed = request_of_json(json.loads(request))
+    assert set(json.loads(request)) == {field.name for field in parsed.DESCRIPTOR.fields}
+    values = json.loads(reply)
+    del values["total_ms"]
+    answer = Parse(json.dumps(values), wire.RetrieveResponse())
+    assert set(values) == {field.name for field in answer.DESCRIPTOR.fields}
+    assert len(answer.ad_ids) == len(answer.scores) == len(answer.sids.sid_of_ad)
+    assert len(answer.sids.tokens) == answer.sids.length * len(answer.sids.scores)
+    explanation = Parse(explained, wire.ExplainResponse())
+    spelled = set(json.loads(explained)) | {"limited_by", "score"}  # absent from this one
+    assert spelled == {field.name for field in explanation.DESCRIPTOR.fields}
 
 
 def test_every_field_and_outcome_of_an_explanation_is_named(page: str) -> None:

@@ -220,11 +220,6 @@ def test_a_result_has_every_field_of_the_reply(
     for ad in result.ads:
         assert_type(ad.ad_id, int)
         assert ad.probability == math.exp(ad.score)
-    for part, message in ((result.counts, reply.counts), (result.timings, reply.timings)):
-        names = [field.name for field in message.DESCRIPTOR.fields]
-        assert {name: getattr(part, name) for name in part.__slots__} == {
-            name: getattr(message, name) for name in names
-        }
 
 
 @pytest.mark.parametrize(

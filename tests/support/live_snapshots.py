@@ -13,7 +13,6 @@ from grace.index.storage import publish
 from grace.index.storage.folder import version_name
 from grace.index.storage.versions import versions
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from grace.server.engine.serving_pair import ServingPair
 from support.fast_serving import assert_same_answers, half_of_the_ads, whole
 from support.forgery import forge_manifest
 from support.serving_files import ServingFiles
@@ -85,7 +84,9 @@ class LiveRoot:
             pair = load_cpu_pair(self.folder(version), self.files.checkpoint)
             stop(pair, stopped)
             for request in self.requests:
-                found.update(_reply(pair, request))
+                batch = request_batch(pair, [request], 1, str(request["profile"]))
+                ((name, reply),) = replies_of(answer(batch)).items()
+                found[name, reply.snapshot_version] = reply
         return found
 
 
@@ -94,11 +95,3 @@ def assert_plain(
 ) -> None:
     """The reply is the plain one of the version that it names."""
     assert_same_answers(reply, expected[reply.request_id, reply.snapshot_version])
-
-
-def _reply(
-    pair: ServingPair, request: dict[str, object]
-) -> dict[tuple[str, int], RetrieveResponse]:
-    batch = request_batch(pair, [request], 1, str(request["profile"]))
-    ((name, reply),) = replies_of(answer(batch)).items()
-    return {(name, reply.snapshot_version): reply}

@@ -18,7 +18,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.request import urlopen
@@ -38,10 +38,12 @@ FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
 Labels = frozenset[tuple[str, str]]
 
 
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+def wait_until(
+    holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, log: str = ""
+) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
+        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}\n{log}"
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
@@ -57,13 +59,18 @@ class ServerProcess:
         faults: Faults | None = None,
         ready: bool = True,
         command: Sequence[str | Path] = (),
+        log_file: Path | None = None,
     ) -> None:
-        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`."""
+        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`.
+
+        A `command` may have a file as its standard error, instead of a pipe.
+        """
         self.config = config
         self._faults = faults
         self._command = command
         self._arguments = ("--config", config, *arguments)
         self._ready = ready
+        self._log_file = log_file
         self._lines: list[str] = []
         self._reads = threading.Event()
         self._reads.set()
@@ -209,16 +216,29 @@ class ServerProcess:
         command = [str(part) for part in (*program, *self._arguments)]
         if not self._command:
             return forked(command, environment)
-        return subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
+        with ExitStack() as stack:
+            log = subprocess.PIPE
+            if self._log_file is not None:
+                log = stack.enter_context(self._log_file.open("wb")).fileno()
+            return subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
+            )
 
     def _read(self) -> None:
+        if self._log_file is not None:
+            with self._log_file.open(encoding="utf-8") as file:
+                ended = False
+                while not ended:
+                    ended = not self.running  # then the file has all lines already
+                    self._lines += file
+                    time.sleep(LOOK_AGAIN_SECONDS)
+            return
         assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:

@@ -102,9 +102,9 @@ def test_a_good_client_keeps_its_answers_while_a_hostile_one_attacks(
 
 
 @front_ends
-@pytest.mark.parametrize("log", ["a read pipe", "a closed pipe", "an unread pipe"])
+@pytest.mark.parametrize("log", ["a file", "a closed pipe", "an unread pipe"])
 def test_a_good_client_keeps_all_answers_while_another_cancels_100_000_calls(
-    serving_files: ServingFiles, log: str, front_ends: int
+    serving_files: ServingFiles, tmp_path: Path, log: str, front_ends: int
 ) -> None:
     config = serving_files.write_config(
         f"{log}-{front_ends}.yaml",
@@ -113,7 +113,8 @@ def test_a_good_client_keeps_all_answers_while_another_cancels_100_000_calls(
         logs={"requests": log == "an unread pipe"},
     )
     shots = read_shots(serving_files.warm_up, DEADLINE_SECONDS)
-    with ServerProcess(config, command=ENGINE) as server, ExitStack() as stack:
+    log_file = tmp_path / "log" if log == "a file" else None
+    with ServerProcess(config, command=ENGINE, log_file=log_file) as server, ExitStack() as stack:
         _, usual = share_and_p99(good_calls(server.address, shots))
         written = len(server.lines)
         if log == "a closed pipe":
