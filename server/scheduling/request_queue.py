@@ -53,12 +53,12 @@ class RequestQueue:
 
     def push(self, request: PendingRequest) -> bool:
         """Add a request; return False if there is no place for it."""
-        if len(self) >= self._places and not self._displace_for(request):
+        if len(self._entries) >= self._places and not self._displace_for(request):
             return False
+        rank, turn = self._turn(request)
         self._arrivals += 1
-        entry = (*self._turn(request), self._arrivals, request)
+        entry = self._entries[request] = rank, turn, self._arrivals, request
         insort(self._lines.setdefault(request.profile, []), entry)
-        self._entries[request] = entry
         self._shares[request.retrieval.priority].add(request)
         if request.deadline != math.inf:
             insort(self._deadlines, (request.deadline, self._arrivals, request))
@@ -126,12 +126,12 @@ class RequestQueue:
 
     def _turn(self, request: PendingRequest) -> tuple[int, int]:
         """Return the rank and the round of a new request."""
-        shares = self._shares[request.retrieval.priority]
+        priority = request.retrieval.priority
+        shares = self._shares[priority]
         youngest = shares.youngest(request.connection)
-        turn = shares.round
-        if youngest is not None:
-            turn = max(turn, self._entries[youngest][1] + 1)
-        return _RANKS[request.retrieval.priority], turn
+        if youngest is None:
+            return _RANKS[priority], shares.round
+        return _RANKS[priority], max(shares.round, self._entries[youngest][1] + 1)
 
     def _displace_for(self, request: PendingRequest) -> bool:
         shares, low = self._shares[request.retrieval.priority], self._shares["LOW"]
@@ -159,7 +159,8 @@ class _Shares:
 
     def add(self, request: PendingRequest) -> None:
         share = self._requests.setdefault(request.connection, {})
-        self._drop(request.connection, len(share))
+        if share:
+            self._drop(request.connection, len(share))
         share[request] = None
         self._with_places[len(share)][request.connection] = None
 
@@ -176,7 +177,8 @@ class _Shares:
         return len(self._requests.get(connection, ()))
 
     def youngest(self, connection: str) -> PendingRequest | None:
-        return next(reversed(self._requests.get(connection, {})), None)
+        share = self._requests.get(connection)
+        return next(reversed(share)) if share else None
 
     def most(self) -> int:
         """Return the places of the connection that holds most."""
@@ -187,8 +189,7 @@ class _Shares:
         return next(reversed(self._requests[connection]))
 
     def _drop(self, connection: str, places: int) -> None:
-        if places:
-            group = self._with_places[places]
-            del group[connection]
-            if not group:
-                del self._with_places[places]
+        group = self._with_places[places]
+        del group[connection]
+        if not group:
+            del self._with_places[places]
