@@ -1,8 +1,9 @@
-"""Follow a file of updates: JSON lines, each an UpdateAdsRequest, for pipelines that write to disk.
+"""Follow a file of updates that a program writes: JSON lines, each an UpdateAdsRequest.
 
 The file may grow, and another file may take its name. A last line without a newline waits for its
-newline. After a faulty line nothing is sent, because the server could miss a stop if the line were
-skipped. A FULL update, which replaces the whole state, or another file ends that.
+newline. After a faulty line the follower sends nothing, because the server could miss a stop if the
+follower skipped the line. It goes on at a FULL update, which replaces the whole state, or when
+another file takes the name.
 """
 
 import json
@@ -45,13 +46,13 @@ class GrowingFile:
         self._path = path
         self._file: int | None = None
         self._read_bytes = self._lines = 0  # of this file
-        self._rest: list[bytes] = []  # the begin of a line whose newline has not come
+        self._rest: list[bytes] = []  # the start of a line whose newline has not come
 
     def new_lines(self) -> Iterator[list[Line]]:
-        """Yield the lines that have come since the last time, some at once, all of one file.
+        """Yield the lines that have come since the last call, in groups of lines of one file.
 
-        Raise OSError if the file cannot be read. Then the next call begins it again, unless it has
-        only lost its name and may still grow.
+        Raise OSError if the file cannot be read. The next call then reads it from its start, unless
+        it has only lost its name and may still grow.
         """
         try:
             yield from self._read_on()
@@ -130,8 +131,8 @@ class UpdatesFollower:
         self._failed_looks = 0  # at the file, in a row
 
     def run(self) -> NoReturn:
-        """Follow the file until an exception ends it. Raise a CallError if the server cannot be
-        what takes updates, and wait while there is none."""
+        """Follow the file until an exception ends it. Raise a CallError if the server does not
+        take updates. Wait while no server answers."""
         self.sequence = self._unsure = self._last_update()
         self._show(f"{self._path}: followed from update {self.sequence}", False)
         asked = monotonic()
@@ -161,7 +162,7 @@ class UpdatesFollower:
                 self._wait_after(error)
         if sequence < self.sequence:
             self.sequence = self._unsure = sequence
-            self._show(f"{self._path}: read again from its begin, for update {sequence + 1}", False)
+            self._show(f"{self._path}: read again from its start, for update {sequence + 1}", False)
             raise _ServerBeganAgainError
         return sequence
 
@@ -183,7 +184,7 @@ class UpdatesFollower:
             self._show(f"line {lines[-1].number}: update {self.sequence} is in force", False)
 
     def _send(self, updates: deque[_Update]) -> None:
-        """Send the updates, until all are in force or one has a fault. Leave none."""
+        """Send the updates until all are in force or one has a fault, and empty the queue."""
         while updates:
             first = updates[0]
             in_force = 0 < first.sequence <= min(self.sequence, self._unsure)
@@ -196,7 +197,7 @@ class UpdatesFollower:
                     updates.popleft()
 
     def _sent(self, group: list[_Update]) -> int:
-        """Send updates at once. Return how many of them need no second try."""
+        """Send updates together. Return how many of them need no second try."""
         before = self.sequence
         calls = [self._client.start_update(each.message, self._timeout) for each in group]
         for place, (update, call) in enumerate(zip(group, calls, strict=True)):
@@ -238,7 +239,7 @@ class UpdatesFollower:
         self._fault = ""
 
     def _cannot_read(self, error: OSError) -> None:
-        """Report it once, after a while: during a rotation no file may have the name."""
+        """Report it once, after a second: during a rotation the name is missing for a moment."""
         self._failed_looks += 1
         if self._failed_looks == RETRY_SECONDS / LOOK_SECONDS:
             remedy = "correct its path or its rights, and it is followed again"
@@ -246,10 +247,11 @@ class UpdatesFollower:
 
 
 def _together(updates: deque[_Update]) -> list[_Update]:
-    """Return the first updates, as many as may be sent at once.
+    """Return the first updates, as many as may be sent together.
 
     Calls may overtake each other. A server keeps a DELTA update waiting for those that it follows,
-    and refuses it if it refuses one of them. So all but the first are DELTA ones in a row.
+    and refuses it if it refuses one of them. So they are DELTA updates with consecutive numbers, or
+    one update alone.
     """
     group = [first := updates[0]]
     size = len(first.message)
@@ -264,7 +266,7 @@ def _together(updates: deque[_Update]) -> list[_Update]:
 
 def _read(line: Line) -> _Update:
     if len(line.text) > MOST_LINE_BYTES:
-        raise _LineError(f"longer than {MOST_LINE_BYTES} bytes, the most")
+        raise _LineError(f"more than {MOST_LINE_BYTES} bytes")
     try:
         request = _parsed(line.text.decode())
     except UnicodeDecodeError:
@@ -277,7 +279,7 @@ def _read(line: Line) -> _Update:
 
 
 def _parsed(text: str) -> UpdateAdsRequest:
-    """Parse as protobuf's parser does, which takes ten seconds for a million ids."""
+    """Parse as protobuf's parser does, but faster: it takes ten seconds for a million ids."""
     try:
         fields = json.loads(text, object_pairs_hook=_each_once)
         lists = [

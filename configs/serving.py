@@ -249,7 +249,7 @@ class ServingConfig(Section):
         if len(kept) == len(get_args(Fp8Product)):
             yield "fp8_keep: keeps every product, so nothing is in fp8; set precision: bf16"
         if self.state_dir is None and self.updates.require_full:
-            needs = "needs a folder that keeps updates; set state_dir, or remove it"
+            needs = "needs a folder that keeps updates; set state_dir, or remove require_full"
             yield f"updates.require_full: {needs}"
 
 

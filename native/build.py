@@ -111,7 +111,7 @@ class Target:
 
     @property
     def record(self) -> str:
-        """The file with what the library was built from and how: equal texts, equal libraries."""
+        """The file that records how the library was built. Equal records mean equal libraries."""
         return f"{self.name}.txt"
 
     @property

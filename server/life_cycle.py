@@ -247,7 +247,7 @@ class Server:
         return pair
 
     def _attach_updates(self, pair: ServingPair) -> None:
-        """Show all updates on a pair, before it serves."""
+        """Apply all updates to a pair, before it serves."""
         if self._state.updates is not None:
             self._state.updates.attach(pair)
 

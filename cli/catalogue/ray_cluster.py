@@ -129,11 +129,11 @@ class RayTasks:
 
 
 def _end(waiting: Sequence[Any]) -> None:
-    """Interrupt the tasks that still run, and wait for their end.
+    """Interrupt the tasks that still run, and wait until they end.
 
-    They are not killed (`force`): if the result of a killed task arrives at that moment, Ray aborts
-    this process ("Tried to complete task that was not pending"). Those that do not hear it, in
-    native code, end with the cluster's job.
+    Do not kill them (`force`): if the result of a killed task arrives at that moment, Ray aborts
+    this process ("Tried to complete task that was not pending"). Tasks that native code keeps from
+    seeing the interrupt end with the cluster's job.
     """
     _, running = ray.wait(waiting, num_returns=len(waiting), timeout=0)
     for reference in running:

@@ -201,7 +201,7 @@ def follow(
     call: Call,
     file: Annotated[Path, Argument("JSON lines, each an UpdateAdsRequest.", "FILE")],
 ) -> None:
-    """Send the updates of a file to the server, and those that are added to it, until interrupted.
+    """Send the updates of a file to the server, also those added later, until interrupted.
 
     The file may grow, and another file may take its name. At a faulty line the command stops
     sending, until a FULL update or another file comes. After a restart, of the command or of the

@@ -72,7 +72,7 @@ def _torch() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("torch", "fault", f"{found}, does not load: {error}", REINSTALL)
+        return Finding("torch", "fault", f"{found} does not load: {error}", REINSTALL)
     has_cuda = "available" if torch.cuda.is_available() else "not available"
     return Finding("torch", "ok", f"{found}, CUDA {has_cuda}")
 

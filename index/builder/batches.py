@@ -63,7 +63,7 @@ class AdColumns(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class AdsBatch:
     """
-    columns  of all rows, without their rules. Refused rows have any values, no id is negative
+    columns  of all rows, without their rules. Refused rows have arbitrary values. No id is negative
     rules    include and exclude of every attribute, then of every set; None for an absent column
     """
 

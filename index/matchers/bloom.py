@@ -10,7 +10,7 @@ _PIECE = 128
 
 
 def value_hash(value: str, seed: int) -> int:
-    """Return the XXH3 of the value. The hash of a longer value's piece is the next one's seed."""
+    """Return the XXH3 of the value, in pieces of 128 bytes: each hash is the next piece's seed."""
     utf8 = value.encode()
     while len(utf8) > _PIECE:
         seed, utf8 = xxhash.xxh3_64_intdigest(utf8[:_PIECE], seed), utf8[_PIECE:]

@@ -104,7 +104,7 @@ class EligibleNodesCall(EligibilityBatch):
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
         super().__init__(plan, users)
         self._device = plan.device
-        _on_gpu(0, *self.arguments)  # without scratch memory it only returns how much
+        _on_gpu(0, *self.arguments)  # without scratch memory it only reports how much it needs
         size = self.layout.scratch_bytes
         self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
         self.layout.scratch = self._scratch.data_ptr()

@@ -75,7 +75,7 @@ def load_checkpoint(
     """Read and check a model for inference: every weight is there, of its shape, and finite.
 
     features  the type of the features stage's weights, whose tables are most of a large model. The
-              others are float32, and within the range of this type, in which an engine computes
+              others are float32. They must fit this type, too: an engine may compute in it
     """
     require_device(device)
     require_files(folder)

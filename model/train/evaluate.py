@@ -221,7 +221,7 @@ def share_of_popular(counts: Int64) -> float:
 
 
 def rounded(value: Any) -> Any:
-    """Return numbers as JSON has them: four digits, and texts as names."""
+    """Return the value for JSON: numbers with four decimals, and names as texts."""
     if isinstance(value, dict):
         return {str(name): rounded(inner) for name, inner in value.items()}
     return round(value, 4) if isinstance(value, float) else value

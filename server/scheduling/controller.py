@@ -1,11 +1,11 @@
-"""The one controller: when the next batch forms, who is in it, who may wait, and who is shed.
+"""The one controller: it decides when a batch forms, which requests it has, and which may wait.
 
 It decides by what waits, what is under way, and what batches of each kind are predicted to take,
 and corrects itself by the margin, the head start and the pressure of `feedback.py`.
 
-A batch's time grows with its bucket. So a batch is made smaller for a request that has little time
-left, where the others have time to spare, and where full batches of a smaller bucket answer more
-requests a second than a larger bucket with empty rows.
+A batch's time grows with its bucket. So the controller makes a batch smaller in two cases: one
+request has little time left and the others can wait, or full batches of a smaller bucket answer
+more requests a second than a larger bucket with empty rows.
 """
 
 import math
@@ -37,7 +37,7 @@ BATCHES_OF_QUEUE = 2
 """The full batches that may always wait, so that a slow engine does not idle between them."""
 
 MOST_LATE = 64
-"""Late requests that leave at one moment: the callers need the lock that is held meanwhile."""
+"""The most late requests that leave at one moment: callers wait for the lock meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Controller:
     # A request comes or goes.
 
     def admit(self, request: PendingRequest, now: float) -> None:
-        """Choose the request's profile and let it wait. Raise why it may not: it would be late, or
-        wait too long, or the queue is full."""
+        """Choose the request's profile and let it wait. Raise a ServiceError if it would be late or
+        wait too long, or if the queue is full."""
         retrieval = request.retrieval
         pressure = self._pressure[retrieval.priority]
         smaller = self._ladders.get(retrieval.profile, ())[: pressure.rung(now)]
@@ -175,7 +175,7 @@ class Controller:
         self.held = at.held_until < math.inf
         failures = [Failure(each, expired()) for each in at.late]
         gone, self.queue.displaced = self.queue.displaced, []
-        if gone:  # one advice for all: callers wait for the lock meanwhile
+        if gone:  # one retry time for all: callers wait for the lock meanwhile
             retry_seconds = self._seconds_of_queue(now)
             failures += [Failure(each, displaced(retry_seconds)) for each in gone]
         if not start and not failures:
@@ -214,10 +214,10 @@ class Controller:
         return []
 
     def _in_time(self, first: list[PendingRequest], at: _Moment) -> list[PendingRequest]:
-        """Return the requests that start so that the tightest deadline is met. Return none if it
+        """Return the requests to start, few enough to meet the tightest deadline. Return none if it
         cannot be met, or only at the cost of others.
 
-        Under overload smaller batches would make it worse. So a batch is made smaller only if the
+        Smaller batches would make an overload worse. So a batch is made smaller only if the
         waiting requests fill no more than half of the largest bucket, and those that are left
         behind have time for a full batch to go before them.
         """
@@ -277,7 +277,7 @@ class Controller:
 
     def _hold_until(self, start: list[PendingRequest], at: _Moment) -> float:
         """Return until when to hold the batch back to fill: while generate has other work, and
-        for the configured wait, but not until one of it is late."""
+        for the configured wait, but not until one of its requests is late."""
         if self.closed or len(start) == self._buckets[-1]:
             return 0.0
         profile, bucket = start[0].profile, self._bucket_for(len(start))
@@ -316,8 +316,9 @@ class Controller:
     # A batch ends.
 
     def end(self, batch: BatchUnderWay, spans: Sequence[Span], now: float) -> None:
-        """Drop a batch, wherever it is, and learn from it: from its spans if it has passed all
-        stages, and how many of it, and of those that left the queue since the last, are late."""
+        """Drop a batch, wherever it is. Learn how many of its requests are late, and how many left
+        the queue, too late to start, since the last batch ended. Learn from its spans, too, if it
+        has passed all stages."""
         late = sum(is_late(each, now) for each in batch.requests)
         in_vain, self._in_vain = self._in_vain, 0
         self._margin.observe(late + in_vain, len(batch.requests) + in_vain, now)
@@ -334,7 +335,7 @@ class Controller:
             pressure.note(now, rest.after, target)
 
     def _note_if_empty(self, now: float) -> None:
-        """Note the length of a queue that is empty, although no batch has just left it."""
+        """Note that the queue is empty, if its last request has left it without a batch."""
         if not len(self.queue):
             self._note_pressure(self._target, now)
 

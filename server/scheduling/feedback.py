@@ -1,8 +1,8 @@
-"""What the controller corrects its decisions by: how batches end, and how long the queue stays.
+"""Corrections of the controller's decisions, from how batches end and how long the queue is.
 
     margin      admission adds it to predictions, while admitted requests are answered too late
     head start  how long before generate is free a batch forms; longer, if generate often waits
-    pressure    whether a queue has been too long for too long: the server degrades, later sheds
+    pressure    whether a queue has been too long for too long: the server degrades, then sheds
 
 Not thread-safe: the scheduler uses them under its lock.
 """
@@ -39,10 +39,10 @@ def is_late(request: PendingRequest, now: float) -> bool:
 
 
 class Margin:
-    """A share of the prediction, for delays that no prediction includes, as gaps between stages.
+    """A share of the prediction, for delays that it does not include, such as gaps between stages.
 
-    It follows the share of broken promises: requests that were admitted, and whose answers then
-    came too late, or that left the queue because they would have. It counts only at admission. If
+    It follows the share of broken promises: admitted requests whose answers came too late, or that
+    left the queue because their answers would have come too late. It counts only at admission. If
     it also counted when a batch forms, each rise would break more promises.
     """
 

@@ -1,4 +1,4 @@
-"""When a stage is broken: it fails batch after batch, or it hangs.
+"""Find a broken stage: one that fails batch after batch, or that hangs.
 
 A stage that hangs raises nothing, so its requests would wait forever. The watch counts time in
 beats of the event loop. There are none while the process is stopped or the machine sleeps, so it
@@ -53,7 +53,7 @@ class FailedBatches:
 
 
 def _content(message: bytes) -> bytes:
-    """The same for every retry of a request: all of it but its id."""
+    """Return what is the same in every retry of a request: all of it but its id."""
     request = RetrieveRequest.FromString(message)
     request.ClearField("request_id")
     return request.SerializeToString(deterministic=True)
@@ -61,7 +61,7 @@ def _content(message: bytes) -> bytes:
 
 @dataclass(slots=True)
 class _Work:
-    """What a stage works on, and for how many beats, of which the first is a part."""
+    """The requests that a stage works on, and for how many whole beats it has done so."""
 
     requests: Sequence[PendingRequest]
     beats: int = -1

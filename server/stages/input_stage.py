@@ -40,8 +40,8 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
 def _read(
     batch: RequestBatch, requests: Sequence[PendingRequest]
 ) -> tuple[InputBatch, list[ServiceError | None]]:
-    """Read requests, each into its row, and empty rows that fill the bucket. Return also the fault
-    of each request, whose row is empty then."""
+    """Read the requests, each into its row, and fill the bucket with empty rows. Also return the
+    fault of each request, or None. The row of a faulty request is empty."""
     pair = batch.pair
     messages = [request.retrieval.message for request in requests]
     of_users = pair.users.read(messages, batch.bucket)

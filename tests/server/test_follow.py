@@ -1,4 +1,4 @@
-"""`grace admin follow`: a file of updates, which a pipeline writes, on its way to a server."""
+"""`grace admin follow` sends the updates of a file, which a program writes, to a server."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_after_a_faulty_line_nothing_is_sent_until_a_full_update_or_another_file
         reaches(operated, last + 9, ad=10)
 
 
-def test_what_cannot_be_read_is_reported_until_it_can_be(
+def test_a_file_that_cannot_be_read_is_reported_and_followed_once_it_can_be(
     operated: ServerProcess, source: Source
 ) -> None:
     last = status(operated).updates.sequence
@@ -191,7 +191,7 @@ def test_what_cannot_be_read_is_reported_until_it_can_be(
             remove(source.file)
 
 
-def test_servers_that_restart_get_every_line_once_also_those_without_their_state(
+def test_restarted_servers_get_every_line_once_even_without_their_state(
     serving_files: ServingFiles, source: Source, tmp_path: Path
 ) -> None:
     source.append(update(1, full=True), update(2, stop={"ad": [1]}))
@@ -218,7 +218,7 @@ def test_servers_that_restart_get_every_line_once_also_those_without_their_state
                 assert again.metric("grace_updates_total", result="repeated") == 0
             with ServerProcess(config("other", port)) as other:
                 reaches(other, 3, ad=2)
-            follower.wait_done("read again from its begin, for update 1")
+            follower.wait_done("read again from its start, for update 1")
 
 
 def test_a_number_that_another_sender_has_used_is_a_fault(
@@ -235,7 +235,7 @@ def test_a_number_that_another_sender_has_used_is_a_fault(
         follower.wait_fault(1, f"line 2: sequence: another sender has used the number {last + 2}")
 
 
-def test_what_does_not_take_updates_ends_the_command(
+def test_an_address_that_does_not_serve_admin_ends_the_command(
     healthy_server: ServerProcess, source: Source
 ) -> None:
     done = run_grace("admin", "follow", source.file, "--address", healthy_server.address)

@@ -37,7 +37,7 @@ FITTING = {
 
 
 def who_leaves(learned: str, cases: dict[str, tuple[str, str]]) -> dict[str, str]:
-    """Return stories. No time is known before, so that no request is refused."""
+    """Return stories. They learn times after they submit, so that no request is refused."""
     learn = f"learn {learned}; " if learned else ""
     return {name: f"submit {given}; {learn}leave {left}" for name, (given, left) in cases.items()}
 
@@ -94,7 +94,7 @@ HELD = {
         "submit 012345; wait 0.24; stay; submit 6; leave 0123456; submit 7; wait 0.2; submit 8;"
         "stay; wait 0.05; leave 78"
     ),
-    "but not until one of it is late": (
+    "but not until one of its requests is late": (
         "learn 2:0.125; submit 0 1@250; wait 0.09; stay; wait 0.02; leave 01"
     ),
     "nor once no more will come": "submit 0; close; leave 0",

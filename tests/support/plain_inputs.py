@@ -47,7 +47,7 @@ class RequestFeatures:
 
 @dataclass(frozen=True, slots=True)
 class EncodedEvents:
-    """Of each event its tokens, its age to the newest event or NO_AGE, and its id of each side."""
+    """The tokens of each event, its time before the newest or NO_AGE, and its id in each side."""
 
     sids: list[list[int]]
     ages_ms: list[int]

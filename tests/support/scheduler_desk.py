@@ -44,7 +44,7 @@ class Desk:
             getattr(self, name)(*words)
 
     def learn(self, *seconds: str, profile: str = "full") -> None:
-        """Let batches of a bucket take so long, all of it in generate: "1:0.5"."""
+        """Let batches of a bucket take that long, all of it in generate: "1:0.5"."""
         for each in seconds:
             bucket, generate = each.split(":")
             self.predictions.observe(profile, int(bucket), spans_of(0.0, float(generate), 0.0))
@@ -53,7 +53,7 @@ class Desk:
         self.learn(*seconds, profile="reduced")
 
     def learn_stages(self, before: str, generate: str, after: str) -> None:
-        """Let batches of every bucket take so long before generate, in it and after it."""
+        """Let batches of every bucket take that long before generate, in it and after it."""
         for bucket in BUCKETS:
             spans = spans_of(float(before), float(generate), float(after))
             self.predictions.observe("full", bucket, spans)
