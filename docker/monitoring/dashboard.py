@@ -160,9 +160,10 @@ INDEX = [
     Panel("Updates of ads", "By result.", "cps",
           [Query(rate("grace_updates_total", "result"), "{{result}}")]),
     Panel("Stopped ads and pins", "Ads of the served index that are stopped; pinned: replicas "
-          "that a rollback holds.", "none",
+          "that a rollback holds; file stopped: replicas that do not follow updates.file.", "none",
           [Query(f"max (grace_stopped_ads{KEPT})", "stopped ads"),
-           Query(f"sum (grace_pinned{KEPT})", "pinned")]),
+           Query(f"sum (grace_pinned{KEPT})", "pinned"),
+           Query(f"sum (grace_updates_file_stopped{KEPT})", "file stopped")]),
 ]  # fmt: skip
 
 PROCESS = [

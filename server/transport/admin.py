@@ -43,7 +43,6 @@ from grace.proto.retrieval_pb2 import (
     UpdateAdsResponse,
     UpdatesStatus,
 )
-from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import (
     FIELD_CHARACTERS,
@@ -59,6 +58,7 @@ from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
+from grace.server.updates.ad_updates import AdUpdates, Updated
 
 PAGE_IDS = 1 << 16
 """The most ids in a reply of GetStops."""
@@ -136,8 +136,12 @@ class Admin:
 
     async def _update_ads(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
-        state = self._state
-        updated = await asyncio.wrap_future(_required(state.updates).submit(message))
+        state, followed = self._state, self._config.updates.file
+        updates = _required(state.updates)
+        if followed is not None:
+            text = f"updates.file: the server follows {followed}; append the update to that file"
+            raise ServiceError("updates_from_file", text)
+        updated = await asyncio.wrap_future(updates.submit(message))
         return UpdateAdsResponse(
             sequence=updated.sequence,
             applied=updated.applied,
@@ -280,6 +284,7 @@ def _updates_status(state: ServerState) -> UpdatesStatus:
         ads_stopped=state.ads_stopped,
         weights=facts.weights,
         awaits_full=facts.awaits_full,
+        source_fault=state.updates_fault,
     )
 
 

@@ -22,7 +22,6 @@ NOT_RUN = (
     "needs a server with TLS",
     "needs several machines",
     "needs your tables",
-    "runs until you end it",
     "takes an hour",
     "takes minutes",
 )
