@@ -20,6 +20,10 @@ from grace.configs.machine import available_cores
 if TYPE_CHECKING:
     from grace.native.build import Target
 
+NEEDED = (
+    *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
+    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash"),
+)
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
@@ -29,7 +33,7 @@ Status: TypeAlias = Literal["ok", "note", "fault"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One row. A fault breaks a command; a note says what is absent without an extra or a GPU."""
+    """One row. A fault breaks a command; a note says what lacks without an extra or a GPU."""
 
     name: str
     status: Status
@@ -40,7 +44,7 @@ class Finding:
 def doctor(
     as_json: AsJson = False,
 ) -> None:
-    """Check this machine: torch, native library, GPU. Exit code 1 if a command cannot work.
+    """Check this machine: packages, native library, GPU. Exit code 1 if a command cannot work.
 
     Example: `grace doctor`
     """
@@ -59,22 +63,32 @@ def examine() -> Iterator[Finding]:
     yield Finding("cores", "ok", str(available_cores()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
+    yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
+    yield _package("uvloop", "note", LIGHT, install_command("serve"))
     yield _torch()
     yield from _native()
     yield _gpu()
 
 
-def _torch() -> Finding:
+def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
+    """Report the version of a package, or if it is missing this status, text and remedy."""
     try:
-        found = version("torch")
+        return Finding(name, "ok", version(name))
     except PackageNotFoundError:
-        return Finding("torch", "note", LIGHT, install_command("serve"))
+        return Finding(name, status, without, remedy)
+
+
+def _torch() -> Finding:
+    package = _package("torch", "note", LIGHT, install_command("serve"))
+    if package.status == "note":
+        return package
     try:
         import torch
     except (ImportError, OSError) as error:
-        return Finding("torch", "fault", f"{found} does not load: {error}", REINSTALL)
+        found = f"{package.found} does not load: {error}"
+        return Finding("torch", "fault", found, REINSTALL)
     has_cuda = "available" if torch.cuda.is_available() else "not available"
-    return Finding("torch", "ok", f"{found}, CUDA {has_cuda}")
+    return Finding("torch", "ok", f"{package.found}, CUDA {has_cuda}")
 
 
 def _native() -> Iterator[Finding]:
@@ -117,6 +131,7 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 def _gpu() -> Finding:
     from grace.native.build import LEAST_CAPABILITY
 
+    need = f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}"
     try:
         command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
         listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -124,15 +139,34 @@ def _gpu() -> Finding:
         return Finding("GPU", "note", "none found: everything runs on the CPU")
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("GPU", "note", f"nvidia-smi failed: {error}", "reinstall the driver")
-    found = listed.stdout.split("\n")
-    if not any(found):
+    found, older = [], []
+    for row in listed.stdout.splitlines():
+        name, _, capability = map(str.strip, row.rpartition(","))
+        found.append(f"{name}, compute capability {capability} (needed: {need})")
+        if not _reaches(capability, LEAST_CAPABILITY):
+            older.append(name)
+    if not found:
         return Finding("GPU", "note", "none found: everything runs on the CPU")
-    need = f"compute capability {'.'.join(map(str, LEAST_CAPABILITY))} is needed"
-    return Finding("GPU", "ok", f"{'; '.join(filter(None, found))}; {need}")
+    remedy = f"use another GPU than {', '.join(older)}, or device cpu" if older else ""
+    return Finding("GPU", "note" if older else "ok", "; ".join(found), remedy)
+
+
+def _reaches(capability: str, least: tuple[int, int]) -> bool:
+    """Compare a capability such as 9.0 with the least; any other text is below it."""
+    major, _, minor = capability.partition(".")
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= least
 
 
 def _print(findings: list[Finding]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from grace.cli.tables import table_console
+
+    table = Table("check", "", "found", box=None, pad_edge=False)
+    styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
     for finding in findings:
-        print(f"{finding.status:<6}{finding.name}: {finding.found}")
-        if finding.remedy:
-            print(f"      {finding.remedy}")
+        remedy = f"\n{finding.remedy}" if finding.remedy else ""
+        status = Text(finding.status, style=styles[finding.status])
+        table.add_row(finding.name, status, Text(finding.found + remedy, overflow="fold"))
+    table_console().print(table)

@@ -6,15 +6,9 @@ import xxhash
 
 from grace.index.targeting.schema import RESERVED_VALUE, TargetSet
 
-_PIECE = 128
-
 
 def value_hash(value: str, seed: int) -> int:
-    """Return the XXH3 of the value, in pieces of 128 bytes: each hash is the next piece's seed."""
-    utf8 = value.encode()
-    while len(utf8) > _PIECE:
-        seed, utf8 = xxhash.xxh3_64_intdigest(utf8[:_PIECE], seed), utf8[_PIECE:]
-    return xxhash.xxh3_64_intdigest(utf8, seed)
+    return xxhash.xxh3_64_intdigest(value.encode(), seed)
 
 
 def star_hash(seed: int) -> int:

@@ -8,6 +8,7 @@ from grace.catalogues.synth import (
     CatalogueSpec,
     preset_spec,
 )
+from grace.catalogues.synth.learned_tokens import number_duplicates
 from grace.catalogues.synth.rules import NO_RULE, OPEN_CAMPAIGN
 from grace.catalogues.synth.sid_tree import make_sid_tree
 from grace.catalogues.synth.spec import RULE_COLUMNS, Stream
@@ -57,3 +58,9 @@ def test_a_number_of_sids_that_cannot_be_is_refused_with_the_range(num_sids: int
     for vocab_sizes in ((63, 64, 64, 64), (64, 64, 64, 7), (64, 64, 65537, 64)):
         with pytest.raises(InputError, match="vocab_sizes"):
             CatalogueSpec("odd", 111, 1, vocab_sizes, seed=1)
+
+
+def test_more_equal_codes_than_last_tokens_are_refused_with_the_remedy() -> None:
+    codes = np.zeros((9, 3), np.int64)
+    with pytest.raises(InputError, match=r"9 items have equal learned tokens.*has 8: .*fewer SIDs"):
+        number_duplicates(codes, 8)

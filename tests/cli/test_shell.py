@@ -1,8 +1,11 @@
 """The `grace` command: its table, help, errors and exit codes; `grace doctor`."""
 
+import ast
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,20 @@ from grace.native.loader import load_library
 from support.command import run_python, without_torch
 from support.in_process import invoke_grace
 
+
+def defines_its_name(file: Path) -> bool:
+    """A file of cli/ is a command; but for those that commands share."""
+    tree = ast.parse(file.read_text())
+    return any(isinstance(node, ast.FunctionDef) and node.name == file.stem for node in tree.body)
+
+
 EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
+
+
+def test_every_command_file_is_in_the_table(repository: Path) -> None:
+    files = [file for file in (repository / "cli").rglob("*.py") if defines_its_name(file)]
+    on_disk = {file.stem.replace("_", "-"): file.parent.name for file in files}
+    assert on_disk == COMMANDS
 
 
 def test_help_lists_every_command_in_the_tables_order() -> None:
@@ -84,6 +100,24 @@ def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) ->
         assert len(said.splitlines()) == 1
 
 
+def test_the_version_is_the_distributions() -> None:
+    done = invoke_grace("--version")
+    assert (done.exit_code, done.stderr) == (0, "")
+    name, version = done.stdout.split()
+    assert name == "grace"
+    assert version[0].isdigit()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["no-such-command"], ["doctor", "--no-such"], ["doctor", "x"]]
+)
+def test_an_unknown_command_or_option_exits_with_2(arguments: list[str]) -> None:
+    done = invoke_grace(*arguments)
+    assert done.exit_code == 2
+    assert arguments[-1] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 REBUILD = "; build or publish another version"
 
 
@@ -108,6 +142,26 @@ def test_an_error_for_the_user_is_one_line_and_its_exit_code(
     assert capsys.readouterr() == ("", f"{line}\n")
 
 
+def test_a_programming_error_keeps_its_traceback() -> None:
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        report_errors(broken)()
+
+
+def test_doctor_reports_the_same_for_people_and_for_scripts() -> None:
+    for_scripts = invoke_grace("doctor", "--json")
+    report = json.loads(for_scripts.stdout)
+    assert report["ok"] is True
+    assert for_scripts.exit_code == 0
+    for_people = invoke_grace("doctor")
+    assert for_people.exit_code == 0
+    for finding in report["findings"]:
+        assert finding["name"] in for_people.stdout
+        assert finding["status"] in ("ok", "note")
+
+
 def test_doctor_names_a_missing_native_library_and_its_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,17 +177,19 @@ def test_doctor_names_a_missing_native_library_and_its_remedy(
 
 
 GPUS = {
-    'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"': (
-        "ok",
-        "NVIDIA H200, 9.0; NVIDIA A100, 8.0; compute capability 8.0 is needed",
+    'echo "NVIDIA H200, 9.0"; echo "NVIDIA A100, 8.0"': ("ok", "A100, compute capability 8.0", ""),
+    'echo "NVIDIA B200, 10.0"; echo "T4, 7.5"': ("note", "T4, compute capability 7.5", "than T4, "),
+    'echo "T4, [N/A]"': (
+        "note",
+        "T4, compute capability [N/A] (needed: 8.0)",
+        "than T4, or device",
     ),
-    "true": ("note", "none found: everything runs on the CPU"),
-    "exit 9": ("note", "exit status 9"),
+    "exit 9": ("note", "exit status 9", "reinstall the driver"),
 }
 
 
 @pytest.mark.parametrize("script", GPUS)
-def test_doctor_says_which_gpus_there_are(
+def test_doctor_says_which_gpus_there_are_and_which_are_too_old(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str
 ) -> None:
     tool = tmp_path / "nvidia-smi"
@@ -141,5 +197,16 @@ def test_doctor_says_which_gpus_there_are(
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     (finding,) = (finding for finding in doctor.examine() if finding.name == "GPU")
-    status, found = GPUS[script]
-    assert (finding.status, found in finding.found) == (status, True)
+    status, found, remedy = GPUS[script]
+    assert finding.status == status
+    assert found in finding.found
+    assert remedy in finding.remedy
+
+
+@pytest.mark.subprocess
+def test_a_closed_pipe_is_not_a_traceback() -> None:
+    grace = Path(sys.executable).with_name("grace")
+    done = subprocess.run(
+        f"{grace} --help | true", shell=True, capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr

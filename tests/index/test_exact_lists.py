@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grace.index.matchers.exact_lists import ExactLists, changed_pairs, exact_lists
+from grace.configs.errors import NativeError
+from grace.index.matchers.exact_lists import ExactLists, changed_pairs, exact_lists, postings
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from support.plain_builder import plain_exact_lists
@@ -104,3 +105,26 @@ def test_changed_pairs_are_those_of_a_look_at_every_ad(
     assert (np.diff(positions) > 0).all()
     expected = plain_pairs(ads, lists, set(stopped.tolist()), changed.tolist())
     assert dict(zip(positions.tolist(), rules.tolist(), strict=True)) == expected
+
+
+def test_a_value_out_of_range_is_an_error() -> None:
+    rules = SetRules(
+        np.array([0, 1], np.int64),
+        np.array([3], np.int32),
+        np.zeros(2, np.int64),
+        np.zeros(0, "i4"),
+    )
+    assert postings(rules, 4, 1).include_rules.tolist() == [0]
+    with pytest.raises(NativeError, match="a value out of range"):
+        postings(rules, 3, 1)
+
+
+def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
+    rng = np.random.default_rng(0)
+    ads = random_ads(rng, [3, 2], 4)
+    lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
+    for ordinal in (-1, 5):
+        with pytest.raises(NativeError, match="an ordinal out of range"):
+            changed_pairs(ads, lists, None, np.array([ordinal]))
+    with pytest.raises(ValueError, match=r"stopped must be contiguous uint64 \[1\]"):
+        changed_pairs(ads, lists, np.zeros(2, np.uint64), np.array([0]))

@@ -11,7 +11,6 @@
 #include <exception>
 #include <functional>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -64,7 +63,8 @@ class Workers {
     threads_.reserve(std::max(threads, 1) - 1);  // so that no later call loses a thread
     try {
       for (int32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { serve(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
+      // The system has no thread or memory for more of them.
     }
   }
 

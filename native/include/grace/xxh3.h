@@ -1,4 +1,4 @@
-// XXH3, the hash of Bloom bits: its formulas for texts of up to 128 bytes.
+// XXH3, the hash of Bloom bits: its formulas for every length of a text.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,17 @@ namespace xxh3 {
 constexpr uint64_t kPrime1 = 0x9E3779B185EBCA87u;
 constexpr uint64_t kPrime2 = 0xC2B2AE3D27D4EB4Fu;
 constexpr uint64_t kPrime3 = 0x165667B19E3779F9u;
+constexpr uint64_t kPrime4 = 0x85EBCA77C2B2AE63u;
+constexpr uint64_t kPrime5 = 0x27D4EB2F165667C5u;
+constexpr uint64_t kShort1 = 0x9E3779B1u;
+constexpr uint64_t kShort2 = 0x85EBCA77u;
+constexpr uint64_t kShort3 = 0xC2B2AE3Du;
 constexpr uint64_t kMix1 = 0x165667919E3779F9u;
 constexpr uint64_t kMix2 = 0x9FB21C651E98DF25u;
 
-// What these formulas read of the default secret.
-constexpr uint8_t kSecret[128] = {
+// The default secret.
+constexpr uint64_t kSecretSize = 192;
+constexpr uint8_t kSecret[kSecretSize] = {
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,
     0xcb, 0x79, 0xe6, 0x4e, 0xcc, 0xc0, 0xe5, 0x78, 0x82, 0x5a, 0xd0, 0x7d, 0xcc, 0xff, 0x72, 0x21,
@@ -24,7 +30,11 @@ constexpr uint8_t kSecret[128] = {
     0x3c, 0x28, 0x52, 0xbb, 0x91, 0xc3, 0x00, 0xcb, 0x88, 0xd0, 0x65, 0x8b, 0x1b, 0x53, 0x2e, 0xa3,
     0x71, 0x64, 0x48, 0x97, 0xa2, 0x0d, 0xf9, 0x4e, 0x38, 0x19, 0xef, 0x46, 0xa9, 0xde, 0xac, 0xd8,
     0xa8, 0xfa, 0x76, 0x3f, 0xe3, 0x9c, 0x34, 0x3f, 0xf9, 0xdc, 0xbb, 0xc7, 0xc7, 0x0b, 0x4f, 0x1d,
-    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64};
+    0x8a, 0x51, 0xe0, 0x4b, 0xcd, 0xb4, 0x59, 0x31, 0xc8, 0x9f, 0x7e, 0xc9, 0xd9, 0x78, 0x73, 0x64,
+    0xea, 0xc5, 0xac, 0x83, 0x34, 0xd3, 0xeb, 0xc3, 0xc5, 0x81, 0xa0, 0xff, 0xfa, 0x13, 0x63, 0xeb,
+    0x17, 0x0d, 0xdd, 0x51, 0xb7, 0xf0, 0xda, 0x49, 0xd3, 0x16, 0x55, 0x26, 0x29, 0xd4, 0x68, 0x9e,
+    0x2b, 0x16, 0xbe, 0x58, 0x7d, 0x47, 0xa1, 0xfc, 0x8f, 0xf8, 0xb8, 0xd1, 0x7a, 0xd0, 0x31, 0xce,
+    0x45, 0xcb, 0x3a, 0x8f, 0x95, 0x16, 0x04, 0x28, 0xaf, 0xd7, 0xfb, 0xca, 0xbb, 0x4b, 0x40, 0x7e};
 
 // Bytes of texts and of the secret are little-endian numbers, as are those of the machines we run
 // on.
@@ -96,17 +106,70 @@ inline uint64_t of_17_to_128(const uint8_t* text, uint64_t size, uint64_t seed) 
   return avalanche(sum);
 }
 
+inline uint64_t of_129_to_240(const uint8_t* text, uint64_t size, uint64_t seed) {
+  uint64_t sum = size * kPrime1;
+  for (uint64_t i = 0; i < 8; ++i) sum += mixed16(text + 16 * i, kSecret + 16 * i, seed);
+  sum = avalanche(sum) + mixed16(text + size - 16, kSecret + 136 - 17, seed);
+  for (uint64_t i = 8; i < size / 16; ++i) {
+    sum += mixed16(text + 16 * i, kSecret + 16 * (i - 8) + 3, seed);
+  }
+  return avalanche(sum);
+}
+
+// Eight sums over stripes of 64 bytes, scrambled after every block of 16 stripes.
+struct Sums {
+  uint64_t sums[8] = {kShort3, kPrime1, kPrime2, kPrime3, kPrime4, kShort2, kPrime5, kShort1};
+
+  void add(const uint8_t* stripe, const uint8_t* secret) {
+    for (int i = 0; i < 8; ++i) {
+      const uint64_t value = read64(stripe + 8 * i);
+      const uint64_t key = value ^ read64(secret + 8 * i);
+      sums[i ^ 1] += value;
+      sums[i] += (key & 0xFFFFFFFFu) * (key >> 32);
+    }
+  }
+
+  void scramble(const uint8_t* secret) {
+    for (int i = 0; i < 8; ++i) {
+      sums[i] = (sums[i] ^ (sums[i] >> 47) ^ read64(secret + 8 * i)) * kShort1;
+    }
+  }
+};
+
+inline uint64_t of_241_and_more(const uint8_t* text, uint64_t size, uint64_t seed) {
+  constexpr uint64_t kStripe = 64;
+  constexpr uint64_t kBlockStripes = (kSecretSize - kStripe) / 8;
+  uint8_t secret[kSecretSize];
+  for (uint64_t i = 0; i < kSecretSize; i += 16) {
+    const uint64_t seeded[] = {read64(kSecret + i) + seed, read64(kSecret + i + 8) - seed};
+    std::memcpy(secret + i, seeded, sizeof seeded);
+  }
+  Sums all;
+  const uint64_t stripes = (size - 1) / kStripe;
+  for (uint64_t i = 0; i < stripes; ++i) {
+    all.add(text + kStripe * i, secret + 8 * (i % kBlockStripes));
+    if (i % kBlockStripes == kBlockStripes - 1) all.scramble(secret + kSecretSize - kStripe);
+  }
+  all.add(text + size - kStripe, secret + kSecretSize - kStripe - 7);
+  uint64_t hash = size * kPrime1;
+  for (int i = 0; i < 8; i += 2) {
+    hash += folded_product(all.sums[i] ^ read64(secret + 11 + 8 * i),
+                           all.sums[i + 1] ^ read64(secret + 19 + 8 * i));
+  }
+  return avalanche(hash);
+}
+
 }  // namespace xxh3
 
-// XXH3_64bits_withSeed. A longer text is hashed in pieces of 128 bytes, each with the hash of those
-// before it as its seed, as index/matchers/bloom.py does.
+// XXH3_64bits_withSeed.
 inline uint64_t hash_text(std::string_view text, uint64_t seed) {
-  for (; text.size() > 128; text.remove_prefix(128)) seed = hash_text(text.substr(0, 128), seed);
   const auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
   if (text.size() <= 3) return xxh3::of_0_to_3(bytes, text.size(), seed);
   if (text.size() <= 8) return xxh3::of_4_to_8(bytes, text.size(), seed);
   if (text.size() <= 16) return xxh3::of_9_to_16(bytes, text.size(), seed);
-  return xxh3::of_17_to_128(bytes, text.size(), seed);
+  if (text.size() <= 128) return xxh3::of_17_to_128(bytes, text.size(), seed);
+  if (text.size() <= 240) return xxh3::of_129_to_240(bytes, text.size(), seed);
+  return xxh3::of_241_and_more(bytes, text.size(), seed);
 }
 
 }  // namespace grace
