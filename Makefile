@@ -49,7 +49,7 @@ $(INSTALLED): pyproject.toml setup.py
 	  "error: $(PYTHON) is missing or older than Python 3.11: run make PYTHON=python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -c '$(list_names)' serve
-	@echo "The first time, this downloads 2.8 GB on Linux, where PyPI's torch brings CUDA."
+	@echo "This step downloads 2.8 GB on Linux, where PyPI's torch brings CUDA."
 	@echo "Without a GPU, 0.3 GB are enough: stop here, set PIP_EXTRA_INDEX_URL to PyTorch's index of CPU builds," \
 	  "and run make again."
 	@$(pip_install) --editable '.[serve]'
