@@ -70,7 +70,7 @@ def test_an_installation_says_what_it_downloads_and_shows_progress_on_a_terminal
             printed += shown.read(10_000)
     installing, size, remedy, run = printed.decode().splitlines()
     assert installing.startswith("installing into .venv: grpcio, ")
-    assert re.match(r"The first time, this downloads [\d.]+ GB", size)
+    assert re.match(r"This step downloads [\d.]+ GB", size)
     assert "PIP_EXTRA_INDEX_URL" in remedy
     assert run.startswith("run: -m pip install ")
     assert ("--quiet" in run) is not on_a_terminal
