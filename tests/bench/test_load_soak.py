@@ -26,7 +26,7 @@ def test_what_grows_with_the_first_load_or_for_a_moment_is_flat_and_other_growth
 
     assert flat(settles) == [True, True, True]
     assert flat(grows) == [False, False, False]
-    assert not flat(lambda time: Holdings(280 + 0.12 * time / 60, 17, 23))[0]
+    assert not flat(lambda time: Holdings(280 + 0.2 * time / 60, 17, 23))[0]
     table = growth_table(growth_rows(sampled(grows))).splitlines()
     assert table[2] == "| server | memory, MiB | 280 | 340 | +60.00 | NO |"
     assert table[3] == "| server | threads | 17 | 22 |  | NO |"
