@@ -3,8 +3,8 @@
 A mixed load leaves memory, threads and descriptors as they were, and counters add up. In the others
 the engine takes a fixed time for a batch of any size. Their limits hold on a machine that has two
 cores for server and clients: OVERLOAD_CAPACITY sets the engine's requests a second, so that the
-engine is what is overloaded and not the cores, and OVERLOAD_SECONDS the length of each overload. Updates come from a process of lower priority.
-Latencies of a busy machine say nothing.
+engine is what is overloaded and not the cores, and OVERLOAD_SECONDS the length of each overload.
+Updates come from a process of lower priority. Latencies of a busy machine say nothing.
 """
 
 import os
