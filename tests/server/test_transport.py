@@ -118,7 +118,9 @@ SMALL: list[Frame] = [
 
 async def received(link: Link) -> list[Frame]:
     """All frames until an end closes."""
-    return [frame async for frame in link.frames()]
+    frames: list[Frame] = []
+    await link.serve(lambda *frame: frames.append(frame))
+    return frames
 
 
 async def written(frames: list[Frame]) -> bytes:

@@ -8,19 +8,20 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import Callable
 from enum import IntEnum
+from typing import TypeAlias, cast
 
 from grace.server.transport.listener.grpc_listener import IncomingCall
 
 _TIMES = struct.Struct("<ddBH")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
-_READER_BYTES = 1 << 20
 _FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
 MAX_AUTHORIZATION_BYTES = 65_535
+
+Received: TypeAlias = Callable[[int, int, bytes], None]
 
 
 class Kind(IntEnum):
@@ -71,31 +72,36 @@ def unpacked(body: bytes) -> IncomingCall:
     )
 
 
-class Link:
-    """One end of the pair. Use `connected`."""
+class Link(asyncio.Protocol):
+    """One end of the pair. Use `connected`.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    Frames that are sent in one turn of the event loop go out together, as the replies of a batch.
+    """
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport
+        self._received: Received | None = None
+        self._in, self._out = bytearray(), list[bytes]()
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
     async def connected(cls, end: socket.socket) -> "Link":
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
-        return cls(*await asyncio.open_unix_connection(sock=end, limit=_READER_BYTES))
+        _, link = await asyncio.get_running_loop().create_unix_connection(cls, sock=end)
+        return link
 
-    async def frames(self) -> AsyncIterator[tuple[int, int, bytes]]:
-        """Kind, number and body of each frame, until either end closes."""
-        try:
-            while True:
-                size, kind, number = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
-                yield kind, number, await self._reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self._writer.close()
+    async def serve(self, received: Received) -> None:
+        """Call it with kind, number and body of each frame, until either end closes."""
+        self._received = received
+        self.data_received(b"")
+        await self._ended
 
     def send(self, kind: Kind, number: int, *parts: bytes) -> None:
         """Is without effect once either end has closed."""
-        if not self._writer.is_closing():
-            size = sum(map(len, parts))
-            self._writer.writelines((_HEADER.pack(size, kind, number), *parts))
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += (_HEADER.pack(sum(map(len, parts)), kind, number), *parts)
 
     def send_facts(self, kind: Kind, number: int, facts: object) -> None:
         """Send the facts as JSON."""
@@ -103,10 +109,37 @@ class Link:
 
     async def close(self) -> None:
         """Send the rest, and close; abort if the other end does not read it in time."""
-        self._writer.close()
+        self._flush()
+        self._transport.close()
+        if not (await asyncio.wait((self._ended,), timeout=_FLUSH_SECONDS))[0]:
+            self._transport.abort()
+
+    def _flush(self) -> None:
+        together, self._out = self._out, []
+        if together and not self._transport.is_closing():
+            self._transport.writelines(together)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop has types of its own
+
+    def data_received(self, data: bytes) -> None:
+        self._in += data
+        if self._received is None:
+            return
+        begin = 0
         try:
-            async with asyncio.timeout(_FLUSH_SECONDS):
-                with suppress(ConnectionError):
-                    await self._writer.wait_closed()
-        except TimeoutError:
-            self._writer.transport.abort()
+            while begin + _HEADER.size <= len(self._in):
+                size, kind, number = _HEADER.unpack_from(self._in, begin)
+                body = begin + _HEADER.size
+                if body + size > len(self._in):
+                    break
+                begin = body + size
+                self._received(kind, number, bytes(self._in[body:begin]))
+        except Exception as error:  # noqa: BLE001, it ends whoever serves
+            self._transport.abort()
+            self._ended.set_exception(error)
+        del self._in[:begin]
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)

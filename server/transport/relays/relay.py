@@ -105,19 +105,22 @@ class Relay:
             "set_health": self._listener.set_health,
             "close": self._listener.close,
         }
+
+        def received(kind: int, number: int, body: bytes) -> None:
+            if kind == Kind.REPLY:
+                self._resolve(number, body)
+            elif kind == Kind.FAILURE:
+                self._resolve(number, json.loads(body))
+            elif kind == Kind.PING:
+                # After the tasks of the calls whose replies came before.
+                self._loop.call_soon(self._link.send, Kind.PONG, number)
+            else:
+                name, given = json.loads(body)
+                tasks.create_task(self._carry_out(number, orders[name](**given)))
+
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listener.ended())  # a fault of gRPC's ends this process
-            async for kind, number, body in self._link.frames():
-                if kind == Kind.REPLY:
-                    self._resolve(number, body)
-                elif kind == Kind.FAILURE:
-                    self._resolve(number, json.loads(body))
-                elif kind == Kind.PING:
-                    # After the tasks of the calls whose replies came before.
-                    self._loop.call_soon(self._link.send, Kind.PONG, number)
-                else:
-                    name, given = json.loads(body)
-                    tasks.create_task(self._carry_out(number, orders[name](**given)))
+            await self._link.serve(received)
             os._exit(0)  # whatever is under way
 
     async def _carry_out(self, number: int, order: Awaitable[object]) -> None:

@@ -192,7 +192,7 @@ class _Relay:
 
     async def _live(self) -> str:
         """Serve the relay until its process has ended; return how, as a fault."""
-        await asyncio.wait((asyncio.create_task(self._read()),))
+        await asyncio.wait((asyncio.create_task(self._link.serve(self._received)),))
         if self._heart is not None:
             self._heart.cancel()
         await self._link.close()
@@ -208,25 +208,24 @@ class _Relay:
             self._relays.died()
         return f"listen.front_ends: process {self._name} ended with {how}"
 
-    async def _read(self) -> None:
-        async for kind, number, body in self._link.frames():
-            if kind == Kind.CALL:
-                front_end = self._relays.front_end
-                self._calls[number] = _RelayedCall(front_end, self._link, number, body)
-            elif kind == Kind.ENDED:
-                call = self._calls.pop(number)
-                call.unread = bool(body[0])
-                call.ended()
-            elif kind == Kind.PONG:
-                self._missed_beats = 0
-                if number in self._echoes:
-                    self._echoes.pop(number).set_result(None)
-            elif kind == Kind.LOG:
-                for line in body.splitlines():
-                    facts = {**json.loads(line), "front_end": self._name}
-                    _LOG.log(facts.pop("level"), facts.pop("event"), extra=facts)
-            else:
-                self._orders[number].set_result(body.decode())
+    def _received(self, kind: int, number: int, body: bytes) -> None:
+        if kind == Kind.CALL:
+            front_end = self._relays.front_end
+            self._calls[number] = _RelayedCall(front_end, self._link, number, body)
+        elif kind == Kind.ENDED:
+            call = self._calls.pop(number)
+            call.unread = bool(body[0])
+            call.ended()
+        elif kind == Kind.PONG:
+            self._missed_beats = 0
+            if number in self._echoes:
+                self._echoes.pop(number).set_result(None)
+        elif kind == Kind.LOG:
+            for line in body.splitlines():
+                facts = {**json.loads(line), "front_end": self._name}
+                _LOG.log(facts.pop("level"), facts.pop("event"), extra=facts)
+        else:
+            self._orders[number].set_result(body.decode())
 
     def _reap(self) -> int:
         try:
