@@ -117,7 +117,6 @@ SMALL: list[Frame] = [
 
 
 async def received(link: Link) -> list[Frame]:
-    """All frames until an end closes."""
     frames: list[Frame] = []
     await link.serve(lambda *frame: frames.append(frame))
     return frames
@@ -159,8 +158,7 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
     frames = [(Kind.REPLY, size, os.urandom(size)) for size in (0, 80_001, 9 << 20, 5) * 7]
 
     async def exchange() -> None:
-        near, far = map(Link.connected, socket.socketpair())
-        sender, receiver = await near, await far
+        sender, receiver = [await Link.connected(end) for end in socket.socketpair()]
         reading = asyncio.create_task(received(receiver))
         for kind, number, body in frames:
             sender.send(kind, number, body)
@@ -171,6 +169,18 @@ def test_more_than_the_sockets_hold_arrives_in_order_before_an_end_closes() -> N
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(exchange())
+
+
+def test_an_end_that_fails_at_a_frame_says_so_and_can_still_send_why() -> None:
+    async def fail() -> None:
+        near, far = [await Link.connected(end) for end in socket.socketpair()]
+        near.send(Kind.ORDER, 1, b"?")
+        with pytest.raises(ZeroDivisionError):
+            await far.serve(lambda *_: 1 // 0)
+        far.send(Kind.LOG, 0, b"why")
+        assert (await asyncio.gather(received(near), far.close()))[0] == [(Kind.LOG, 0, b"why")]
+
+    asyncio.run(fail())
 
 
 class Calls:

@@ -21,7 +21,7 @@ _FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
 MAX_AUTHORIZATION_BYTES = 65_535
 
-Received: TypeAlias = Callable[[int, int, bytes], None]
+Received: TypeAlias = Callable[[int, int, bytes], object]
 
 
 class Kind(IntEnum):
@@ -83,7 +83,8 @@ class Link(asyncio.Protocol):
         self._received: Received | None = None
         self._in, self._out = bytearray(), list[bytes]()
         self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._served: asyncio.Future[None] = self._loop.create_future()
+        self._lost: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
     async def connected(cls, end: socket.socket) -> "Link":
@@ -92,10 +93,13 @@ class Link(asyncio.Protocol):
         return link
 
     async def serve(self, received: Received) -> None:
-        """Call it with kind, number and body of each frame, until either end closes."""
+        """Call it with kind, number and body of each frame, until either end closes.
+
+        Raise what it raises: it is not called again, but this end can still send.
+        """
         self._received = received
         self.data_received(b"")
-        await self._ended
+        await self._served
 
     def send(self, kind: Kind, number: int, *parts: bytes) -> None:
         """Is without effect once either end has closed."""
@@ -111,7 +115,7 @@ class Link(asyncio.Protocol):
         """Send the rest, and close; abort if the other end does not read it in time."""
         self._flush()
         self._transport.close()
-        if not (await asyncio.wait((self._ended,), timeout=_FLUSH_SECONDS))[0]:
+        if not (await asyncio.wait((self._lost,), timeout=_FLUSH_SECONDS))[0]:
             self._transport.abort()
 
     def _flush(self) -> None:
@@ -120,7 +124,8 @@ class Link(asyncio.Protocol):
             self._transport.writelines(together)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop has types of its own
+        # A cast, since the transports of uvloop are not of asyncio's classes.
+        self._transport = cast("asyncio.WriteTransport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._in += data
@@ -135,11 +140,12 @@ class Link(asyncio.Protocol):
                     break
                 begin = body + size
                 self._received(kind, number, bytes(self._in[body:begin]))
-        except Exception as error:  # noqa: BLE001, it ends whoever serves
-            self._transport.abort()
-            self._ended.set_exception(error)
+        except Exception as error:  # noqa: BLE001, `serve` raises it
+            self._received = None
+            self._served.set_exception(error)
         del self._in[:begin]
 
     def connection_lost(self, _: Exception | None) -> None:
-        if not self._ended.done():
-            self._ended.set_result(None)
+        self._lost.set_result(None)
+        if not self._served.done():
+            self._served.set_result(None)
