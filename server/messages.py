@@ -22,6 +22,7 @@ from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
+from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_lookups import FeatureLookups
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
@@ -164,6 +165,7 @@ class InputBatch:
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
     inputs: FeatureLookups  # [bucket], on the device
+    staged: tuple[Staging, ...] = ()  # what holds the memory of these three
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Generic, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import Shape
 from grace.index.forms.component import (
     BAD_VALUE,
     MOST_SHOWN,
@@ -131,14 +132,8 @@ class BitsComponent:
             np.frombuffer(b"".join(encoded), np.uint8),
         )
 
-    def rows(
-        self,
-        size: int,
-        most: int,  # noqa: ARG002
-        kept: list[Any],  # noqa: ARG002
-    ) -> tuple[AskedBits[npt.NDArray[np.uint64]], int]:
-        bits = np.empty((size, self.schema.words), np.uint64)
-        return AskedBits(bits), bits.ctypes.data
+    def shapes(self, size: int, most: int) -> AskedBits[Shape]:  # noqa: ARG002
+        return AskedBits((np.uint64, (size, self.schema.words)))
 
     def filled(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> AskedBits[npt.NDArray[np.uint64]]:
         return asked

@@ -100,17 +100,14 @@ class Component(Protocol):
     def add_to_users(self, reader: int, values: Any) -> None:
         """Add the names and values to a native reader of users. They must outlive it."""
 
-    def rows(self, size: int, most: int, kept: list[Any]) -> tuple[Any, int]:
-        """Return what `size` requests ask, once C++ has filled it, and where C++ writes it.
-
-        All requests have at most `most` values.
-        """
+    def shapes(self, size: int, most: int) -> Any:
+        """Return the shapes of what `size` requests ask. All have at most `most` values."""
 
     def filled(self, asked: Any) -> Any:
         """Return it without the room that C++ did not need."""
 
     def address(self, asked: Any, kept: list[Any]) -> int:
-        """Return where C++ reads what a batch asks, and keep there what must live meanwhile."""
+        """Return where C++ writes or reads what a batch asks, and keep what must live meanwhile."""
 
     def explain(self, rows: Any, row: int, user: ValuesOf) -> list[Reason]:
         """Test the rules that a row stands for."""

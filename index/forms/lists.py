@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import Shape, rounded_room
 from grace.index.forms.component import BAD_VALUE, Array, Flags, ListColumn, Reason, ValuesOf, some
 from grace.index.targeting.rules import SetRules, gather_spans, take
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, RESERVED_VALUE, TargetingSchema, TargetSet
@@ -123,22 +124,19 @@ class ListsComponent:
         texts = (len(values), values.offsets, values.utf8)
         _add_to_users(reader, each.name.encode(), seed, *texts, most)
 
-    def rows(
-        self, size: int, most: int, kept: list[Any]
-    ) -> tuple[AskedLists[npt.NDArray[Any]], int]:
-        room = min(most, size * self.target_set.max_request_values)
-        asked: AskedLists[npt.NDArray[Any]] = AskedLists(
-            *(np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)),
-            *(np.empty(room, np.int32), np.empty(room, np.uint64)),
-        )
-        return asked, _address_of(asked, kept, room)
+    def shapes(self, size: int, most: int) -> AskedLists[Shape]:
+        room = rounded_room(min(most, size * self.target_set.max_request_values))
+        ends: Shape = (np.int32, (size + 1,))
+        return AskedLists(ends, ends, (np.int32, (room,)), (np.uint64, (room,)))
 
     def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
         values, known = int(asked.offsets[-1]), int(asked.value_offsets[-1])
         return asked._replace(value_ids=asked.value_ids[:known], hashes=asked.hashes[:values])
 
     def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
-        return _address_of(asked, kept)
+        addresses = [*(array.ctypes.data for array in asked), len(asked.hashes)]
+        kept.append(np.array(addresses, np.uintp))
+        return int(kept[-1].ctypes.data)
 
     def explain(self, rows: "ListRows", row: int, user: ValuesOf) -> list[Reason]:
         rules, values = rows.rules, rows.values
@@ -168,11 +166,6 @@ class ListsComponent:
         words += [f"none of {some(exclude)}"] if exclude else []
         name = self.target_set.name
         return [Reason(name, passes, ", ".join(words), values, unwanted or wanted)]
-
-
-def _address_of(asked: AskedLists[npt.NDArray[Any]], kept: list[Any], *room: int) -> int:
-    kept.append(np.array([*(array.ctypes.data for array in asked), *room], np.uintp))
-    return int(kept[-1].ctypes.data)
 
 
 def _strings(

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from ctypes import c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from grace.configs.arrays import AnyArray, Room, new_arrays
 from grace.configs.errors import InputError, RequestError
 from grace.index.forms.component import Component
 from grace.index.forms.components import components_of
@@ -51,6 +53,10 @@ class UserRows:
     def __len__(self) -> int:
         return len(self.ignored)
 
+    def arrays(self) -> list[AnyArray]:
+        """Return all arrays of all components, in their order."""
+        return [*chain.from_iterable(self.asked)]
+
     @property
     def bitmask(self) -> npt.NDArray[np.uint64]:
         """What they ask of the attributes.   [B, words]"""
@@ -86,15 +92,17 @@ class UserEncoder:
     schema: TargetingSchema
     set_values: tuple[InternedValues, ...]
 
-    def read(self, messages: Sequence[bytes], size: int) -> ReadUsers:
+    def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadUsers:
         """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
         most = sum(map(len, messages)) // 2  # a value takes at least two bytes of a message
+        shapes = [each.shapes(size, most) for each in self.components]
+        arrays = iter(room([*chain.from_iterable(shapes)]))
+        rows = [each._make(islice(arrays, len(each))) for each in shapes]
+        parts = [*zip(self.components, rows, strict=True)]
         kept: list[Any] = []
-        rows = [each.rows(size, most, kept) for each in self.components]
-        addresses = np.array([address for _, address in rows], np.uintp)
+        addresses = np.array([each.address(asked, kept) for each, asked in parts], np.uintp)
         faults, ignored = read_batch(_read, self._handle, messages, size, addresses)
-        parts = zip(self.components, rows, strict=True)
-        asked = tuple(component.filled(asked) for component, (asked, _) in parts)
+        asked = tuple(each.filled(asked) for each, asked in parts)
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
 

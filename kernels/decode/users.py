@@ -1,6 +1,8 @@
 """The user rows of a batch on one device: what predicates and matchers ask about."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,14 @@ class UserTensors:
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
         """Copy without waiting: work queued later on the same stream sees the copies."""
-        return UserTensors(
-            tuple(
-                each._make(on_device(torch.from_numpy(_signed(array)), device) for array in each)
-                for each in users.asked
-            )
-        )
+        arrays = (torch.from_numpy(_signed(array)) for array in users.arrays())
+        return UserTensors.given(users, (on_device(array, device) for array in arrays))
+
+    @staticmethod
+    def given(users: UserRows, tensors: Iterable[Tensor]) -> "UserTensors":
+        """Return the user rows as tensors, one for each of their arrays."""
+        each = iter(tensors)
+        return UserTensors(tuple(asked._make(islice(each, len(asked))) for asked in users.asked))
 
     @staticmethod
     def asking(bitmask: Tensor, *sets: AskedLists[Tensor]) -> "UserTensors":

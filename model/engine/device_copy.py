@@ -1,38 +1,75 @@
-"""Small tensors of the CPU's memory, copied to a device together.
+"""A batch's small arrays, in blocks of memory that are used again and copied to a device at once.
 
 Each operation of torch takes some microseconds of the interpreter, whatever its tensors' sizes. It
-also releases the interpreter's lock, and waits if another thread takes it. A batch has a dozen
-tensors, so this module copies them in one operation and then splits the copy once for each type.
+also releases the interpreter's lock, and waits if another thread takes it. So the arrays of a block
+and their tensors are made once, and a batch needs one operation to copy them all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-_ALIGNMENT = 64  # bytes; the first tensor of each type begins at a multiple of it
+from grace.configs.arrays import AnyArray, Shape
+
+_ALIGNMENT = 64  # bytes; each array begins at a multiple of it
 
 
-def copied_together(tensors: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
-    """Return copies, which are views of one allocation on the device, without waiting for them."""
-    places: dict[torch.dtype, list[int]] = {}  # the tensors' places in the argument, by type
-    for place, tensor in enumerate(tensors):
-        places.setdefault(tensor.dtype, []).append(place)
-    sizes = {dtype: [tensors[i].numel() for i in own] for dtype, own in places.items()}
-    slices, end = {}, 0
-    for dtype, own_sizes in sizes.items():
-        slices[dtype] = slice(end, end + sum(own_sizes) * dtype.itemsize)
-        end = -(-slices[dtype].stop // _ALIGNMENT) * _ALIGNMENT
-    together = torch.empty(end, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    room = together.numpy()
-    for dtype, own in places.items():
-        arrays = [tensors[i].numpy().reshape(-1) for i in own]
-        np.concatenate(arrays, out=room[slices[dtype]].view(arrays[0].dtype))
-    there = together.to(device, non_blocking=True)
-    copies = list(tensors)
-    for dtype, own in places.items():
-        parts = there[slices[dtype]].view(dtype).split_with_sizes(sizes[dtype])
-        for i, part in zip(own, parts, strict=True):
-            copies[i] = part if tensors[i].dim() == 1 else part.view(tensors[i].shape)
-    return tuple(copies)
+class _Block:
+    """Arrays in the CPU's memory, and their tensors in the memory of a device."""
+
+    def __init__(self, shapes: Sequence[Shape], device: torch.device) -> None:
+        sizes = [np.dtype(kind).itemsize * prod(shape) for kind, shape in shapes]
+        ends = np.cumsum([-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]).tolist()
+        on_host = device.type == "cpu"
+        self.here = torch.empty(ends[-1], dtype=torch.uint8, pin_memory=not on_host)
+        self.there = self.here if on_host else torch.empty_like(self.here, device=device)
+        self.arrays: list[AnyArray] = []
+        self.tensors: list[Tensor] = []
+        for (kind, shape), size, begin in zip(shapes, sizes, [0, *ends], strict=False):
+            part = slice(begin, begin + size)
+            self.arrays.append(self.here.numpy()[part].view(kind).reshape(shape))
+            # torch reads uint64 as int64.
+            signed = torch.int64 if kind is np.uint64 else torch.from_numpy(np.empty(0, kind)).dtype
+            self.tensors.append(self.there[part].view(signed).view(shape))
+
+
+class Blocks:
+    """Blocks for the batches of one device. Any thread may use them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.free: dict[tuple[Shape, ...], list[_Block]] = {}
+
+
+class Staging:
+    """A block of a batch. Keep it as long as anything reads the batch's arrays, here or on the
+    device: then the next batch gets its memory."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._block: _Block | None = None
+
+    def arrays(self, shapes: Sequence[Shape]) -> list[AnyArray]:
+        """Return arrays to fill."""
+        self._free = self._blocks.free.setdefault(tuple(shapes), [])
+        self._block = self._free.pop() if self._free else _Block(shapes, self._blocks.device)
+        return self._block.arrays
+
+    def send(self, filled: Iterable[AnyArray]) -> list[Tensor]:
+        """Copy to the device, without waiting for it: what runs later on the same stream sees it.
+
+        Return a tensor for each array, as long as what was filled of it.
+        """
+        block = self._block
+        assert block is not None
+        if block.there is not block.here:
+            block.there.copy_(block.here, non_blocking=True)
+        pairs = zip(block.tensors, filled, strict=True)
+        return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
+
+    def __del__(self) -> None:
+        if self._block is not None:
+            self._free.append(self._block)

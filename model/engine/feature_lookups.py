@@ -6,7 +6,7 @@ bags' ids.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -79,11 +79,9 @@ def event_rows_of(spec: ModelSpec) -> tuple[tuple[EventRows, ...], int]:
     return tuple(found), row
 
 
-def squashed(lookups: FeatureLookups) -> FeatureLookups:
-    """Replace each number by sign(x) log(1 + |x|), in the CPU's memory."""
-    numbers = lookups.dense.numpy()
-    dense = np.sign(numbers) * np.log1p(np.abs(numbers))
-    return replace(lookups, dense=torch.from_numpy(dense))
+def squash(numbers: npt.NDArray[np.float32]) -> None:
+    """Replace each number by sign(x) log(1 + |x|)."""
+    np.copysign(np.log1p(np.abs(numbers)), numbers, out=numbers)
 
 
 def table_begins(sizes: Sequence[int]) -> npt.NDArray[np.int64]:

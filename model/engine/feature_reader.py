@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from grace.configs.arrays import Room, Shape, new_arrays, rounded_room
 from grace.configs.errors import RequestError
 from grace.configs.machine import available_cores
 from grace.model.definition.inputs import ModelInputs
@@ -70,19 +71,22 @@ class FeatureReader:
         weakref.finalize(self, _close, self._handle).atexit = False
         _declare(self._handle, spec)
 
-    def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
+    def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadFeatures:
         """Return the features of grace.v1.RetrieveRequest messages, in the CPU's memory.
 
         Empty requests, which have all defaults, fill the batch up to `size`.
         """
         # Every id takes a byte at least.
-        room = sum(map(len, messages)) + size * self._default_ids
-        dense = np.empty((size, self._numbers), np.float32)
-        categorical = np.empty((size, self._categorical), np.int32)
-        bag_offsets = np.empty(size * self._bags + 1, np.int32)
-        bag_rows = np.empty(room, np.int32)
-        events = np.empty((size, self._places, self._ids), np.int32)
-        rows = (dense, categorical, bag_offsets, room, bag_rows, events)
+        most = rounded_room(sum(map(len, messages)) + size * self._default_ids)
+        shapes: list[Shape] = [
+            (np.float32, (size, self._numbers)),
+            (np.int32, (size, self._categorical)),
+            (np.int32, (size * self._bags + 1,)),
+            (np.int32, (most if self._bags else 0,)),
+            (np.int32, (size, self._places, self._ids)),
+        ]
+        dense, categorical, bag_offsets, bag_rows, events = room(shapes)
+        rows = (dense, categorical, bag_offsets, len(bag_rows), bag_rows, events)
         faults, ignored = read_batch(_read, self._handle, messages, size, *rows)
         made = (dense, categorical, bag_offsets, bag_rows[: bag_offsets[-1]], events)
         return ReadFeatures(FeatureLookups(*map(torch.from_numpy, made)), faults, ignored)

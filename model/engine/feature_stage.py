@@ -27,18 +27,19 @@ from grace.model.definition.features import (
 )
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
+from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_lookups import (
     FeatureLookups,
     event_rows_of,
     model_inputs_of,
-    squashed,
+    squash,
 )
 from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
 
 
 class FeatureStage(Protocol):
-    def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
-        """Read a batch of messages, as `FeatureReader.read` does."""
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
+        """Read a batch of messages, as `FeatureReader.read` does, and send it to the device."""
 
     def compute(self, lookups: FeatureLookups) -> FeatureTensors:
         """Compute features from the look-ups of `read`, on the device's current stream."""
@@ -55,7 +56,10 @@ class PlainStage:
     def __init__(self, model: Model) -> None:
         self._spec = model.spec
         self._features = model.features
-        self.read = FeatureReader(model.spec).read
+        self._reader = FeatureReader(model.spec)
+
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
+        return self._reader.read(messages, size, staging.arrays)
 
     @torch.inference_mode()
     def compute(self, lookups: FeatureLookups) -> FeatureTensors:
@@ -85,9 +89,11 @@ class FastStage:
             assert len(self._events) == zeros + 1
             self._single = _SingleInputs(features, dtype, self._ops)
 
-    def read(self, messages: Sequence[bytes], size: int) -> ReadFeatures:
-        read = self._reader.read(messages, size)
-        return replace(read, inputs=squashed(read.inputs))
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
+        read = self._reader.read(messages, size, staging.arrays)
+        squash(read.inputs.dense.numpy())
+        filled = [tensor.numpy() for tensor in read.inputs.tensors()]
+        return replace(read, inputs=FeatureLookups(*staging.send(filled)))
 
     @torch.inference_mode()
     def compute(self, lookups: FeatureLookups) -> FeatureTensors:

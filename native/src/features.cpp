@@ -144,7 +144,7 @@ class Inputs {
   // Where each of `size` rows has room for the ids of its bags: an id takes a byte at least.
   std::vector<int64_t> bag_rooms(int64_t size, int64_t requests, const int64_t* bytes) const {
     std::vector<int64_t> room_of(size + 1);
-    for (int64_t b = 0; b < size; ++b) {
+    for (int64_t b = 0; b < size && !bags_.empty(); ++b) {
       room_of[b + 1] = room_of[b] + default_ids_ + (b < requests ? bytes[b] : 0);
     }
     return room_of;

@@ -24,6 +24,7 @@ from grace.kernels import DecodeIndex, Ops, UserTensors, load_ops, require_fp8, 
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.device_copy import Blocks
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
@@ -81,6 +82,7 @@ class ServingPair:
     matcher: ExactMatcher
     live: LiveAds
     eligibility: EligibilityFacts
+    blocks: Blocks  # that batches are read into
 
     @property
     def checkpoint(self) -> str:
@@ -174,6 +176,7 @@ def serving_pair(
         matcher=ExactMatcher(snapshot, match_threads),
         live=LiveAds(snapshot),
         eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
+        blocks=Blocks(model.device),
     )
 
 

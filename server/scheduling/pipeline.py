@@ -1,6 +1,9 @@
-"""Four threads, one for each stage, and the batches that pass between them.
+"""The threads that do the stages, and the batches that pass between them.
 
     submit -> Scheduler -> input -> features -> generate -> post -> Outcomes
+
+One thread feeds: it does input and features. Work of a GPU is only queued, so there it does
+generate, too; on a CPU, generate has a thread. Post has its own.
 
 While generate works on a batch, the next one forms as soon as it is full, or just in time to be
 prepared when generate is free. So generate hardly waits for the stages before it while there is
@@ -43,7 +46,7 @@ from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.stage_faults import FailedBatches, StageWatch, place_of
-from grace.server.scheduling.streams import Clock, Mark, Stream, Streams
+from grace.server.scheduling.streams import Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 
@@ -118,8 +121,7 @@ class Pipeline:
         self.scheduler = Scheduler(
             batching, generation.batch_buckets, predictions, clock, generation.ladders
         )
-        # The slots in front of the stages. None follows the last batch.
-        self._to_features: Queue[_Carried[InputBatch] | None] = Queue(1)
+        # The slots between threads. None follows the last batch.
         self._to_generate: Queue[_Carried[FeatureBatch] | None] = Queue(1)
         self._to_post: Queue[_Carried[GeneratedBatch] | None] = Queue(1)
         self._answered = Event()
@@ -132,15 +134,25 @@ class Pipeline:
         }
         self._marks = streams.clock
         self._failed = {stage: FailedBatches() for stage in self._streams}
-        self._threads = [
-            self._thread("input", self.scheduler.next_batch, self._input, self._to_features),
-            self._thread("features", self._to_features.get, self._features, self._to_generate),
-            self._thread("generate", self._to_generate.get, self._generate, self._to_post),
-            self._thread("post", self._to_post.get, self._post, None),
-        ]
+        queues = streams.generate.queues
+        self._begin_generate = self._generate if queues else self._to_generate.put
+        after = self._to_post if queues else self._to_generate
+        feeds = self._thread("input", self.scheduler.next_batch, self._input, after)
+        generates = feeds
+        if not queues:
+            generates = self._thread(
+                "generate", self._to_generate.get, self._generate, self._to_post
+            )
+        posts = self._thread("post", self._to_post.get, self._post, None)
+        self._threads: dict[StageName, threading.Thread] = {
+            "input": feeds,
+            "features": feeds,
+            "generate": generates,
+            "post": posts,
+        }
 
     def start(self) -> None:
-        for thread in self._threads:
+        for thread in dict.fromkeys(self._threads.values()):
             thread.start()
 
     def submit(self, request: PendingRequest) -> None:
@@ -154,7 +166,7 @@ class Pipeline:
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""
         if (stage := self._watch.beat()) is not None:
-            self._die(stage, place_of(f"grace-{stage}"))
+            self._die(stage, place_of(self._threads[stage].name))
 
     def close(self) -> None:
         """Take no more requests. What was taken is finished."""
@@ -163,10 +175,10 @@ class Pipeline:
     def join(self, timeout: float) -> bool:
         """Wait for the threads to end, after `close`. True once all have."""
         end = perf_counter() + timeout
-        for thread in self._threads:
+        for thread in self._threads.values():
             if thread.ident is not None:
                 thread.join(max(0.0, end - perf_counter()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in self._threads.values())
 
     def wait_answered(self) -> None:
         """Wait until the outcomes of the batch that post works on, if any, have been reported."""
@@ -179,19 +191,18 @@ class Pipeline:
         work: Callable[[Taken], None],
         next_slot: Queue[Any] | None,
     ) -> threading.Thread:
-        # Post works on the host; its thread waits for the device and reads the device's times.
-        works_in: Stream | Clock = self._marks if stage == "post" else self._streams[stage]
+        """A thread does its first stage and later ones in the same turn."""
+        name = "grace-feed" if stage == "input" else f"grace-{stage}"
 
         def run() -> None:
-            name_this_thread(f"grace-{stage}")
+            name_this_thread(name)
             try:
-                with works_in.context():
-                    while (taken := take()) is not None:
-                        self._watch.begin(stage, taken.requests)
-                        work(taken)
-                        # A thread that waits for work must not hold the memory of the last.
-                        del taken
-                        self._watch.end(stage)
+                if stage == "post":  # it waits for the device and reads its times
+                    self._marks.enter()
+                while (taken := take()) is not None:
+                    work(taken)
+                    # A thread that waits for work must not hold the memory of the last.
+                    del taken
             except BaseException as error:  # noqa: BLE001, whatever ends a stage ends the service
                 self._die(stage, error)
                 while take() is not None:
@@ -199,7 +210,7 @@ class Pipeline:
             if next_slot is not None:
                 next_slot.put(None)
 
-        return threading.Thread(target=run, name=f"grace-{stage}", daemon=True)
+        return threading.Thread(target=run, name=name, daemon=True)
 
     def _input(self, departure: Departure) -> None:
         self._end(departure.failures)
@@ -210,14 +221,14 @@ class Pipeline:
         carried = self._attempt("input", given, self._read_all)
         if carried is not None and carried.batch.requests:
             self._end(carried.batch.failures)
-            self._to_features.put(carried)
+            self._features(carried)
         elif carried is not None:
             self._end(carried.batch.failures, under_way)
 
     def _features(self, given: _Carried[InputBatch]) -> None:
         carried = self._attempt("features", given, self._stages.features)
         if carried is not None:
-            self._to_generate.put(carried)
+            self._begin_generate(carried)
 
     def _generate(self, given: _Carried[FeatureBatch]) -> None:
         if failures := self.scheduler.unwanted(given.batch.input.requests):
@@ -231,6 +242,7 @@ class Pipeline:
             self._to_post.put(carried)
 
     def _post(self, given: _Carried[GeneratedBatch]) -> None:
+        self._watch.begin("post", given.requests)  # also while it waits for the device
         self._marks.wait_for(given.times[-1].end)
         self.scheduler.advance(given.under_way, Place.POST)
         spans = self._spans(given.times)
@@ -270,19 +282,24 @@ class Pipeline:
     ) -> _Carried[Made] | None:
         """Do a stage's work on a batch. None if it has failed, and its requests have ended."""
         stream = self._streams[stage]
-        if given.times:
-            stream.follow(given.times[-1].end)
-        begin = self._begins(stage, given)
+        self._watch.begin(stage, given.requests)
+        stream.enter()
         try:
+            if given.times:
+                stream.follow(given.times[-1].end)
+            begin = self._begins(stage, given)
             made = work(given.batch)
-        except Exception as error:  # fails one batch, unless the stage is broken
-            if self._failed[stage].broken_by(error, given.under_way.requests):
+            timed = _Timed(stage, begin, stream.mark())
+        except BaseException as error:  # fails one batch, unless the stage is broken
+            if self._failed[stage].broken_by(error, given.requests):
+                self._die(stage, error)
                 raise
             stream.finish()  # it may still read the batch
             self._batch_failed(stage, given.under_way, error)
             return None
+        finally:
+            self._watch.end(stage)
         self._failed[stage].clear()
-        timed = _Timed(stage, begin, stream.mark())
         return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
 
     def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
@@ -293,7 +310,9 @@ class Pipeline:
             return perf_counter()
         return given.times[-1].end if stage == "features" else self._streams[stage].mark()
 
-    def _batch_failed(self, stage: StageName, under_way: BatchUnderWay, error: Exception) -> None:
+    def _batch_failed(
+        self, stage: StageName, under_way: BatchUnderWay, error: BaseException
+    ) -> None:
         self._end([Failure(each, internal()) for each in under_way.requests], under_way)
         # Only now: a log that is not read must not hold back the callers.
         fields = {"stage": stage, "requests": _ids(under_way.requests)}

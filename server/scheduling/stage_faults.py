@@ -34,9 +34,9 @@ class FailedBatches:
         self._counted = 0
         self._alone: set[bytes] = set()
 
-    def broken_by(self, error: Exception, requests: Sequence[PendingRequest]) -> bool:
+    def broken_by(self, error: BaseException, requests: Sequence[PendingRequest]) -> bool:
         """Count a batch that failed; return whether the stage is broken."""
-        if isinstance(error, DEVICE_ERRORS):
+        if isinstance(error, DEVICE_ERRORS) or not isinstance(error, Exception):
             return True
         if len(requests) == 1:
             content = _content(requests[0].retrieval.message)
@@ -70,7 +70,7 @@ class _Work:
 class StageWatch:
     """Counts for how many beats each stage has worked on its batch.
 
-    The stages' threads call `begin` and `end`, each for its stage; one thread calls `beat`.
+    The thread of a stage calls `begin` and `end`; one thread calls `beat`.
 
     most  the number of beats that a stage may work on one batch
     """
@@ -89,17 +89,10 @@ class StageWatch:
         return self._work[stage].requests
 
     def beat(self) -> StageName | None:
-        """Return the stage that hangs, if one has worked on a batch for too many beats.
-
-        An earlier stage that waits to pass its batch on may have more beats than the stage that
-        hangs. So the result is the last stage with at least half of `most`.
-        """
-        beats: dict[StageName, int] = {}
-        for stage, work in self._work.items():
+        """Return the stage that hangs, if one has worked on a batch for too many beats."""
+        for work in self._work.values():
             work.beats += len(work.requests) > 0
-            beats[stage] = work.beats
-        long = [stage for stage in STAGE_NAMES if beats[stage] >= self._most / 2]
-        return long[-1] if any(beats[stage] >= self._most for stage in long) else None
+        return next((name for name, work in self._work.items() if work.beats >= self._most), None)
 
 
 def place_of(thread_name: str) -> TimeoutError:

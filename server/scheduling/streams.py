@@ -10,10 +10,9 @@ mark has passed. The thread of a stage that fails waits until its own stream has
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 
@@ -32,9 +31,10 @@ REFERENCE_TRIES = 3
 class Stream:
     """The stream of a stage that works on the host, where nothing is queued."""
 
-    def context(self) -> AbstractContextManager[object]:
-        """Return the context in which a thread works on the stage."""
-        return nullcontext()
+    queues: ClassVar[bool] = False
+
+    def enter(self) -> None:
+        """Let the thread that calls work on the stage, until it enters another stream."""
 
     def mark(self) -> Mark:
         """Mark the end of the work so far."""
@@ -53,9 +53,8 @@ class Stream:
 class Clock:
     """The clock of the host. One thread reads the times; any thread may wait."""
 
-    def context(self) -> AbstractContextManager[object]:
-        """Return the context in which the thread that reads the clock works."""
-        return nullcontext()
+    def enter(self) -> None:
+        """Let the thread that calls read the clock."""
 
     def wait_for(self, mark: Mark) -> None:
         pass
@@ -86,14 +85,16 @@ def streams_for(device: torch.device) -> Streams:
 
 
 class DeviceStream(Stream):
+    queues = True
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         # Earlier work, such as the copies of the weights, comes first.
         self._stream.wait_stream(torch.cuda.current_stream(device))
 
-    def context(self) -> AbstractContextManager[object]:
-        return _on_device(self._device, self._stream)
+    def enter(self) -> None:
+        torch.cuda.set_stream(self._stream)  # and its device
 
     def mark(self) -> torch.cuda.Event:
         # Blocking: a thread that waits for it sleeps instead of keeping a core busy.
@@ -118,11 +119,11 @@ class DeviceClock(Clock):
         self._device = device
         self._clock = clock
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with self.context():
+        with torch.cuda.device(device):
             self._reference, self._at = self._new_reference()
 
-    def context(self) -> AbstractContextManager[object]:
-        return _on_device(self._device, self._stream)
+    def enter(self) -> None:
+        torch.cuda.set_stream(self._stream)  # and its device
 
     def wait_for(self, mark: torch.cuda.Event) -> None:
         mark.synchronize()
@@ -152,10 +153,3 @@ class DeviceClock(Clock):
             tries.append((end - begin, event, (begin + end) / 2))
         _, event, at = min(tries, key=lambda each: each[0])
         return event, at
-
-
-def _on_device(device: torch.device, stream: torch.cuda.Stream) -> AbstractContextManager[object]:
-    stack = ExitStack()
-    stack.enter_context(torch.cuda.device(device))
-    stack.enter_context(torch.cuda.stream(stream))
-    return stack

@@ -8,21 +8,15 @@ The users come first. A GPU then makes their masks of eligible nodes while C++ r
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
-
-import torch
 
 from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
-from grace.model.engine.device_copy import copied_together
-from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.device_copy import Staging
 from grace.model.engine.feature_reader import ReadFeatures
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, invalid_field, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
 from grace.server.stages.requests import refusal_of
-
-CPU = torch.device("cpu")
 
 
 def prepare_inputs(batch: RequestBatch) -> InputBatch:
@@ -32,8 +26,10 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
     made, faults = _read(batch, requests)
     if any(faults):
         requests = _without_faults(requests, faults, failures)
+        staged = made.staged
         del made  # its masks make room for the next ones
         made, _ = _read(batch, requests)
+        made = replace(made, staged=(*staged, *made.staged))  # a copy may still read the first
     return replace(made, failures=tuple(failures))
 
 
@@ -44,11 +40,12 @@ def _read(
     fault of each request, or None. The row of a faulty request is empty."""
     pair = batch.pair
     messages = [request.retrieval.message for request in requests]
-    of_users = pair.users.read(messages, batch.bucket)
-    users = _users_on_device(UserTensors.of(of_users.rows, CPU), pair.device)
+    for_users, for_features = Staging(pair.blocks), Staging(pair.blocks)
+    of_users = pair.users.read(messages, batch.bucket, for_users.arrays)
+    users = UserTensors.given(of_users.rows, for_users.send(of_users.rows.arrays()))
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
-    features = pair.model.features.read(messages, batch.bucket)
+    features = pair.model.features.read(messages, batch.bucket, for_features)
     ignored = _ignored(requests, of_users.rows, features, pair.snapshot.schema.entities)
     found = zip(requests, features.faults, of_users.faults, ignored, strict=True)
     faults = [
@@ -62,7 +59,8 @@ def _read(
         ignored=ignored,
         user_rows=of_users.rows,
         users=users,
-        inputs=_inputs_on_device(features.inputs, pair.device),
+        inputs=features.inputs,
+        staged=(for_users, for_features),
     )
     return made, faults
 
@@ -106,21 +104,6 @@ def _without_faults(
         else:
             failures.append(Failure(request, fault))
     return good
-
-
-def _users_on_device(users: UserTensors, device: torch.device) -> UserTensors:
-    """In one copy, without waiting for it: what runs later on the same stream sees it."""
-    if device.type == "cpu":
-        return users
-    there = iter(copied_together([tensor for each in users.asked for tensor in each], device))
-    return UserTensors(tuple(each._make(islice(there, len(each))) for each in users.asked))
-
-
-def _inputs_on_device(inputs: FeatureLookups, device: torch.device) -> FeatureLookups:
-    """Copy all inputs in one copy, without waiting for it, like the users."""
-    if device.type == "cpu":
-        return inputs
-    return FeatureLookups(*copied_together(inputs.tensors(), device))
 
 
 def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:

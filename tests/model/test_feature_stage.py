@@ -16,8 +16,7 @@ from grace.model.definition.spec import (
     ModelSpec,
     SequenceInput,
 )
-from grace.model.engine.device_copy import copied_together
-from grace.model.engine.feature_lookups import FeatureLookups
+from grace.model.engine.device_copy import Blocks, Staging
 from grace.model.engine.feature_stage import FastStage
 from support.encoder_cases import INTERFORMER, T5, random_features
 from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs, features_message
@@ -79,10 +78,11 @@ def test_look_ups_give_the_model_s_features(kind: str, device: torch.device) -> 
     model = model_of(spec)
     requests = [requests_of(spec, seed, 5) for seed in range(3)] + [[]]
     expected = [model.features(encode_inputs(spec, each, 9)) for each in requests]
-    fast = FastStage(model.to(device), torch.float32)
+    fast, blocks = FastStage(model.to(device), torch.float32), Blocks(device)
     for each, wanted in zip(requests, expected, strict=True):
-        lookups = fast.read([features_message(request) for request in each], 9).inputs
-        got = fast.compute(FeatureLookups(*copied_together(lookups.tensors(), device)))
+        staging = Staging(blocks)
+        messages = [features_message(request) for request in each]
+        got = fast.compute(fast.read(messages, 9, staging).inputs)
         assert_same_features(got, wanted, 2e-6 if device.type == "cpu" else 2e-5)
 
 
@@ -92,7 +92,8 @@ def test_bf16_rounds_once_where_the_model_would_round_each_sum(kind: str) -> Non
     spec, dtype = SPECS[kind], torch.bfloat16
     model = model_of(spec)
     fast = FastStage(model, dtype)
-    got = fast.compute(fast.read(messages_of(spec, 1), 8).inputs)
+    staging = Staging(Blocks(torch.device("cpu")))
+    got = fast.compute(fast.read(messages_of(spec, 1), 8, staging).inputs)
     assert got.sequences[0].states.dtype == dtype
     expected = model.features(encode_inputs(spec, requests_of(spec, 1, 5), 8))
     assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)

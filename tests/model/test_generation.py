@@ -13,6 +13,7 @@ from grace.kernels import load_ops
 from grace.model.definition.beam_search import Generated
 from grace.model.definition.inputs import map_tensors
 from grace.model.engine.decode_weights import PRECISIONS, Precision
+from grace.model.engine.device_copy import Blocks, Staging
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import (
     EngineSettings,
@@ -37,7 +38,8 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     fast = FastGeneration(model, OPS, EngineSettings(precision, 0))
     features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
-    lookups = features.read([], 4).inputs
+    staging = Staging(Blocks(CPU))
+    lookups = features.read([], 4, staging).inputs
     before, kept = features.compute(lookups), map_tensors(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()

@@ -187,7 +187,7 @@ def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
     assert not server.log("ready")
 
 
-STAGES = ("grace-input", "grace-features", "grace-generate", "grace-post")
+STAGES = ("grace-feed", "grace-generate", "grace-post")  # on a CPU
 OTHERS = (
     "grace-loop",
     "grace-log",

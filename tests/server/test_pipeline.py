@@ -135,7 +135,7 @@ def test_input_ends_when_the_last_waiting_request_is_cancelled_after_the_end(
     pipeline.close()
     time.sleep(0.1)  # until input sleeps again: what `close` wakes would also see the empty queue
     assert pipeline.cancel(waiting)
-    wait_until(lambda: all(each.name != "grace-input" for each in threading.enumerate()))
+    wait_until(lambda: all(each.name != "grace-feed" for each in threading.enumerate()))
 
 
 def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_ended_early(

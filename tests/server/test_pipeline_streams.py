@@ -7,8 +7,7 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
 
@@ -99,10 +98,10 @@ class LazyStream(Stream):
         self._working = working
         self._queued: deque[Work] = deque()
 
-    @contextmanager
-    def context(self) -> Iterator[None]:
+    queues = True
+
+    def enter(self) -> None:
         self._working.stream = self
-        yield
 
     def queue(self, work: Work) -> None:
         with self._lock:

@@ -38,6 +38,7 @@ from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.engine.decode_weights import Precision
+from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.model.engine.feature_reader import read_inputs
 from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
@@ -128,6 +129,7 @@ class Surroundings:
             loaded.matcher,
             LiveAds(loaded.snapshot),
             EligibilityFacts(),
+            Blocks(self.work.device),
         )
 
 
