@@ -22,22 +22,20 @@ struct BetterLeaf {
 };
 
 void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
+  const auto refuse = [&](int64_t i, const std::string& fault) {
+    throw std::invalid_argument("request " + std::to_string(request.number) + ", leaf " +
+                                std::to_string(request.leaves[i]) + " at " + std::to_string(i) +
+                                ": " + fault);
+  };
   scratch.distinct.reset(request.num_leaves);
   for (int64_t i = 0; i < request.num_leaves; ++i) {
     const int32_t leaf = request.leaves[i];
     if (leaf == kNoLeaf) continue;
-    std::string fault;
     if (leaf < 0 || leaf >= ads.num_leaves) {
-      fault = "not one of 0 to " + std::to_string(ads.num_leaves - 1);
-    } else if (std::isnan(request.scores[i])) {
-      fault = "its score is not a number";
-    } else if (!scratch.distinct.insert(leaf)) {
-      fault = "named a second time";
-    } else {
-      continue;
+      refuse(i, "not one of 0 to " + std::to_string(ads.num_leaves - 1));
     }
-    throw std::invalid_argument("request " + std::to_string(request.number) + ", leaf " +
-                                std::to_string(leaf) + " at " + std::to_string(i) + ": " + fault);
+    if (std::isnan(request.scores[i])) refuse(i, "its score is not a number");
+    if (!scratch.distinct.insert(leaf)) refuse(i, "named a second time");
   }
 }
 
@@ -175,8 +173,9 @@ Reply Matcher::match(const Request& request) const {
                             drop_excluded_entities(ads, request, scratch.excluded, scratch.matches);
     reply.counts.matched = static_cast<int64_t>(scratch.matches.size());
     write_reply(ads, request, scratch, reply);
-    reply.scores.reserve(reply.positions.size());
-    for (const int32_t position : reply.positions) reply.scores.push_back(request.scores[position]);
+    reply.scores.resize(reply.positions.size());
+    std::transform(reply.positions.begin(), reply.positions.end(), reply.scores.begin(),
+                   [&](int32_t position) { return request.scores[position]; });
     return reply;
   } catch (...) {
     scratch = Scratch();  // it may be in the middle of a request

@@ -59,8 +59,7 @@ void order_tied(const Ads& ads, const float* weight, const std::vector<Match>& m
   tied.clear();
   for (size_t i = begin; i < end; ++i) {
     const int32_t ordinal = matches[i].ordinal;
-    const float read = end - begin == 1 ? 0 : read_live(weight + ordinal);
-    tied.push_back({ads.ids[ordinal], read, static_cast<int32_t>(i)});
+    tied.push_back({ads.ids[ordinal], read_live(weight + ordinal), static_cast<int32_t>(i)});
   }
   std::sort(tied.begin(), tied.end(), [](const Candidate& a, const Candidate& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.id < b.id;
@@ -75,30 +74,42 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   Room room(scratch.limits);
   const std::vector<Match>& matches = scratch.matches;
   const size_t most = std::min(matches.size(), static_cast<size_t>(request.max_ads));
-  reply.ad_ids.reserve(most);
-  reply.positions.reserve(most);
+  reply.ad_ids.resize(most);
+  reply.positions.resize(most);
+  size_t size = 0;
+  const bool limited = !scratch.limits.empty();
+  // False once the reply is full.
+  const auto offer = [&](const Match& match, int64_t id) {
+    if (limited && !room.has(match.ordinal)) {
+      ++reply.counts.limited;
+      return true;
+    }
+    if (size == most) return false;
+    if (limited) room.take();
+    reply.ad_ids[size] = id;
+    reply.positions[size++] = match.position;
+    return true;
+  };
   size_t asked = 0;
-  for (size_t begin = 0, end = 0; begin < matches.size(); begin = end) {
-    if (request.at_most == nullptr && reply.ad_ids.size() == most) return;
+  bool more = true;
+  for (size_t begin = 0, end = 0; more && begin < matches.size(); begin = end) {
     end = begin + 1;
     while (end < matches.size() && matches[end].score == matches[begin].score) ++end;
     for (; asked < std::min<size_t>(matches.size(), end + kAhead); ++asked) {
       prefetch(ads.ids + matches[asked].ordinal);
       prefetch(request.weight + matches[asked].ordinal);
     }
+    if (end - begin == 1) {
+      more = offer(matches[begin], ads.ids[matches[begin].ordinal]);
+      continue;
+    }
     order_tied(ads, request.weight, matches, begin, end, scratch.tied);
-    for (const Candidate& next : scratch.tied) {
-      const Match& match = matches[next.match];
-      if (!room.has(match.ordinal)) {
-        ++reply.counts.limited;
-        continue;
-      }
-      if (static_cast<int64_t>(reply.ad_ids.size()) == request.max_ads) return;
-      room.take();
-      reply.ad_ids.push_back(next.id);
-      reply.positions.push_back(match.position);
+    for (size_t i = 0; more && i < scratch.tied.size(); ++i) {
+      more = offer(matches[scratch.tied[i].match], scratch.tied[i].id);
     }
   }
+  reply.ad_ids.resize(size);
+  reply.positions.resize(size);
 }
 
 }  // namespace grace::exact
