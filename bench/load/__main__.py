@@ -4,8 +4,9 @@
     python -m grace.bench.load --data demo/requests.jsonl --rate 50 100 --out load
 
 Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
-first carries one call that no number counts. With --ghz, ghz makes the calls in its own way. A run
-in which the client was the limit, or lost the server, is not valid: the command exits with 1.
+first carries one call that no number counts. A run in which the client was the limit, or lost the
+server, is not valid: the command exits with 1. With --ghz, ghz makes the calls in its own way, and
+prints its own summary.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
-from grace.bench.load.ghz import RunSummary, load_result, read_summary, summary_of
+from grace.bench.load.ghz import load_result
 from grace.bench.load.options import (
     access_from,
     add_access_options,
@@ -31,7 +32,7 @@ from grace.bench.load.options import (
     positive_integer,
     run_command,
 )
-from grace.bench.load.report import load_report
+from grace.bench.load.report import Result, load_report, offered
 from grace.bench.load.shots import read_shots, write_ghz_data
 from grace.configs.errors import InputError
 
@@ -49,24 +50,28 @@ def main(arguments: Sequence[str]) -> int:
         raise InputError("--ghz: ghz is not on PATH; install it from https://ghz.sh, or omit --ghz")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
+    if options.ghz:
+        for rate in options.rate:
+            _by_ghz(rate, options)
+        return 0
     loads: list[Load] = (
         [ClosedLoop(options.in_flight, options.seconds)]
         if options.rate is None
         else [OpenLoop(rate, options.seconds, options.seed) for rate in options.rate]
     )
-    make = _by_ghz if options.ghz else _by_ours
-    runs = [make(load, options) for load in loads]
-    report = load_report(runs)
+    results = [_by_ours(load, options) for load in loads]
+    report = load_report(results)
     if options.out is not None:
         (options.out / "report.md").write_text(report, encoding="utf-8")
     print(report)
-    invalid = [run for run in runs if run.invalid_because]
-    for run in invalid:
-        print(f"error: {run.offered:g} calls/s: {run.invalid_because}", file=sys.stderr)
+    invalid = [each for each in results if not each["grace"]["valid"]]
+    for each in invalid:
+        fault = each["grace"]["invalid_because"]
+        print(f"error: {offered(each)} calls/s: {fault}", file=sys.stderr)
     return 1 if invalid else 0
 
 
-def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
+def _by_ours(load: Load, options: argparse.Namespace) -> Result:
     """Make the load; standard error shows the time that has passed."""
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
@@ -82,43 +87,40 @@ def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
         )
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
-        _result_file(load, options).write_text(json.dumps(result) + "\n", encoding="utf-8")
-    return summary_of(result)
+        is_open = isinstance(load, OpenLoop)
+        kind = f"rate-{load.rate:g}" if is_open else f"in-flight-{load.in_flight}"
+        (options.out / f"{kind}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return result
 
 
-def _by_ghz(load: Load, options: argparse.Namespace) -> RunSummary:
-    assert isinstance(load, OpenLoop)
-    result, array = _result_file(load, options), options.out / "ghz-data.json"
+def _by_ghz(rate: float, options: argparse.Namespace) -> None:
+    """Let ghz make the calls. Print its summary, and write it to a file."""
+    array = options.out / "ghz-data.json"
     write_ghz_data(options.data, array)
     command = [
         shutil.which("ghz") or "ghz",
-        *("--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", f"{load.rate:g}"),
-        *("--connections", str(options.connections), "--duration", f"{load.seconds:g}s"),
-        *("--output", str(result)),
+        *("--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", f"{rate:g}"),
+        *("--connections", str(options.connections), "--duration", f"{options.seconds:g}s"),
+        *("--format", "summary"),
         *(("--timeout", f"{options.timeout_ms:g}ms") if options.timeout_ms else ()),
         options.address,
     ]
-    print(f"ghz: {_named(load)} for {load.seconds:g} s")
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
+    print(f"ghz: {rate:g} calls a second for {options.seconds:g} s", flush=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         shown = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
         raise InputError(
             f"{options.address}: ghz ended with exit code {done.returncode}: {shown[0]}; the "
             "server must listen there, with listen.reflection"
         )
-    return read_summary(result)
+    (options.out / f"rate-{rate:g}.txt").write_text(done.stdout, encoding="utf-8")
+    print(done.stdout)
 
 
 def _named(load: Load) -> str:
     if isinstance(load, OpenLoop):
         return f"{load.rate:g} calls a second"
     return f"{load.in_flight} calls under way"
-
-
-def _result_file(load: Load, options: argparse.Namespace) -> Path:
-    kind = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
-    file: Path = options.out / f"{kind}.json"
-    return file
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
     add_access_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
-    parser.add_argument("--out", type=Path, help="folder of the report and of ghz's JSON results")
+    parser.add_argument("--out", type=Path, help="folder of the report and of the results")
     parser.add_argument("--ghz", action="store_true", help="let ghz make the calls")
     return parser
 
