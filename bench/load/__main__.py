@@ -87,9 +87,10 @@ def _by_ours(load: Load, options: argparse.Namespace) -> Result:
         )
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
-        is_open = isinstance(load, OpenLoop)
-        kind = f"rate-{load.rate:g}" if is_open else f"in-flight-{load.in_flight}"
-        (options.out / f"{kind}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+        name = f"in-flight-{options.in_flight}"
+        if isinstance(load, OpenLoop):
+            name = f"rate-{load.rate:g}"
+        (options.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     return result
 
 
