@@ -5,14 +5,11 @@
 
 Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
 first carries one call that no number counts. A run in which the client was the limit, or lost the
-server, is not valid: the command exits with 1. With --ghz, ghz makes the calls in its own way, and
-prints its own summary.
+server, is not valid: the command exits with 1.
 """
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,33 +30,22 @@ from grace.bench.load.options import (
     run_command,
 )
 from grace.bench.load.report import Result, load_report, offered
-from grace.bench.load.shots import read_shots, write_ghz_data
-from grace.configs.errors import InputError
+from grace.bench.load.shots import read_shots
 
 MOST_PROCESSES = 64
 """Each process takes some 60 MB and makes about a thousand calls a second."""
 
-_GHZ_CONFIG = Path(__file__).with_name("ghz.json")
-
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    if options.ghz and (options.out is None or options.rate is None):
-        raise InputError("--ghz: needs --rate, and --out for its result files")
-    if options.ghz and shutil.which("ghz") is None:
-        raise InputError("--ghz: ghz is not on PATH; install it from https://ghz.sh, or omit --ghz")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-    if options.ghz:
-        for rate in options.rate:
-            _by_ghz(rate, options)
-        return 0
     loads: list[Load] = (
         [ClosedLoop(options.in_flight, options.seconds)]
         if options.rate is None
         else [OpenLoop(rate, options.seconds, options.seed) for rate in options.rate]
     )
-    results = [_by_ours(load, options) for load in loads]
+    results = [_made(load, options) for load in loads]
     report = load_report(results)
     if options.out is not None:
         (options.out / "report.md").write_text(report, encoding="utf-8")
@@ -71,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if invalid else 0
 
 
-def _by_ours(load: Load, options: argparse.Namespace) -> Result:
+def _made(load: Load, options: argparse.Namespace) -> Result:
     """Make the load; standard error shows the time that has passed."""
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
@@ -92,30 +78,6 @@ def _by_ours(load: Load, options: argparse.Namespace) -> Result:
             name = f"rate-{load.rate:g}"
         (options.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     return result
-
-
-def _by_ghz(rate: float, options: argparse.Namespace) -> None:
-    """Let ghz make the calls. Print its summary, and write it to a file."""
-    array = options.out / "ghz-data.json"
-    write_ghz_data(options.data, array)
-    command = [
-        shutil.which("ghz") or "ghz",
-        *("--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", f"{rate:g}"),
-        *("--connections", str(options.connections), "--duration", f"{options.seconds:g}s"),
-        *("--format", "summary"),
-        *(("--timeout", f"{options.timeout_ms:g}ms") if options.timeout_ms else ()),
-        options.address,
-    ]
-    print(f"ghz: {rate:g} calls a second for {options.seconds:g} s", flush=True)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        shown = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
-        raise InputError(
-            f"{options.address}: ghz ended with exit code {done.returncode}: {shown[0]}; the "
-            "server must listen there, with listen.reflection"
-        )
-    (options.out / f"rate-{rate:g}.txt").write_text(done.stdout, encoding="utf-8")
-    print(done.stdout)
 
 
 def _named(load: Load) -> str:
@@ -154,7 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     add_access_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the report and of the results")
-    parser.add_argument("--ghz", action="store_true", help="let ghz make the calls")
     return parser
 
 

@@ -122,7 +122,6 @@ def _options(arguments: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser("ghz", argument_default=argparse.SUPPRESS, allow_abbrev=False)
     for option, kind in {"call": str, "connections": int, "timeout": str, "config": Path}.items():
         parser.add_argument(f"--{option}", type=kind)
-    parser.add_argument("--format", choices=["summary", "json"])
     parser.add_argument("--insecure", action="store_true")
     parser.add_argument("-D", "--data-file", dest="data-file")
     parser.add_argument("-n", "--total", type=int)
