@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from grace.bench.sids.vectors import tree_items
 from support.command import plain_environment
 from support.forked_program import forked_grace
 from support.in_process import complaint, invoke_grace
+from support.known_trees import tree_items
 
 pytestmark = pytest.mark.subprocess
 
