@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.bench.load.__main__ import main as load
 from grace.bench.load.client import Call, ClosedLoop, LoadRun, OpenLoop, ServerTimes
 from grace.bench.load.client_process import merged
 from grace.bench.load.ghz import invalid_because, load_result, read_summary
@@ -193,6 +194,36 @@ def test_a_ghz_run_that_measures_nothing_is_not_valid(
     found = read_summary(write_ghz(tmp_path, ends, errors)).invalid_because
     assert (found or "").startswith(fault or "")
     assert (found is None) == (fault is None)
+
+
+GHZ = """#!/bin/sh
+echo "$*" > {folder}/asked
+for last; do :; done
+[ "$last" = ads:9 ] && echo "rpc error: nothing listens" >&2 && exit 1
+while [ "$1" != --output ]; do shift; done
+cp {folder}/ghz.json "$2"
+"""
+
+
+@pytest.mark.subprocess
+def test_ghz_makes_the_calls_if_it_is_asked_for_and_its_fault_ends_the_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_ghz(tmp_path, {"OK": 3}, {})
+    (tmp_path / "ghz").write_text(GHZ.format(folder=tmp_path))
+    (tmp_path / "ghz").chmod(0o755)
+    (tmp_path / "requests.jsonl").write_text("{}\n{}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    given = ["--data", f"{tmp_path}/requests.jsonl", "--out", f"{tmp_path}/out", "--ghz"]
+    assert load([*given, "--rate", "111", "--seconds", "3", "--address", "ads:50051"]) == 0
+    assert "\n| 111 | 1.0 | 3 | 3 | 0 | 0 | " in capsys.readouterr().out
+    asked = (tmp_path / "asked").read_text()
+    for part in (f"--data-file {tmp_path}/out/ghz-data.json", "--rps 111", "--duration 3s"):
+        assert part in asked
+    assert json.loads((tmp_path / "out" / "ghz-data.json").read_text()) == [{}, {}]
+    fault = r"^ads:9: ghz ended with exit code 1: rpc error: nothing listens; .*listen\.reflection$"
+    with pytest.raises(InputError, match=fault):
+        load([*given, "--rate", "111", "--address", "ads:9"])
 
 
 def test_the_report_has_a_row_for_each_load_and_says_what_failed(tmp_path: Path) -> None:
