@@ -106,8 +106,3 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None
             users[-1] = {}
             assert str(fault) == str(error)
     assert_same_rows(got.rows, plain_rows(encoder, [*users, {}, {}]))
-
-
-def test_a_batch_that_cannot_hold_its_requests_is_our_mistake() -> None:
-    with pytest.raises(ValueError, match="a batch of 2 cannot hold 3 requests"):
-        ENCODER.read([b""] * 3, 2)
