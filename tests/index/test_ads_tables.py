@@ -226,7 +226,7 @@ def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
     )
 
 
-def spec_of(draw: st.DrawFn, folder: Path, table: Table) -> BuildSpec:
+def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
     if table.joined:
         items = [(row["ad_id"], row["sid"]) for row in table.rows if row["sid"] is not None]
         items = [(str(item), sid) for item, sid in items if item is not None]
@@ -250,8 +250,8 @@ def spec_of(draw: st.DrawFn, folder: Path, table: Table) -> BuildSpec:
         vocab_sizes=VOCAB_SIZES,
         max_rejects=100,
         without=unstated(table),
-        batch_rows=draw(st.sampled_from([1, 2, 1000])),
-        threads=draw(st.sampled_from([1, 2])),
+        batch_rows=data.draw(st.sampled_from([1, 2, 1000])),
+        threads=data.draw(st.sampled_from([1, 2])),
     )
 
 
@@ -274,7 +274,7 @@ def test_every_ad_has_the_rules_of_its_row_or_is_refused(
     data: st.DataObject, table: Table, in_shards: bool
 ) -> None:
     with TemporaryDirectory() as name:
-        check(spec_of(data.draw, Path(name), table), table, in_shards)
+        check(spec_of(data, Path(name), table), table, in_shards)
 
 
 def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:
