@@ -150,17 +150,16 @@ def two_vectors(shop: Path) -> None:
         (without_codebook, "; add it there"),
     ],
 )
-@pytest.mark.parametrize("shards", [(), ("--shards", "2")], ids=["whole", "shards"])
 def test_an_ad_that_cannot_get_a_sid_is_named_with_the_remedy(
-    shop: Path, change: Callable[[Path], None], reason: str, shards: tuple[str, ...]
+    shop: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     write_ads(shop, named(ADS + 1))
     change(shop)
-    code, _, err = build(shop, *shards)
+    code, _, err = build(shop)
     reason = f"sids.parquet{reason.format(shop, shop.parent / 'raw')}"
     assert code == 2
     assert f"ad 'SKU-{ADS}': sid 'SKU-{ADS}': the ad has no SID in {shop}/codebook/{reason}" in err
-    code, out, _ = build(shop, *shards, "--max-rejects", "1")
+    code, out, _ = build(shop, "--shards", "2", "--max-rejects", "1")
     assert (code, "rejects: 1\n" in out) == (0, True)
     listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
     assert listed["reason"].startswith(f"the ad has no SID in {shop}/codebook/{reason}")
