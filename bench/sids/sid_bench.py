@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -31,7 +31,7 @@ from grace.catalogues.folder import sid_column, sid_metadata
 from grace.catalogues.synth import make_catalogue, preset_spec, write_folder
 from grace.catalogues.synth.learned_tokens import item_vectors, number_duplicates
 from grace.catalogues.synth.spec import Stream
-from grace.index.codebook.codebook import Tokens
+from grace.index.codebook.codebook import Tokens, Vectors
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE
 
 GRACE = Path(sys.executable).with_name("grace")
@@ -42,7 +42,7 @@ Sids = npt.NDArray[np.integer]
 TREE_ITEMS, TREE_DIMS = 20_011, 64
 BRANCHES, LENGTHS, NOISE = (64, 8, 4), (1.0, 0.6, 0.4), 0.2
 TREE_CODES = (64, 64, 64)
-SPEED_ITEMS, SPEED_DIMS = 2_000_000, 128
+SPEED_ITEMS, SPEED_DIMS, PART = 2_000_000, 128, 100_000
 CATALOGUES, LOG_USERS, STEPS = 5, 13_000, 1000  # of `recall`
 
 
@@ -62,7 +62,7 @@ def hierarchy() -> Rows:
     vectors, nodes = tree_items(TREE_ITEMS, TREE_DIMS, BRANCHES, LENGTHS, NOISE, seed=3)
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
         folder = Path(name)
-        np.save(folder / "vectors.npy", vectors)
+        _write_items(folder / "vectors.parquet", [vectors])
         codes = ",".join(map(str, TREE_CODES))
         report = _sids(folder, "--levels", str(len(TREE_CODES)), "--codes", codes)
         tokens = _tokens(folder)
@@ -80,8 +80,12 @@ def hierarchy() -> Rows:
 def speed() -> Rows:
     with tempfile.TemporaryDirectory(prefix="grace-sids-") as name:
         folder = Path(name)
-        _write_speed_items(folder / "items.parquet", SPEED_ITEMS)
-        report = _sids(folder, "--levels", "4", "--codes", "512", table="items.parquet")
+        parts = (
+            mixed_items(min(PART, SPEED_ITEMS - first), SPEED_DIMS, seed=5, part=first)
+            for first in range(0, SPEED_ITEMS, PART)
+        )
+        _write_items(folder / "vectors.parquet", parts)
+        report = _sids(folder, "--levels", "4", "--codes", "512")
     yield {
         "measure": "speed",
         "values": SPEED_ITEMS,
@@ -124,7 +128,7 @@ def _recall_of(seed: int) -> dict[str, dict[str, Any]]:
         true, learned = folder / "true", folder / "learned"
         write_folder(spec, true)
         vectors = item_vectors(tree, spec.rng(Stream.VECTORS))
-        np.save(folder / "vectors.npy", vectors.astype(np.float32))
+        _write_items(folder / "vectors.parquet", [vectors.astype(np.float32)])
         report = _sids(folder, "--levels", "3", "--codes", "64")
         # The catalogue's SIDs are unique, so these must be too: items that share one are counted.
         unique = number_duplicates(_tokens(folder).astype(np.int64), 64)
@@ -140,9 +144,9 @@ MEASURES: dict[str, Callable[[], Rows]] = {
 }
 
 
-def _sids(folder: Path, *options: str, table: str = "vectors.npy") -> dict[str, Any]:
-    """Run `grace sids` on a table of the folder; return its report, its time and its memory."""
-    files = ("--embeddings", folder / table, "--out", folder / "codebook")
+def _sids(folder: Path, *options: str) -> dict[str, Any]:
+    """Run `grace sids` on the folder's vectors; return its report, its time and its memory."""
+    files = ("--embeddings", folder / "vectors.parquet", "--out", folder / "codebook")
     printed = folder / "report.json"
     begin = perf_counter()
     with printed.open("w") as file:
@@ -165,17 +169,18 @@ def _tokens(folder: Path) -> Tokens:
     return tokens
 
 
-def _write_speed_items(path: Path, items: int) -> None:
-    """Write a mixture, a part at a time."""
-    rows = 100_000
-    schema = pa.schema([("item_id", pa.int64()), ("vector", pa.list_(pa.float32(), SPEED_DIMS))])
-    with pq.ParquetWriter(path, schema) as writer:
-        for first in range(0, items, rows):
-            count = min(rows, items - first)
-            vectors = mixed_items(count, SPEED_DIMS, seed=5, part=first)
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), SPEED_DIMS)
-            ids = pa.array(np.arange(first, first + count))
-            writer.write_table(pa.table([ids, lists], schema=schema))
+def _write_items(path: Path, parts: Iterable[Vectors]) -> None:
+    """Write vectors float32 [items, dims], a part at a time; their numbers name them."""
+    writer, first = None, 0
+    for vectors in parts:
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        ids = pa.array(np.arange(first, first + len(vectors)))
+        table = pa.table({"item_id": ids, "vector": lists})
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+        first += len(vectors)
+    if writer is not None:
+        writer.close()
 
 
 def _rewrite(source: Path, target: Path, true: Tokens, learned: Sids, sid_space: str) -> None:

@@ -27,13 +27,10 @@ def sids(
         Path | None, Option("Data folder whose tables.yaml has `embeddings`.", "FOLDER")
     ] = None,
     embeddings: Annotated[
-        str | None, Option("Parquet, JSON lines or .npy; a file, folder or URL.", "TABLE")
+        str | None, Option("Parquet or JSON lines; a file, folder or URL.", "TABLE")
     ] = None,
     codebook: Annotated[
         Path | None, "Give new items SIDs by this codebook, and add them to its table."
-    ] = None,
-    ids: Annotated[
-        Path | None, "Ids for a .npy: another .npy, or lines of text. Default: row numbers."
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,16 +43,15 @@ def sids(
 
     Or: `grace sids --embeddings items.parquet --levels 4 --codes 512 --out codebook`
     """
-    from grace.index.codebook.items import open_items
+    from grace.index.codebook.items import items_of
+    from grace.index.tables.data_folder import TableSource
 
     if (data is None) == (embeddings is None):
         raise InputError("no table of vectors, or two: give --data FOLDER or --embeddings TABLE")
     if data is not None:
-        if ids is not None:
-            raise InputError(f"--ids {ids}: tables.yaml of {data} names the ids; leave --ids out")
         items, place = _of_folder(data)
     else:
-        items, place = open_items(str(embeddings), ids), None
+        items, place = items_of(TableSource((str(embeddings),))), None
     if codebook is not None:
         _require_no_choices(spec, codebook)
         _extend(items, codebook, as_json)

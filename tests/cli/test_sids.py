@@ -87,11 +87,11 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
     assert report["items_per_sid"]["max"] == sizes[-1]
 
 
-def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", vectors("float16"))
-    done = invoke_grace(
-        "sids", "--embeddings", tmp_path / "v.npy", "--out", tmp_path / "c", *LEARN, "--json"
-    )
+def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
+    pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
+    given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
+    done = invoke_grace("sids", *given, *LEARN, "--json")
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
@@ -121,8 +121,6 @@ def test_new_items_join_the_table_and_old_ones_keep_their_sids(
 
 def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: Path) -> None:
     rows = vectors()
-    np.save(tmp_path / "items.npy", rows.astype(np.float64))
-    (tmp_path / "ids.txt").write_text("".join(f"{name}\n" for name in IDS))
     lines = [
         json.dumps({"item_id": name, "vector": row.tolist()})
         for name, row in zip(IDS, rows, strict=True)
@@ -134,14 +132,9 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
     pq.write_table(other.slice(0, 101), tmp_path / "parts" / "a.parquet")
     pq.write_table(other.slice(101), tmp_path / "parts" / "b.parquet")
     expected = sids_of(kept / "sids.parquet")
-    forms: dict[str, tuple[str | Path, ...]] = {
-        "items.npy": ("--ids", tmp_path / "ids.txt"),
-        "items.jsonl": (),
-        "parts": (),
-    }
-    for name, options in forms.items():
+    for name in ("items.jsonl", "parts"):
         out = tmp_path / f"of {name}"
-        given = ("--embeddings", tmp_path / name, *options, "--out", out)
+        given = ("--embeddings", tmp_path / name, "--out", out)
         assert invoke_grace("sids", *given, *LEARN).exit_code == 0
         assert sids_of(out / "sids.parquet") == expected
 
@@ -175,7 +168,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "CSV": (
         lambda at: at.with_suffix(".csv").write_text("item_id,vector\n1,0.5\n"),
-        "i.csv: a CSV has no column of vectors; write Parquet, JSON lines or a .npy",
+        "i.csv: a CSV has no column of vectors; write Parquet or JSON lines",
     ),
     "no file": (lambda _: None, "no such file"),
 }
