@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 48_850),
+    "product": ("proto configs native index kernels model server client cli docker", 48_920),
     "bench and catalogues": ("bench catalogues", 14_300),
     "tests": ("tests native/tests", 40_250),
 }
