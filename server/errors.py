@@ -21,7 +21,6 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "wrong_sid_space": StatusCode.FAILED_PRECONDITION,
     "too_many_calls": StatusCode.RESOURCE_EXHAUSTED,
     "no_state_dir": StatusCode.FAILED_PRECONDITION,
-    "updates_from_file": StatusCode.FAILED_PRECONDITION,
     "update_gap": StatusCode.FAILED_PRECONDITION,
     "update_not_kept": StatusCode.UNAVAILABLE,
     "too_many_updates": StatusCode.RESOURCE_EXHAUSTED,

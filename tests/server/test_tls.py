@@ -39,11 +39,6 @@ def ca(folder: Path) -> Authority:
     return Authority(folder, "ours")
 
 
-@pytest.fixture(scope="module")
-def other_ca(folder: Path) -> Authority:
-    return Authority(folder, "other")
-
-
 @pytest.fixture
 def files(ca: Authority, request: pytest.FixtureRequest) -> Files:
     """The server's certificate, which the test may change."""
@@ -61,33 +56,29 @@ async def outcome(address: str, tls: Tls | None) -> str:
     return "OK"
 
 
-def half_written(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+def half_written(files: Files, _: Authority) -> None:
     files.certificate.write_bytes(files.certificate.read_bytes()[:333])
 
 
-def half_replaced(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+def half_replaced(files: Files, ca: Authority) -> None:
     ca.issue("next").certificate.replace(files.certificate)
 
 
-def removed(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
+def removed(files: Files, _: Authority) -> None:
     files.key.unlink()
 
 
-BREAK = pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
-
-
-@BREAK
+@pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
 def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
     break_: Callable[..., None],
     ca: Authority,
-    other_ca: Authority,
     files: Files,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def use(service: Service, _: Any) -> None:
         loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")
         old = await asyncio.to_thread(certificate_of, service.address)
-        break_(files, ca, other_ca)
+        break_(files, ca)
         for _ in range(3):
             assert await outcome(service.address, client_tls(ca)) == "OK"
             service.credentials.look()
