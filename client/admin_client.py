@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from grace.client.connection import Access, FailedCall, Tls, call_error
+from grace.client.connection import FailedCall, Tls, call_error, channel
 from grace.client.target import require_host_and_port
 from grace.proto import retrieval_pb2 as wire
 
@@ -27,8 +27,8 @@ class AdminClient:
         """Connect at the first call to `address`, HOST:PORT; without `tls`, in plaintext."""
         require_host_and_port(address)
         self.address = address
-        self._access = Access(tls)
-        self._channel = self._access.channel(address)
+        self._tls = tls
+        self._channel = channel(address, tls)
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +93,7 @@ class AdminClient:
                 answer: _Reply = call.result()
             except grpc.RpcError as error:
                 failed = FailedCall.of(error)
-                raise call_error(self.address, self._access, failed, ELSEWHERE) from None
+                raise call_error(self.address, self._tls, failed, ELSEWHERE) from None
             return answer
 
         return reply

@@ -49,9 +49,6 @@ class ListenConfig(Section):
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[Port, "0: a free port, which the log names"] = 50051
     tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
-    token_file: Annotated[
-        Path | None, "tokens, one per line; if given, every Retrieve call needs one of them"
-    ] = None
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
         int,

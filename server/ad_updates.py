@@ -146,10 +146,6 @@ class AdUpdates:
         _LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
 
     def start(self) -> None:
-        if self._awaits_full:
-            _LOG.warning("awaits_full")
-        if not self.sent.done():
-            _LOG.warning("awaits_sender")
         self._thread.start()
 
     def close(self, seconds: float) -> None:

@@ -13,7 +13,6 @@ from grpc import StatusCode
 from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
-    "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
     "too_large": StatusCode.INVALID_ARGUMENT,
     "invalid_field": StatusCode.INVALID_ARGUMENT,
@@ -84,12 +83,6 @@ class ServiceError(Exception):
             self.trailers += ((name, f"{value * 1000:.0f}"),)
 
 
-unauthenticated = partial(
-    ServiceError,
-    "unauthenticated",
-    "the call has no token that the server accepts: send `authorization: Bearer TOKEN`, with a "
-    "token from its listen.token_file",
-)
 not_ready = partial(
     ServiceError, "not_ready", "the server is starting; ask again, or watch its health"
 )

@@ -184,11 +184,8 @@ class Server:
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
-        self._front_end = FrontEnd(state, config, self._metrics, credentials.tokens)
-        if config.state_dir is None:
-            fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
-            _LOG.warning("no_state_dir", extra=fields)
-        else:
+        self._front_end = FrontEnd(state, config, self._metrics)
+        if config.state_dir is not None:
             state.updates = AdUpdates(
                 config.state_dir,
                 config.updates,
@@ -253,8 +250,14 @@ class Server:
 
     async def _updates_complete(self) -> None:
         """Wait for the updates without which the server must not be ready."""
-        if (updates := self._state.updates) is not None:
-            await asyncio.gather(*map(asyncio.wrap_future, (updates.complete, updates.sent)))
+        if (updates := self._state.updates) is None:
+            fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
+            _LOG.warning("no_state_dir", extra=fields)
+            return
+        for event, wait in (("awaits_full", updates.complete), ("awaits_sender", updates.sent)):
+            if not wait.done():
+                _LOG.warning(event)
+            await asyncio.wrap_future(wait)
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
         """Wait for the work. Return False if the server is asked to stop, or breaks, before."""

@@ -23,13 +23,13 @@ from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import RunSummary, load_result, read_summary, summary_of
 from grace.bench.load.options import (
-    access_from,
-    add_access_options,
+    add_tls_options,
     data_file,
     parser_of,
     positive,
     positive_integer,
     run_command,
+    tls_from,
 )
 from grace.bench.load.report import load_report
 from grace.bench.load.shots import read_shots, write_ghz_data
@@ -78,7 +78,7 @@ def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
             load,
             options.processes,
             options.connections,
-            access=access_from(options),
+            tls=tls_from(options),
         )
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
     )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
-    add_access_options(parser)
+    add_tls_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the report and of ghz's JSON results")
     parser.add_argument("--ghz", action="store_true", help="let ghz make the calls")

@@ -47,7 +47,7 @@ class Call(Connection):
     def client(self) -> "AdminClient":
         from grace.client import AdminClient
 
-        return AdminClient(self.address, self.access().tls)
+        return AdminClient(self.address, self.tls())
 
     def print(self, reply: "Message", text: str) -> None:
         print(json.dumps(reply_json(reply), indent=2) if self.as_json else text)

@@ -152,9 +152,9 @@ class Metrics:
         self._loads = _by(counter("grace_snapshot_load", means, ["result"]), _RESULTS)
         means = "Updates of ads, by result; repeated: the number was in force before."
         self._updates = _by(counter("grace_updates", means, ["result"]), UPDATE_RESULTS)
-        means = "Changes of certificate and token files; failed: the old content stays in use."
+        means = "Changes of certificate files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
-        for setting, result in product(("listen.tls", "admin.tls", "listen.token_file"), _RESULTS):
+        for setting, result in product(("listen.tls", "admin.tls"), _RESULTS):
             self._credentials.labels(setting, result)
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
