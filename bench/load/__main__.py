@@ -21,13 +21,13 @@ from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result
 from grace.bench.load.options import (
-    access_from,
-    add_access_options,
+    add_tls_options,
     data_file,
     parser_of,
     positive,
     positive_integer,
     run_command,
+    tls_from,
 )
 from grace.bench.load.report import Result, load_report, offered
 from grace.bench.load.shots import read_shots
@@ -69,7 +69,7 @@ def _made(load: Load, options: argparse.Namespace) -> Result:
             load,
             options.processes,
             options.connections,
-            access=access_from(options),
+            tls=tls_from(options),
         )
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
     )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
-    add_access_options(parser)
+    add_tls_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the report and of the results")
     return parser

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from grace.client import AdminClient, AsyncClient, Client, InputError, Tls
-from grace.client.connection import PLAINTEXT, connection_fault
+from grace.client.connection import connection_fault
 from grace.client.retry import SERVICE_CONFIG
 from grace.configs.errors import CallError
 from grace.proto.retrieval_pb2 import RetrieveRequest
@@ -189,5 +189,5 @@ def test_the_metrics_port_is_not_reported_as_a_missing_server(
 
 
 def test_a_proxy_without_healthy_servers_is_named() -> None:
-    fault = connection_fault("lb:1", "no healthy upstream", PLAINTEXT)
+    fault = connection_fault("lb:1", "no healthy upstream", None)
     assert fault == "the proxy at lb:1 has no healthy server behind it; see the servers' logs"

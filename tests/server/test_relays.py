@@ -44,7 +44,6 @@ LIMITS = ListenLimits(
     idle_seconds=60.0,
     reply_seconds=60.0,
     reflection=False,
-    tokens=False,
 )
 
 # Programs of relays that do not come up.

@@ -72,10 +72,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
     "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
     "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
-    "pipe-tokens": (
-        {"listen": {"token_file": PIPE}},
-        ("listen.token_file: ", "CURRENT: not a regular file; give one token per line"),
-    ),
     "no-checkpoint": (
         {"checkpoint": "{}/nowhere"},
         ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),

@@ -163,21 +163,14 @@ def stopped_ids(server: ServerProcess) -> dict[str, int]:
     return {level: int(count) for level, count in stopped.items()}
 
 
-@pytest.mark.parametrize(
-    ("ids", "campaigns"),
-    [(("ad", 5, 7, 9), 0), (("ad=5,7", "campaign=10000001", "ad=9"), 1)],
-)
-def test_ids_may_be_given_one_by_one_or_as_lists(
-    server: ServerProcess, ids: tuple[str | int, ...], campaigns: int
-) -> None:
-    before = stopped_ids(server)
+def test_ids_may_be_given_as_lists_of_several_levels(server: ServerProcess) -> None:
+    before, ids = stopped_ids(server), ("ad=5,7", "campaign=10000001", "ad=9")
     admin(server, "stop", *ids)
     now = stopped_ids(server)
     assert now["ad"] == before.get("ad", 0) + 3
-    assert now.get("campaign", 0) == before.get("campaign", 0) + campaigns
+    assert now["campaign"] == before.get("campaign", 0) + 1
     listed = admin(server, "stops").splitlines()
-    assert [f"ad {each}" for each in (5, 7, 9)] == [each for each in listed if len(each) == 4]
-    assert ("campaign 10000001" in listed) == bool(campaigns)
+    assert {"ad 5", "ad 7", "ad 9", "campaign 10000001"} <= set(listed)
     as_json = json.loads(admin(server, "stops", "--json"))
     assert {level: len(each) for level, each in as_json.items()} == now
     admin(server, "resume", *ids)
