@@ -77,22 +77,6 @@ def test_values_of_a_request_reach_no_log_and_no_other_caller(
         assert any(f"in-{stage}" in line and "StageFaultError" in line for line in server.lines)
 
 
-def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, good = faulty_server, serving_files.requests[0]
-    bad = {"features": {"categorical": {"device": {"ids": ["40"]}}}}
-    with counted_calls(server) as caller:
-        with occupied_engine(server, caller, good) as ahead:
-            calls = start_waiting(server, caller, bad, "bad0", "bad1")
-        codes = [call.outcome().code for call in calls]
-        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2
-        assert all(call.outcome().ok for call in ahead)
-        assert caller.call(message(good)).ok
-    assert server.faults.batches("input")[-2] == ["bad0", "bad1"]
-    assert "bad0" not in server.faults.reached("features")
-
-
 @pytest.mark.parametrize("stage", ["post", "generate"], ids=["it dies", "it hangs"])
 def test_a_stage_that_dies_or_hangs_ends_the_server_and_every_call_wherever_it_is(
     serving_files: ServingFiles, faults: Faults, stage: StageName

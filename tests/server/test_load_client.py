@@ -10,7 +10,6 @@ import pytest
 from grace.bench.load import tiny_server
 from grace.bench.load.__main__ import main as load
 from grace.bench.load.ghz import read_summary
-from grace.configs.errors import InputError
 from support.command import run_command
 from support.ghz_stand_in import installed_ghz
 from support.retrieve_calls import Counters, assert_counters_conserve
@@ -98,16 +97,3 @@ def test_ghz_makes_the_calls_if_it_is_asked_for(
     seen = assert_counters_conserve(healthy_server, 33, before)
     assert (seen.ok, seen.failures) == (run.ok, run.failed)
     assert "\n| 33 | " in (out / "report.md").read_text()
-
-
-@pytest.mark.usefixtures("ghz")
-def test_a_ghz_that_fails_ends_the_load_with_its_error(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    data, out = write_requests(serving_files, tmp_path / "requests.jsonl"), tmp_path / "load"
-    fault = (
-        r"^127\.0\.0\.1:9: ghz ended with exit code 1: rpc error: code = Unavailable .*reflection"
-    )
-    asked = ["--address", "127.0.0.1:9", "--data", str(data), "--out", str(out), "--rate", "33"]
-    with pytest.raises(InputError, match=fault):
-        load([*asked, "--ghz"])

@@ -54,8 +54,8 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.answers, self.plain = answers, Plain()
         self.requests = answers.live.requests[:3]
-        everything = [answers.reply(1, 0, Live(), each).ad_ids for each in self.requests]
-        self.some_ads = sorted({ad for ads in everything for ad in ads[:5]})
+        replies = [answers.reply(1, 0, Live(), each) for each in self.requests]
+        self.some_ads = sorted({ad for each in replies for ad in ads_of_a_sid(each)})
         self.folder = Path(mkdtemp(dir=files.folder))
         self.live = LiveRoot.write(self.folder, files)
         self.config = self.live.write_config(
@@ -351,6 +351,13 @@ class Machine(RuleBasedStateMachine):
         reply.ClearField("timings")
         assert reply == expected
         self.answers.assert_allowed(request, reply, live.stopped)
+
+
+def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:
+    """Return ads of the reply's first SID of several ads, whose weights decide on their order."""
+    scores = list(reply.scores)
+    score = next(each for each in scores if scores.count(each) > 2)
+    return [ad for ad, of in zip(reply.ad_ids, scores, strict=True) if of == score][:5]
 
 
 def some_of_each(
