@@ -47,20 +47,6 @@ def test_addresses_that_cannot_be_called_are_refused(
 
 
 @pytest.mark.subprocess
-def test_a_call_to_the_admin_address_says_that_it_may_be_that(
-    healthy_server: ServerProcess,
-) -> None:
-    with Client(healthy_server.admin) as client:
-        for call in (
-            lambda: client.retrieve(RetrieveRequest(), timeout=30.0),
-            lambda: client.wait_ready(30.0),
-        ):
-            with pytest.raises(CallError, match="it may be the Admin address") as refused:
-                call()
-            assert refused.value.exit_code == 1
-
-
-@pytest.mark.subprocess
 def test_the_asyncio_client_waits_for_a_server_and_ends_with_its_calls(
     faulty_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
@@ -165,6 +151,39 @@ def fault_of(address: str) -> str:
     return str(refused.value)
 
 
+NO_GRPC = ("is no gRPC server; it may be the metrics port", "section listen", "admin")
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("of_admin", "calls", "pieces"),
+    [
+        (False, "admin", ("it may be the Admin address",)),
+        (False, "metrics_address", NO_GRPC),
+        (True, "address", ("does not serve Admin; it may be the address for clients",)),
+        (True, "metrics_address", NO_GRPC),
+    ],
+)
+def test_another_address_of_the_server_is_reported_as_what_it_may_be(
+    healthy_server: ServerProcess, of_admin: bool, calls: str, pieces: tuple[str, ...]
+) -> None:
+    address = getattr(healthy_server, calls)
+    with (AdminClient if of_admin else Client)(address) as client:
+        asked = (
+            [lambda: client.status(TIMEOUT)]
+            if of_admin
+            else [
+                lambda: client.retrieve(RetrieveRequest(), timeout=TIMEOUT),
+                lambda: client.wait_ready(TIMEOUT),
+            ]
+        )
+        for call in asked:
+            with pytest.raises(CallError) as refused:
+                call()
+            assert refused.value.exit_code == 1
+            assert all(piece in str(refused.value) for piece in pieces)
+
+
 def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
     async def ask(service: Service, _: Any) -> None:
         host, _, _ = service.address.rpartition(":")
@@ -173,19 +192,6 @@ def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
         assert f"the server at {service.address} is starting, or drains; see its log" in fault
 
     served(ask, host="localhost")
-
-
-@pytest.mark.subprocess
-def test_the_metrics_port_is_not_reported_as_a_missing_server(
-    healthy_server: ServerProcess,
-) -> None:
-    address = healthy_server.metrics_address
-    with AdminClient(address) as client, pytest.raises(CallError) as refused:
-        client.status(TIMEOUT)
-    for fault in (fault_of(address), str(refused.value)):
-        assert f"what answers at {address} is no gRPC server; it may be the metrics port" in fault
-        assert "section listen" in fault
-        assert "admin" in fault
 
 
 def test_a_proxy_without_healthy_servers_is_named() -> None:

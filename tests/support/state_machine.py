@@ -354,9 +354,9 @@ class Machine(RuleBasedStateMachine):
 
 
 def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:
-    """Return ads of the reply's first SID of several ads, whose weights decide on their order."""
+    """Return ads of the SID that has the most in a reply: their weights decide on their order."""
     scores = list(reply.scores)
-    score = next(each for each in scores if scores.count(each) > 2)
+    score = max(scores, key=scores.count)
     return [ad for ad, of in zip(reply.ad_ids, scores, strict=True) if of == score][:5]
 
 

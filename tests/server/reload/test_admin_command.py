@@ -13,7 +13,7 @@ import pytest
 from grace.client import AdminClient
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.forgery import forge_manifest
-from support.in_process import complaint, invoke_grace, printed
+from support.in_process import complaint, printed
 from support.live_snapshots import LiveRoot
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
@@ -99,12 +99,6 @@ def test_a_mistake_is_one_line(
 ) -> None:
     fault = complaint("admin", *arguments, "--address", server.admin, code=code)
     assert fault.startswith(error)
-
-
-def test_the_address_for_clients_is_refused_by_name(server: ServerProcess) -> None:
-    done = invoke_grace("admin", "status", "--address", server.address)
-    assert done.exit_code == 1
-    assert "does not serve Admin; it may be the address for clients" in done.stderr
 
 
 @contextmanager
