@@ -20,15 +20,12 @@ from grace.bench.result_tables import (
     build_tables,
     fleet_document,
     printed_tables,
-    sid_tables,
 )
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.configs.marked_text import replaced
 
-BUILD, PASSRATE, SIDS = map(
-    read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.SIDS)
-)
+BUILD, PASSRATE = map(read_result, (result_tables.BUILD, result_tables.PASSRATE))
 
 
 def lines(text: str) -> list[list[str]]:
@@ -44,10 +41,9 @@ def lines(text: str) -> list[list[str]]:
         ("eligibility.md", study_tables(PASSRATE)),
         ("eligibility-calibration.md", paper_tables(PASSRATE)),
         ("fleet.md", fleet_document(read_result(result_tables.FLEET))),
-        ("sids.md", sid_tables(SIDS)),
         ("performance.md", {NAME: performance_document(RESULTS / "h200")}),
     ],
-    ids=["building", "eligibility", "calibration", "fleet", "sids", "performance"],
+    ids=["building", "eligibility", "calibration", "fleet", "performance"],
 )
 def test_the_documents_have_the_tables_of_their_results(
     repository: Path, document: str, tables: dict[str, str]

@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -70,8 +69,6 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     (tmp_path / "targeting.yaml").write_text("{}\n")
     items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
     (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
-    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
-    (tmp_path / "ids.txt").write_text("7\n8\n")
     (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
 

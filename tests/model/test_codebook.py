@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from grace.bench.sids.vectors import mutual_information, prefix_numbers, tree_items
 from grace.index.codebook.codebook import Level, codes_of
 from grace.model.codebook.kmeans import learn_codebook, learn_level
+from support.known_trees import mutual_information, prefix_numbers, tree_items
 
 
 def cloud(rows: int, dims: int, seed: int) -> Tensor:

@@ -23,6 +23,7 @@ NOT_RUN = (
     "needs a server with TLS",
     "needs several machines",
     "needs your tables",
+    "runs until you end it",
     "takes an hour",
     "takes minutes",
 )
