@@ -13,8 +13,8 @@ from typing import Any
 
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.eligibility.tables import printed_tables as printed_study
-from grace.bench.fleet.tables import fleet_tables
 from grace.bench.gpu.pages.document import tables_of
+from grace.bench.gpu.pages.serve_tables import fleet_tables
 from grace.bench.markdown import origin, table_of
 from grace.bench.result_file import Row, read_result
 from grace.configs.marked_text import rewrite

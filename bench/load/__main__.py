@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result
 from grace.bench.load.options import (
@@ -63,14 +63,9 @@ def _made(load: Load, options: argparse.Namespace) -> Result:
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as passed:
         passed.add_task(f"{_named(load)} for {load.seconds:g} s")
-        run = run_together(
-            options.address,
-            read_shots(options.data, timeout),
-            load,
-            options.processes,
-            options.connections,
-            access=access_from(options),
-        )
+        shots = read_shots(options.data, timeout)
+        target = Target(options.address, shots, options.connections, access_from(options))
+        run = run_together(target, load, options.processes)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
         name = f"in-flight-{options.in_flight}"

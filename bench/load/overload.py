@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from grace.bench.load.client import Call, LoadRun, OpenLoop
+from grace.bench.load.client import Call, LoadRun, OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, positive, positive_integer, run_command
@@ -112,17 +112,12 @@ def measure(case: Overload, folder: Path) -> Row:
         # The overload's processes take seconds to start, and the probe must not end before they do.
         begins = threading.Event()
         with ThreadPoolExecutor(2, initializer=_be_nice) as pool:
-            overloading = pool.submit(
-                run_together,
-                server.address,
-                shots,
-                load,
-                max(2, case.processes),
-                begun=begins.set,
-            )
+            target = Target(server.address, shots)
+            processes = max(2, case.processes)
+            overloading = pool.submit(run_together, target, load, processes, begun=begins.set)
             overloading.add_done_callback(lambda _: begins.set())
             begins.wait()
-            probing = pool.submit(run_together, server.address, shots, _probe(case), 1)
+            probing = pool.submit(run_together, target, _probe(case))
             overload, probe = overloading.result(), probing.result()
         executed = _executed(server) - before
     return _row(case, overload, probe, executed)

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.bench.load.client import STAGES, ClosedLoop, Load, LoadRun, OpenLoop, run_load
+from grace.bench.load.client import STAGES, ClosedLoop, Load, LoadRun, OpenLoop, Target, run_load
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, run_command
 from grace.bench.load.shots import read_shots
@@ -82,7 +82,7 @@ def _saturation(files: TinyServerFiles, seconds: float) -> Row:
 
 
 def _load(server: RunningServer, files: TinyServerFiles, load: Load) -> LoadRun:
-    return run_load(server.address, read_shots(files.requests, None), load)
+    return run_load(Target(server.address, read_shots(files.requests, None)), load)
 
 
 if __name__ == "__main__":

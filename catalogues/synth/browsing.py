@@ -237,10 +237,6 @@ DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
 """Takes one person's topics and home country; returns indices of SIDs, oldest first."""
 
 
-def no_history(*_: object) -> Int64Array:
-    return np.zeros(0, np.int64)
-
-
 def picked(catalogue: Catalogue) -> DrawHistory:
     """Draw SIDs of the tastes, preferably from home, often one product line in a row."""
     tree, topic = catalogue.tree, catalogue.tree.sid_topic

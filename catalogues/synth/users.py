@@ -18,7 +18,6 @@ from grace.catalogues.synth.browsing import (
     Browsing,
     DrawHistory,
     click_count,
-    no_history,
     picked,
 )
 from grace.catalogues.synth.catalogue import Catalogue
@@ -89,7 +88,7 @@ def make_users(catalogue: Catalogue) -> list[User]:
     kinds = [_KINDS.get(number % 16, Kind.ORDINARY) for number in range(catalogue.spec.num_users)]
     if not catalogue.spec.learned_tokens:
         return draw_users(catalogue, kinds, picked(catalogue), rng)
-    users, browsing = draw_users(catalogue, kinds, no_history, rng), Browsing.over(catalogue)
+    users, browsing = draw_users(catalogue, kinds, None, rng), Browsing.over(catalogue)
     people = browsing.people(users, np.arange(len(users)), rng)
     items, _ = browsing.walk(people, MOST_CLICKS, rng)
     return [
@@ -103,10 +102,10 @@ def make_users(catalogue: Catalogue) -> list[User]:
 def draw_users(
     catalogue: Catalogue,
     kinds: Sequence[Kind],
-    draw_history: DrawHistory,
+    draw_history: DrawHistory | None,
     rng: np.random.Generator,
 ) -> list[User]:
-    """Draw people, each with the home of a random ad."""
+    """Draw people, each with the home of a random ad; without `draw_history`, they have none."""
     ads = rng.integers(catalogue.num_ads, size=len(kinds))
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
@@ -126,7 +125,7 @@ def draw_users(
 
 def _user(
     catalogue: Catalogue,
-    draw_history: DrawHistory,
+    draw_history: DrawHistory | None,
     kind: Kind,
     city: int,
     tastes: list[int],
@@ -148,7 +147,9 @@ def _user(
         device=device,
         hour=int(rng.integers(24)),
         tastes=tastes,
-        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else draw_history(tastes, home, rng),
+        clicks=_NO_CLICKS
+        if draw_history is None or kind is Kind.NEWCOMER
+        else draw_history(tastes, home, rng),
     )
 
 
