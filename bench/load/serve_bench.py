@@ -14,7 +14,7 @@ from grace.bench.load.client import STAGES, ClosedLoop, Load, LoadRun, OpenLoop,
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, run_command
 from grace.bench.load.shots import read_shots
-from grace.bench.load.timeline import busy_share, generated_batches, read_timeline
+from grace.bench.load.timeline import read_timeline, saturation
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
@@ -67,16 +67,13 @@ def _saturation(files: TinyServerFiles, seconds: float) -> Row:
         run = _load(server, files, ClosedLoop(IN_FLIGHT, seconds))
     slices = read_timeline(trace)
     begin, end = slices[0].begin + EDGE_SECONDS, slices[-1].end - EDGE_SECONDS
-    batches, mean_batch = generated_batches(slices, begin, end)
     return {
         "measure": "saturation",
         "precision": PRECISION,
         "in_flight": IN_FLIGHT,
         "answered_rps": round(sum(call.status == "OK" for call in run.calls) / run.seconds, 1),
         "seconds": round(end - begin, 1),
-        "batches": batches,
-        "mean_batch": round(mean_batch, 1),
-        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
+        **saturation(slices, begin, end),
         "errors": sum(bool(call.error) for call in run.calls),
     }
 

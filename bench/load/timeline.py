@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from grace.bench.result_file import Row
+
 
 class Slice(NamedTuple):
     """A stage's work on one batch, in seconds of the trace's clock."""
@@ -36,11 +38,16 @@ def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) ->
     return busy / (end - begin)
 
 
-def generated_batches(slices: Sequence[Slice], begin: float, end: float) -> tuple[int, float]:
-    """Return how many batches were generated in [begin, end], and their mean size."""
+def saturation(slices: Sequence[Slice], begin: float, end: float) -> Row:
+    """Return how many batches were generated in [begin, end], their mean size, and how busy
+    `generate` was."""
     sizes = [
         part.requests
         for part in slices
         if part.stage == "generate" and part.begin < end and part.end > begin
     ]
-    return len(sizes), sum(sizes) / max(1, len(sizes))
+    return {
+        "batches": len(sizes),
+        "mean_batch": round(sum(sizes) / max(1, len(sizes)), 2),
+        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
+    }
