@@ -21,13 +21,13 @@ from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import Result, load_report, load_result, offered
 from grace.bench.load.options import (
-    access_from,
-    add_access_options,
+    add_tls_options,
     data_file,
     parser_of,
     positive,
     positive_integer,
     run_command,
+    tls_from,
 )
 from grace.bench.load.shots import read_shots
 
@@ -66,7 +66,7 @@ def _made(load: Load, options: argparse.Namespace) -> Result:
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as passed:
         passed.add_task(f"{what} for {load.seconds:g} s")
         shots = read_shots(options.data, timeout)
-        target = Target(options.address, shots, options.connections, access_from(options))
+        target = Target(options.address, shots, options.connections, tls_from(options))
         run = run_together(target, load, options.processes)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
     )
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
-    add_access_options(parser)
+    add_tls_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the report and of the results")
     return parser

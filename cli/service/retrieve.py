@@ -32,7 +32,6 @@ def retrieve(
     ] = None,
     sids: Annotated[bool, "Show each ad's SID."] = False,
     wait: Annotated[float, Option("Seconds to wait until the server is ready.", least=0.0)] = 0.0,
-    token_file: Annotated[Path | None, "File with a token that the server accepts."] = None,
 ) -> None:
     """Retrieve ads for a user from a running server: ads and stage times.
 
@@ -52,9 +51,8 @@ def retrieve(
     message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS
     message.include_sids |= sids
-    access = server.access(token_file)
     # One attempt: the command shows what the server answers, refusals included.
-    with Client(server.address, access.tls, access.token, retry=False) as client:
+    with Client(server.address, server.tls(), retry=False) as client:
         if wait:
             client.wait_ready(wait)
         started = time.perf_counter()

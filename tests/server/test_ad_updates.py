@@ -18,10 +18,10 @@ from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
 from grace.kernels import DecodeIndex
+from grace.server import ad_updates
+from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
-from grace.server.updates import ad_updates
-from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair
 from support.update_calls import Levels, update
@@ -135,18 +135,6 @@ def test_a_rewritten_log_may_hold_more_than_one_update_may(
         facts = updates.facts
     with running(tmp_path) as updates:
         assert updates.facts == facts
-
-
-def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
-    pair: ServingPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    newer = replace(pair.snapshot, facts=replace(pair.snapshot.facts, updates_watermark=9))
-    with running(tmp_path) as updates:
-        updates.attach(replace(pair, snapshot=newer))
-        submitted(updates, 9, full=True).result()
-        updates.attach(replace(pair, snapshot=newer))
-    behind = [vars(record) for record in caplog.records if record.message == "updates_behind"]
-    assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
 
 
 def test_a_full_update_leaves_numbers_for_later_ones(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
-from grace.client import Access, Tls
+from grace.client import Tls
 from grace.configs.eligibility import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
@@ -167,7 +167,7 @@ def latencies(
     address: str, files: ServedFiles, load: Load, processes: LoadProcesses, tls: Tls | None = None
 ) -> dict[str, Any]:
     """Make the load from other processes, and return our client's own part of the result."""
-    target = Target(address, files.shots, processes.connections, Access(tls))
+    target = Target(address, files.shots, processes.connections, tls)
     run = run_together(target, load, processes.clients, apart=True)
     result = load_result(run, load, processes.connections, None)
     return {**result["grace"], "seconds": result["total"] / 1e9}
