@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,7 +118,8 @@ def measure(case: Overload, folder: Path) -> Row:
             overloading = pool.submit(run_together, target, load, processes, begun=begins.set)
             overloading.add_done_callback(lambda _: begins.set())
             begins.wait()
-            probing = pool.submit(run_together, target, _probe(case))
+            probe_load = OpenLoop(PROBE_SHARE * case.capacity, case.seconds + TAIL_SECONDS, seed=2)
+            probing = pool.submit(run_together, target, probe_load)
             overload, probe = overloading.result(), probing.result()
         executed = _executed(server) - before
     return _row(case, overload, probe, executed)
@@ -128,10 +130,6 @@ def _taskset() -> str:
     if found is None:
         raise InputError("--server-cores: no taskset on PATH; install util-linux")
     return found
-
-
-def _probe(case: Overload) -> OpenLoop:
-    return OpenLoop(PROBE_SHARE * case.capacity, case.seconds + TAIL_SECONDS, seed=2)
 
 
 def _be_nice() -> None:
@@ -167,7 +165,7 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
         "ok_p99_ms": round(percentile(ok, 99), 1),
         "refused_p99_ms": round(percentile(refused, 99), 1) if refused else None,
         "recovery_ms": round(1000 * _recovery(probe.calls, end)),
-        "reasons": _reasons(calls),
+        "reasons": Counter(call.reason or call.status for call in calls if call.status != "OK"),
         "client_late_p99_ms": round(percentile(late, 99), 1),
         "load_average": round(os.getloadavg()[0], 1),
     }
@@ -177,11 +175,6 @@ def _recovery(calls: Sequence[Call], end: float) -> float:
     """Return the seconds from the overload's end to the last call that failed."""
     failed = [call.intended - end for call in calls if call.status != "OK"]
     return max(0.0, *failed) if failed else 0.0
-
-
-def _reasons(calls: Sequence[Call]) -> dict[str, int]:
-    names = [call.reason or call.status for call in calls if call.status != "OK"]
-    return {name: names.count(name) for name in sorted(set(names))}
 
 
 if __name__ == "__main__":

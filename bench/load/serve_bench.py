@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.bench.load.client import STAGES, ClosedLoop, Load, LoadRun, OpenLoop, Target, run_load
+from grace.bench.load.client import STAGES, ClosedLoop, OpenLoop, Target, run_load
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, run_command
 from grace.bench.load.shots import read_shots
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> None:
 def _overhead(files: TinyServerFiles, seconds: float) -> Row:
     config = files.write_config("overhead.yaml", logs={"requests": True})
     with RunningServer(config, files.folder / "o.log") as server:
-        run = _load(server, files, OpenLoop(OVERHEAD_RATE, seconds))
+        target = Target(server.address, read_shots(files.requests, None))
+        run = run_load(target, OpenLoop(OVERHEAD_RATE, seconds))
         lines = [line for line in server.events("request") if line["code"] == "OK"]
     late = lines[int(len(lines) * min(0.5, EDGE_SECONDS / seconds)) :]
     overhead = sorted(
@@ -64,7 +65,8 @@ def _saturation(files: TinyServerFiles, seconds: float) -> Row:
     trace = files.folder / "timeline.json"
     config = files.write_config("saturation.yaml", batching={"target_queue_ms": NO_SHEDDING_MS})
     with RunningServer(config, files.folder / "s.log", "--timeline", trace) as server:
-        run = _load(server, files, ClosedLoop(IN_FLIGHT, seconds))
+        target = Target(server.address, read_shots(files.requests, None))
+        run = run_load(target, ClosedLoop(IN_FLIGHT, seconds))
     slices = read_timeline(trace)
     begin, end = slices[0].begin + EDGE_SECONDS, slices[-1].end - EDGE_SECONDS
     return {
@@ -76,10 +78,6 @@ def _saturation(files: TinyServerFiles, seconds: float) -> Row:
         **saturation(slices, begin, end),
         "errors": sum(bool(call.error) for call in run.calls),
     }
-
-
-def _load(server: RunningServer, files: TinyServerFiles, load: Load) -> LoadRun:
-    return run_load(Target(server.address, read_shots(files.requests, None)), load)
 
 
 if __name__ == "__main__":

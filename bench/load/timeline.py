@@ -28,26 +28,17 @@ def read_timeline(path: Path) -> tuple[Slice, ...]:
     return tuple(sorted(slices, key=lambda part: part.begin))
 
 
-def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) -> float:
-    """Return the share of [begin, end] in which the stage worked, overlaps counted once."""
-    busy, until = 0.0, begin
+def saturation(slices: Sequence[Slice], begin: float, end: float) -> Row:
+    """Return the batches that were generated in [begin, end], their mean size, and the share of
+    that time in which `generate` worked, overlaps counted once."""
+    busy, until, sizes = 0.0, begin, []
     for part in slices:
-        if part.stage == stage:
+        if part.stage == "generate" and part.begin < end and part.end > begin:
             busy += max(0.0, min(part.end, end) - max(part.begin, until))
             until = max(until, part.end)
-    return busy / (end - begin)
-
-
-def saturation(slices: Sequence[Slice], begin: float, end: float) -> Row:
-    """Return how many batches were generated in [begin, end], their mean size, and how busy
-    `generate` was."""
-    sizes = [
-        part.requests
-        for part in slices
-        if part.stage == "generate" and part.begin < end and part.end > begin
-    ]
+            sizes.append(part.requests)
     return {
         "batches": len(sizes),
         "mean_batch": round(sum(sizes) / max(1, len(sizes)), 2),
-        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
+        "generate_busy": round(busy / (end - begin), 4),
     }

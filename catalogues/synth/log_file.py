@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
 from grace.catalogues.folder import sid_column, sid_metadata
-from grace.catalogues.synth.browsing import NOTHING, Browsing, People
+from grace.catalogues.synth.browsing import NOTHING, Browsing, Kind, People, User
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.spec import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS, Stream
-from grace.catalogues.synth.users import Kind, User, draw_users
+from grace.catalogues.synth.users import draw_users
 
 FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user
 PROFILES = 1_000  # distinct attributes, sets and tastes of users

@@ -5,18 +5,18 @@ schema does not know, no location, dozens of places, missing attributes, no hist
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from grace.catalogues.arrays import Int64Array
 from grace.catalogues.synth.browsing import (
     MOST_CLICKS,
     NOTHING,
     Browsing,
     DrawHistory,
+    Kind,
+    User,
     click_count,
     picked,
 )
@@ -33,18 +33,6 @@ from grace.catalogues.synth.spec import (
     Stream,
 )
 from grace.catalogues.synth.topics import TOPICS, Topic
-
-
-class Kind(StrEnum):
-    ORDINARY = ""
-    ABROAD = "abroad"  # lives in a country that the schema does not know
-    UNPLACED = "unplaced"  # no location at all
-    ANONYMOUS = "anonymous"  # neither age nor gender
-    TRAVELLER = "traveller"  # as many places as a request may name
-    NEWCOMER = "newcomer"  # no history
-    MIGRANT = "migrant"  # two countries and two languages
-    MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
-
 
 # Of every 16 users, each special kind once.
 _KINDS = {
@@ -66,17 +54,6 @@ _AGE_ODDS = {
 _USUAL_AGES = (0.18, 0.26, 0.20, 0.15, 0.12, 0.09)
 _DEVICE_ODDS = (0.62, 0.08, 0.25, 0.05)
 _NO_CLICKS = np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class User:
-    name: str  # as in a request id: tastes first, then home
-    kind: Kind
-    attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
-    device: str  # what the request came from, whether or not its targeting attribute is set
-    hour: int
-    tastes: list[int]  # topics, the strongest first
-    clicks: Int64Array  # indices of SIDs, oldest first
 
 
 def make_users(catalogue: Catalogue) -> list[User]:
