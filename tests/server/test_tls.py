@@ -61,33 +61,15 @@ async def outcome(address: str, tls: Tls | None) -> str:
     return "OK"
 
 
-def half_written(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
-    files.certificate.write_bytes(files.certificate.read_bytes()[:333])
-
-
-def half_replaced(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
-    ca.issue("next").certificate.replace(files.certificate)
-
-
-def removed(files: Files, ca: Authority, other_ca: Authority) -> None:  # noqa: ARG001
-    files.key.unlink()
-
-
-BREAK = pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
-
-
-@BREAK
-def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
-    break_: Callable[..., None],
+def test_a_certificate_without_its_key_keeps_the_old_one_until_that_follows(
     ca: Authority,
-    other_ca: Authority,
     files: Files,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def use(service: Service, _: Any) -> None:
         loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")
         old = await asyncio.to_thread(certificate_of, service.address)
-        break_(files, ca, other_ca)
+        ca.issue("next").certificate.replace(files.certificate)  # and its key follows later
         for _ in range(3):
             assert await outcome(service.address, client_tls(ca)) == "OK"
             service.credentials.look()
