@@ -12,7 +12,7 @@ from grace.configs.errors import InputError
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
-    from grace.client import Access
+    from grace.client import Tls
     from grace.index.tables.ids import DataIds
 
 AsJson: TypeAlias = Annotated[bool, Option("Print JSON, for scripts.", name="--json")]
@@ -38,11 +38,11 @@ class Connection:
     timeout: Annotated[float, Option("Seconds to wait for the reply.", least=0.001)] = 10.0
     as_json: AsJson = False
 
-    def access(self, token_file: Path | None = None) -> "Access":
-        from grace.client import access_of
+    def tls(self) -> "Tls | None":
+        from grace.client import tls_of
 
         require_seconds("--timeout", self.timeout)
-        return access_of(self.tls_ca, self.tls_certificate, self.tls_key, token_file)
+        return tls_of(self.tls_ca, self.tls_certificate, self.tls_key)
 
 
 MOST_SECONDS = 86_400

@@ -8,15 +8,13 @@ with Client("127.0.0.1:50051") as client:
 
 from grace.client.admin_client import AdminClient
 from grace.client.client import AsyncClient, Client
-from grace.client.connection import PLAINTEXT, Access, Tls, access_of, connection_fault
+from grace.client.connection import Tls, connection_fault, tls_of
 from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
 from grace.client.result import Ad, Ads, RetrieveResult, Sids
 from grace.configs.errors import CallError, InputError, InvalidCallError, RequestError
 
 __all__ = [
-    "PLAINTEXT",
-    "Access",
     "Ad",
     "AdminClient",
     "Ads",
@@ -31,8 +29,8 @@ __all__ = [
     "RetrieveResult",
     "Sids",
     "Tls",
-    "access_of",
     "connection_fault",
     "request_of",
     "request_of_json",
+    "tls_of",
 ]

@@ -4,13 +4,13 @@ with AdminClient("127.0.0.1:50052") as client:
     client.load(timeout=600.0)
 """
 
-from collections.abc import Iterator
-from typing import Self, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from grace.client.connection import Access, FailedCall, Tls, call_error
+from grace.client.connection import FailedCall, Tls, call_error, channel
 from grace.client.target import require_host_and_port
 from grace.proto import retrieval_pb2 as wire
 
@@ -27,8 +27,8 @@ class AdminClient:
         """Connect at the first call to `address`, HOST:PORT; without `tls`, in plaintext."""
         require_host_and_port(address)
         self.address = address
-        self._access = Access(tls)
-        self._channel = self._access.channel(address)
+        self._tls = tls
+        self._channel = channel(address, tls)
 
     def __enter__(self) -> Self:
         return self
@@ -57,7 +57,15 @@ class AdminClient:
         return self._call("Unpin", wire.UnpinRequest(), wire.UnpinResponse, timeout)
 
     def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
-        return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
+        return self.start_update(request.SerializeToString(), timeout)()
+
+    def start_update(self, message: bytes, timeout: float) -> Callable[[], wire.UpdateAdsResponse]:
+        """Send the bytes of an UpdateAdsRequest. Return a function that waits for the reply."""
+        return self._start("UpdateAds", message, wire.UpdateAdsResponse, timeout)
+
+    def confirm_updates(self, sequence: int, timeout: float) -> wire.ConfirmUpdatesResponse:
+        request = wire.ConfirmUpdatesRequest(sequence=sequence)
+        return self._call("ConfirmUpdates", request, wire.ConfirmUpdatesResponse, timeout)
 
     def stops(self, level: str, timeout: float) -> Iterator[int]:
         """Yield the ids that are stopped at a level, ascending. Each page has the timeout."""
@@ -70,14 +78,22 @@ class AdminClient:
         return self._call("Explain", request, wire.ExplainResponse, timeout)
 
     def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
-        method = self._channel.unary_unary(
-            f"/grace.v1.Admin/{name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=kind.FromString,
+        return self._start(name, request.SerializeToString(), kind, timeout)()
+
+    def _start(
+        self, name: str, message: bytes, kind: type[_Reply], timeout: float
+    ) -> Callable[[], _Reply]:
+        method: Any = self._channel.unary_unary(
+            f"/grace.v1.Admin/{name}", response_deserializer=kind.FromString
         )
-        try:
-            reply: _Reply = method(request, timeout=timeout)
-        except grpc.RpcError as error:
-            failed = FailedCall.of(error)
-            raise call_error(self.address, self._access, failed, ELSEWHERE) from None
+        call = method.future(message, timeout=timeout)
+
+        def reply() -> _Reply:
+            try:
+                answer: _Reply = call.result()
+            except grpc.RpcError as error:
+                failed = FailedCall.of(error)
+                raise call_error(self.address, self._tls, failed, ELSEWHERE) from None
+            return answer
+
         return reply

@@ -13,11 +13,12 @@ from grpc_health.v1 import health_pb2
 
 from grace.client.connection import (
     OPTIONS,
-    Access,
     FailedCall,
     Options,
     Tls,
+    aio_channel,
     call_error,
+    channel,
     connection_fault,
     tls_fault,
 )
@@ -47,7 +48,6 @@ class _Connected(ABC):
         self,
         address: Addresses,
         tls: Tls | None = None,
-        token: str | None = None,
         retry: bool = True,
         ids: "str | Path | DataIds | None" = None,
     ) -> None:
@@ -56,15 +56,13 @@ class _Connected(ABC):
         address  HOST:PORT, or a list of IP:PORT; anything else is an InputError. The client calls
                  the addresses of a name or of a list in turn, except those that are not ready
         tls      None: plaintext
-        token    for servers that require one; without TLS, the client sends it in plaintext
         retry    False: each call is one attempt
         ids      the data folder of the ads: texts in requests are then ids of its tables, and each
                  returned ad has its `item_id`. Several clients may share a DataIds
         """
         target = target_of(address, over_tls=tls is not None)
         self.address = target.shown
-        self._access = Access(tls, token)
-        self._metadata = self._access.metadata
+        self._tls = tls
         self._retry = retry
         self._ids = None if ids is None else _data_ids(ids)
         self._budget = RetryBudget()
@@ -108,16 +106,16 @@ class _Connected(ABC):
             raise CallError("CANCELLED", "", CLOSED) from None
 
     def _error(self, failed: FailedCall, attempts: Attempts) -> CallError:
-        return call_error(self.address, self._access, failed, attempts=attempts.number)
+        return call_error(self.address, self._tls, failed, attempts=attempts.number)
 
     def _remedy(self, error: grpc.RpcError) -> str:
         """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
         if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
-            return connection_fault(self.address, failed.text, self._access) or REMEDY
+            return connection_fault(self.address, failed.text, self._tls) or REMEDY
         if failed.code == "DEADLINE_EXCEEDED":
             return REMEDY
-        raise call_error(self.address, self._access, failed) from None
+        raise call_error(self.address, self._tls, failed) from None
 
     def _never_ready(self, timeout: float, why: str) -> CallError:
         text = f"no server at {self.address} was ready within {timeout:g} s"
@@ -127,7 +125,7 @@ class _Connected(ABC):
 class Client(_Connected):
     """A client for any number of threads.
 
-    with Client("ads.example.com:50051", tls=Tls(ca=Path("ca.pem")), token="...") as client:
+    with Client("ads.example.com:50051", tls=Tls(ca=Path("ca.pem"))) as client:
         result = client.retrieve(user={"country": "US"}, max_ads=5, timeout=1.0)
         for ad in result.ads:
             print(ad.ad_id, ad.score)
@@ -163,9 +161,7 @@ class Client(_Connected):
         attempts = self._attempts(timeout)
         while True:
             try:
-                reply = self._retrieve(
-                    message, timeout=attempts.seconds_left, metadata=self._metadata
-                )
+                reply = self._retrieve(message, timeout=attempts.seconds_left)
             except grpc.RpcError as error:
                 failed = FailedCall.of(error)
             except ValueError:  # another thread has closed the channel just now
@@ -195,7 +191,7 @@ class Client(_Connected):
             time.sleep(LOOK_AGAIN_SECONDS)
 
     def _open(self, target: str, options: Options) -> grpc.Channel:
-        return self._access.channel(target, options)
+        return channel(target, self._tls, options)
 
     def _why_not_ready(self, timeout: float) -> str | None:
         """Return None if the server is ready, or else the remedy."""
@@ -243,9 +239,7 @@ class AsyncClient(_Connected):
         attempts = self._attempts(timeout)
         while True:
             try:
-                reply = await self._retrieve(
-                    message, timeout=attempts.seconds_left, metadata=self._metadata
-                )
+                reply = await self._retrieve(message, timeout=attempts.seconds_left)
             except grpc.aio.AioRpcError as error:
                 failed = FailedCall.of(error)
             except asyncio.CancelledError:
@@ -273,7 +267,7 @@ class AsyncClient(_Connected):
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
     def _open(self, target: str, options: Options) -> grpc.aio.Channel:
-        return self._access.aio_channel(target, options)
+        return aio_channel(target, self._tls, options)
 
     def _raise_if_closed(self) -> None:
         """Raise a CallError if `close` has ended the call, and not the caller's own `cancel`."""

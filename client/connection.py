@@ -1,14 +1,14 @@
-"""Connect to a server, with or without TLS and a token, and explain why calls failed."""
+"""Connect to a server, with or without TLS, and explain why calls failed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import grpc
 
 from grace.configs.errors import CallError, ConfigError, InputError, InvalidCallError
-from grace.configs.pem_files import read_bytes, read_certificates, read_pem, require_pair
+from grace.configs.pem_files import read_certificates, read_pem, require_pair
 
 Options = Sequence[tuple[str, Any]]
 
@@ -45,37 +45,16 @@ class Tls:
     key: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
-    """The TLS files and the token for an address. Without `tls`, the token goes in plaintext."""
-
-    tls: Tls | None = None
-    token: str | None = field(default=None, repr=False)
-
-    def channel(self, address: str, options: Options = OPTIONS) -> grpc.Channel:
-        if self.tls is None:
-            return grpc.insecure_channel(address, options=options)
-        return grpc.secure_channel(address, channel_credentials(self.tls), options=options)
-
-    def aio_channel(self, address: str, options: Options = OPTIONS) -> grpc.aio.Channel:
-        if self.tls is None:
-            return grpc.aio.insecure_channel(address, options=options)
-        return grpc.aio.secure_channel(address, channel_credentials(self.tls), options=options)
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The headers of a call."""
-        if self.token is None:
-            return ()
-        if not (self.token.isascii() and self.token.isprintable() and " " not in self.token):
-            raise InputError(
-                "token: has characters that are not allowed in a header; give printable ASCII "
-                "without spaces"
-            )
-        return (("authorization", f"Bearer {self.token}"),)
+def channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.Channel:
+    if tls is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, channel_credentials(tls), options=options)
 
 
-PLAINTEXT = Access()
+def aio_channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +85,7 @@ class FailedCall:
 
 def call_error(
     address: str,
-    access: Access,
+    tls: Tls | None,
     failed: FailedCall,
     other: str = RETRIEVE_ELSEWHERE,
     attempts: int = 1,
@@ -116,7 +95,7 @@ def call_error(
     if code in REFUSED:
         return InvalidCallError(code, reason, text, attempts)
     if not reason and code == "UNAVAILABLE":
-        text = connection_fault(address, text, access) or (
+        text = connection_fault(address, text, tls) or (
             f"no server at {address}; start it (grace serve), or use another address"
         )
     elif not reason and code == "DEADLINE_EXCEEDED":
@@ -126,13 +105,9 @@ def call_error(
     return CallError(code, reason, text, attempts)
 
 
-def access_of(
-    ca: Path | None, certificate: Path | None, key: Path | None, token_file: Path | None
-) -> Access:
-    """Return the access that a command's options describe. Any of the first three turns TLS on."""
-    given = any(path is not None for path in (ca, certificate, key))
-    token = None if token_file is None else read_token(token_file)
-    return Access(Tls(ca, certificate, key) if given else None, token)
+def tls_of(ca: Path | None, certificate: Path | None, key: Path | None) -> Tls | None:
+    """Return what a command's options describe. Any of them turns TLS on."""
+    return None if ca is certificate is key is None else Tls(ca, certificate, key)
 
 
 def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
@@ -153,27 +128,13 @@ def channel_credentials(tls: Tls) -> grpc.ChannelCredentials:
         raise InputError(str(error)) from None
 
 
-def read_token(path: Path) -> str:
-    """Return the first token of a file, which may be the server's listen.token_file."""
-    try:
-        text = read_bytes("token file", path, "name a file with a token").decode("ascii")
-    except ConfigError as error:
-        raise InputError(str(error)) from None
-    except UnicodeDecodeError:
-        raise InputError(f"token file: {path}: not ASCII text; name a file with a token") from None
-    token = next(iter(text.split()), None)
-    if token is None:
-        raise InputError(f"token file: {path}: is empty; name a file with a token")
-    return token
-
-
-def connection_fault(address: str, text: str, access: Access) -> str | None:
+def connection_fault(address: str, text: str, tls: Tls | None) -> str | None:
     """Return why what listens at the address does not take calls like this one.
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
     found = _fault_by(_CONNECTION_FAULTS, address, text) or tls_fault(address, text)
-    return found or _closed(address, text, access)
+    return found or _closed(address, text, tls)
 
 
 def tls_fault(address: str, text: str) -> str | None:
@@ -206,14 +167,14 @@ _TLS_FAULTS = {
 """What gRPC's texts say, by a part of the text. The first part that is there decides."""
 
 
-def _closed(address: str, text: str, access: Access) -> str | None:
+def _closed(address: str, text: str, tls: Tls | None) -> str | None:
     """Return why the server may have closed a connection before its first call, or None."""
     refused = any(each in text for each in ("failed to connect", "all backends failing"))
     if not (refused and any(each in text for each in _CLOSED)):
         return None
-    if access.tls is None:
+    if tls is None:
         why = "it may speak only TLS (--tls-ca, or Tls(ca=...))"
-    elif access.tls.certificate is None:
+    elif tls.certificate is None:
         why = "it may require a client certificate (--tls-certificate and --tls-key, or Tls(...))"
     else:
         why = "it may not trust the CA of this client's certificate, or the certificate has expired"

@@ -49,9 +49,6 @@ class ListenConfig(Section):
     host: Annotated[str, "address that Retrieve, health and reflection listen on"] = "127.0.0.1"
     port: Annotated[Port, "0: a free port, which the log names"] = 50051
     tls: Annotated[TlsConfig | None, "without it, connections are plaintext"] = None
-    token_file: Annotated[
-        Path | None, "tokens, one per line; if given, every Retrieve call needs one of them"
-    ] = None
     reflection: Annotated[bool, "answer gRPC reflection, which grpcurl and ghz use"] = True
     front_ends: Annotated[
         int,
@@ -184,10 +181,9 @@ class UpdatesConfig:
     require_full: Annotated[
         bool, "a server that has no updates yet becomes ready only after a FULL one"
     ] = False
-    file: Annotated[
-        Path | None,
-        "JSON lines, each an UpdateAdsRequest, that the server follows; it then refuses UpdateAds",
-    ] = None
+    await_sender: Annotated[
+        bool, "the server becomes ready only after `grace admin follow` has sent its whole file"
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +248,10 @@ class ServingConfig(Section):
             yield f"fp8_keep: {', '.join(kept)}: has a product twice; name each once"
         if len(kept) == len(get_args(Fp8Product)):
             yield "fp8_keep: keeps every product, so nothing is in fp8; set precision: bf16"
-        if self.state_dir is None and (self.updates.require_full or self.updates.file is not None):
-            given = "file" if self.updates.file is not None else "require_full"
-            yield f"updates.{given}: needs a folder that keeps updates; set state_dir, or remove it"
+        for name in ("require_full", "await_sender"):
+            if self.state_dir is None and getattr(self.updates, name):
+                needs = f"needs a folder that keeps updates; set state_dir, or remove {name}"
+                yield f"updates.{name}: {needs}"
 
 
 def load_serving_config(

@@ -504,6 +504,18 @@ class UnknownIds(_message.Message):
     ids: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, count: _Optional[int] = ..., ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class ConfirmUpdatesRequest(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
+class ConfirmUpdatesResponse(_message.Message):
+    __slots__ = ("sequence",)
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    def __init__(self, sequence: _Optional[int] = ...) -> None: ...
+
 class GetStopsRequest(_message.Message):
     __slots__ = ("level", "after")
     LEVEL_FIELD_NUMBER: _ClassVar[int]

@@ -145,6 +145,11 @@ class AdminStub(object):
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
                 response_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
                 _registered_method=True)
+        self.ConfirmUpdates = channel.unary_unary(
+                '/grace.v1.Admin/ConfirmUpdates',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesResponse.FromString,
+                _registered_method=True)
         self.GetStops = channel.unary_unary(
                 '/grace.v1.Admin/GetStops',
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.GetStopsRequest.SerializeToString,
@@ -205,6 +210,14 @@ class AdminServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConfirmUpdates(self, request, context):
+        """Says that the sender of updates has sent all that it has. A server whose configuration has
+        updates.await_sender becomes ready only then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStops(self, request, context):
         """Lists the ids that are stopped at one level, a page at a time.
         """
@@ -251,6 +264,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.UpdateAds,
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.FromString,
                     response_serializer=grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.SerializeToString,
+            ),
+            'ConfirmUpdates': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConfirmUpdates,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesResponse.SerializeToString,
             ),
             'GetStops': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStops,
@@ -426,6 +444,33 @@ class Admin(object):
             '/grace.v1.Admin/UpdateAds',
             grace_dot_proto_dot_retrieval__pb2.UpdateAdsRequest.SerializeToString,
             grace_dot_proto_dot_retrieval__pb2.UpdateAdsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConfirmUpdates(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/ConfirmUpdates',
+            grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.ConfirmUpdatesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,7 +13,6 @@ from grpc import StatusCode
 from grace.native.wire import words_of
 
 STATUS_OF: Mapping[str, StatusCode] = {
-    "unauthenticated": StatusCode.UNAUTHENTICATED,
     "malformed": StatusCode.INVALID_ARGUMENT,
     "too_large": StatusCode.INVALID_ARGUMENT,
     "invalid_field": StatusCode.INVALID_ARGUMENT,
@@ -21,7 +20,6 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "wrong_sid_space": StatusCode.FAILED_PRECONDITION,
     "too_many_calls": StatusCode.RESOURCE_EXHAUSTED,
     "no_state_dir": StatusCode.FAILED_PRECONDITION,
-    "updates_from_file": StatusCode.FAILED_PRECONDITION,
     "update_gap": StatusCode.FAILED_PRECONDITION,
     "update_not_kept": StatusCode.UNAVAILABLE,
     "too_many_updates": StatusCode.RESOURCE_EXHAUSTED,
@@ -85,12 +83,6 @@ class ServiceError(Exception):
             self.trailers += ((name, f"{value * 1000:.0f}"),)
 
 
-unauthenticated = partial(
-    ServiceError,
-    "unauthenticated",
-    "the call has no token that the server accepts: send `authorization: Bearer TOKEN`, with a "
-    "token from its listen.token_file",
-)
 not_ready = partial(
     ServiceError, "not_ready", "the server is starting; ask again, or watch its health"
 )

@@ -31,6 +31,7 @@ import uvloop
 from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
 from grace.kernels import device_named, load_ops
+from grace.server.ad_updates import AdUpdates
 from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
 from grace.server.load_faults import start_fault
@@ -59,7 +60,6 @@ from grace.server.transport.admin import Admin
 from grace.server.transport.credentials.watched_credentials import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
-from grace.server.updates.updates import Updates
 
 STOPPED, FAILED, NOT_STARTED = 0, 1, 2  # exit codes
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -75,6 +75,9 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
+
+FILED_BATCHES = 20_000
+"""The batches of the file that `--timeline` asks for."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -176,21 +179,27 @@ class Server:
         self._device = device
         self._requests = requests
         self._timeline_path = timeline
-        self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
         self._state = state = ServerState()
+        if timeline is not None:
+            state.timeline = Timeline(FILED_BATCHES)
         self._metrics = Metrics(state, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)
-        self._front_end = FrontEnd(state, config, self._metrics, credentials.tokens)
-        settle, died = self._replies_left, self._thread_died
-        self._updates = Updates(config, self._metrics, settle, died)
-        state.updates, state.updates_file = self._updates.ads, self._updates.file
-        died, attach = self._broken.set, self._updates.attach
+        self._front_end = FrontEnd(state, config, self._metrics)
+        if config.state_dir is not None:
+            state.updates = AdUpdates(
+                config.state_dir,
+                config.updates,
+                self._replies_left,
+                self._metrics.updated,
+                self._thread_died,
+            )
+        died = self._broken.set
         self._reloads = Reloads(
-            config, state, self._metrics, device, stages, requests, died, attach
+            config, state, self._metrics, device, stages, requests, died, self._attach_updates
         )
         self._admin = Admin(state, config, self._reloads, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
@@ -205,9 +214,10 @@ class Server:
             # Only now: gRPC's thread, which has been started, would inherit the name.
             name_this_thread("grace-loop")
             self._state.loop_lag.watch_for_hang(_loop_hangs)
-            self._updates.start()
+            if self._state.updates is not None:
+                self._state.updates.start()
             pair = await self._load()
-            if pair is None or not await self._goes_on_until(self._updates.complete()):
+            if pair is None or not await self._goes_on_until(self._updates_complete()):
                 await self._listeners.close()
                 # The loading thread is in native code, which nothing interrupts.
                 exit_now(_logged(FAILED if self._broken.is_set() else STOPPED))
@@ -229,13 +239,29 @@ class Server:
             return None
         try:
             pair = loading.result()
-            await DaemonThread("grace-aside").run(lambda: self._updates.attach(pair))
+            await DaemonThread("grace-aside").run(lambda: self._attach_updates(pair))
         except Exception:  # counted, and raised again
             self._metrics.loaded("failed")
             raise
         self._metrics.loaded("ok")
         self._state.pair = pair
         return pair
+
+    def _attach_updates(self, pair: ServingPair) -> None:
+        """Apply all updates to a pair, before it serves."""
+        if self._state.updates is not None:
+            self._state.updates.attach(pair)
+
+    async def _updates_complete(self) -> None:
+        """Wait for the updates without which the server must not be ready."""
+        if (updates := self._state.updates) is None:
+            fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
+            _LOG.warning("no_state_dir", extra=fields)
+            return
+        for event, wait in (("awaits_full", updates.complete), ("awaits_sender", updates.sent)):
+            if not wait.done():
+                _LOG.warning(event)
+            await asyncio.wrap_future(wait)
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
         """Wait for the work. Return False if the server is asked to stop, or breaks, before."""
@@ -260,7 +286,7 @@ class Server:
             outcomes=self._front_end,
             died=self._thread_died,
             streams=streams_for(self._device),
-            timeline=self._timeline,
+            timeline=state.timeline,
         )
         state.pipeline.start()
         gc.collect()
@@ -280,7 +306,8 @@ class Server:
         if self._broken.is_set():
             finished = False
             await self._fail()
-        await DaemonThread("grace-aside").run(lambda: self._updates.close(JOIN_SECONDS))
+        if (updates := self._state.updates) is not None:
+            await DaemonThread("grace-aside").run(lambda: updates.close(JOIN_SECONDS))
         pipeline.close()
         joined = await DaemonThread("grace-aside").run(lambda: pipeline.join(JOIN_SECONDS))
         self._write_timeline()
@@ -312,10 +339,10 @@ class Server:
                 self._state.pipeline.beat()
 
     def _write_timeline(self) -> None:
-        if self._timeline is None or self._timeline_path is None:
+        if self._timeline_path is None:
             return
         try:
-            self._timeline.write(self._timeline_path)
+            self._state.timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
             _LOG.error("timeline_lost", extra=fields)

@@ -4,12 +4,12 @@ import time
 from enum import IntEnum
 
 from grace.proto.retrieval_pb2 import GetStatusResponse
+from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Priority
 from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.pipeline import Pipeline
-from grace.server.updates.ad_updates import AdUpdates
-from grace.server.updates.updates_file import UpdatesFile
 
 
 class Phase(IntEnum):
@@ -24,13 +24,13 @@ class Phase(IntEnum):
 class ServerState:
     """The server's state, which only the event loop changes.
 
-    pair          the snapshot and the model that it serves; None until the first is loaded
-    pipeline      None until the server is ready
-    updates       the updates of ads; None without a folder for them
-    updates_file  the file that they come from, if any
-    takes         whether it serves new calls, as it still does while it lingers before a drain
-    open_calls    Retrieve calls whose replies have not been sent completely
-    loop_lag      how late the event loop is
+    pair        the snapshot and the model that it serves; None until the first is loaded
+    pipeline    None until the server is ready
+    updates     the updates of ads; None without a `state_dir`
+    takes       whether it serves new calls, as it still does while it lingers before a drain
+    open_calls  Retrieve calls whose replies have not been sent completely
+    loop_lag    how late the event loop is
+    timeline    of the latest batches
     """
 
     def __init__(self) -> None:
@@ -40,8 +40,8 @@ class ServerState:
         self.pair: ServingPair | None = None
         self.pipeline: Pipeline | None = None
         self.updates: AdUpdates | None = None
-        self.updates_file: UpdatesFile | None = None
         self.loop_lag = LoopLag()
+        self.timeline = Timeline()
         self._started = time.monotonic()
 
     def served(self) -> ServingPair:
@@ -68,11 +68,6 @@ class ServerState:
     @property
     def update_sequence(self) -> int:
         return 0 if self.updates is None else self.updates.facts.sequence
-
-    @property
-    def updates_fault(self) -> str:
-        """Why the server does not follow `updates.file`; empty if it does, or there is none."""
-        return "" if self.updates_file is None else self.updates_file.fault
 
     @property
     def ads_stopped(self) -> int:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import grpc
@@ -25,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.load.shots import Shot
-from grace.client import PLAINTEXT, Access, connection_fault
+from grace.client import Tls, connection_fault
+from grace.client.connection import aio_channel
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
@@ -157,26 +157,23 @@ def run_load(
     *,
     connect_seconds: float = CONNECT_SECONDS,
     warm_up_seconds: float = WARM_UP_SECONDS,
-    access: Access = PLAINTEXT,
+    tls: Tls | None = None,
 ) -> LoadRun:
     """Make the load. Call i takes shot i and connection i, each in turn."""
 
     async def run() -> LoadRun:
         async with AsyncExitStack() as stack:
             channels = [
-                await stack.enter_async_context(access.aio_channel(address, CHANNEL_OPTIONS))
+                await stack.enter_async_context(aio_channel(address, tls, CHANNEL_OPTIONS))
                 for _ in range(connections)
             ]
             ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
             try:
                 await asyncio.wait_for(ready, connect_seconds)
             except TimeoutError:
-                fault = await _connection_fault(address, channels[0], access)
+                fault = await _connection_fault(address, channels[0], tls)
                 raise InputError(fault) from None
-            methods: list[_Method] = [
-                partial(channel.unary_unary(METHOD), metadata=access.metadata)
-                for channel in channels
-            ]
+            methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
             await _warm_up(methods, shots, warm_up_seconds)
             stack.enter_context(_small_collections())
             begin = part.begin()
@@ -211,14 +208,14 @@ def _small_collections() -> Iterator[None]:
         gc.unfreeze()
 
 
-async def _connection_fault(address: str, channel: grpc.aio.Channel, access: Access) -> str:
+async def _connection_fault(address: str, channel: grpc.aio.Channel, tls: Tls | None) -> str:
     """Return why the channel has no connection. A call fails at once, with gRPC's reason."""
     fault = None
     method: _Method = channel.unary_unary(METHOD)
     try:
         await method(b"", timeout=1.0)
     except grpc.aio.AioRpcError as error:
-        fault = connection_fault(address, error.details() or "", access)
+        fault = connection_fault(address, error.details() or "", tls)
     return fault or f"{address}: no server answers there; start one with `grace serve`"
 
 

@@ -22,7 +22,7 @@ from grace.bench.load.client import (
     run_load,
 )
 from grace.bench.load.shots import Shot
-from grace.client import PLAINTEXT, Access
+from grace.client import Tls
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
@@ -35,7 +35,7 @@ def run_together(
     processes: int = 1,
     connections: int = 4,
     connect_seconds: float = CONNECT_SECONDS,
-    access: Access = PLAINTEXT,
+    tls: Tls | None = None,
     *,
     apart: bool = False,
     begun: Callable[[], None] = lambda: None,
@@ -52,15 +52,13 @@ def run_together(
             "under way each; lower --processes"
         )
     if processes == 1 and not apart:
-        return run_load(
-            address, shots, load, connections, connect_seconds=connect_seconds, access=access
-        )
+        return run_load(address, shots, load, connections, connect_seconds=connect_seconds, tls=tls)
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
         for number in range(processes):
             ours, theirs = context.Pipe()
-            given = (address, tuple(shots), load, connections, connect_seconds, access)
+            given = (address, tuple(shots), load, connections, connect_seconds, tls)
             process = context.Process(
                 target=_make_part, args=(theirs, number, processes, *given), daemon=True
             )
@@ -115,7 +113,7 @@ def _make_part(
     load: Load,
     connections: int,
     connect_seconds: float,
-    access: Access,
+    tls: Tls | None,
 ) -> None:
     """Report ready, receive the start time, make a part of the load, and send its run or error."""
 
@@ -127,7 +125,7 @@ def _make_part(
     part = Part(number, of, begin)
     try:
         run = run_load(
-            address, shots, load, connections, part, connect_seconds=connect_seconds, access=access
+            address, shots, load, connections, part, connect_seconds=connect_seconds, tls=tls
         )
         pipe.send(run)
     except GraceError as error:

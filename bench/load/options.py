@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from grace.client import Access, access_of
+from grace.client import Tls, tls_of
 from grace.configs.errors import GraceError
 
 
@@ -51,19 +51,18 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def add_access_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `access_from` reads."""
+def add_tls_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `tls_from` reads."""
     for option, means in (
         ("--tls-ca", "PEM file of the CA that signed the server's certificate; turns TLS on"),
         ("--tls-certificate", "PEM file of a client certificate, for a server that requires one"),
         ("--tls-key", "the key of --tls-certificate"),
-        ("--token-file", "file with a token that the server accepts"),
     ):
         parser.add_argument(option, type=Path, help=means)
 
 
-def access_from(options: argparse.Namespace) -> Access:
-    return access_of(options.tls_ca, options.tls_certificate, options.tls_key, options.token_file)
+def tls_from(options: argparse.Namespace) -> Tls | None:
+    return tls_of(options.tls_ca, options.tls_certificate, options.tls_key)
 
 
 def data_file(text: str) -> Path:

@@ -47,7 +47,7 @@ class Call(Connection):
     def client(self) -> "AdminClient":
         from grace.client import AdminClient
 
-        return AdminClient(self.address, self.access().tls)
+        return AdminClient(self.address, self.tls())
 
     def print(self, reply: "Message", text: str) -> None:
         print(json.dumps(reply_json(reply), indent=2) if self.as_json else text)
@@ -196,6 +196,33 @@ def stops(call: Call, data: Data = None) -> None:
             print(level, _text(names, stopped))
 
 
+@_command(timeout=LONG)
+def follow(
+    call: Call,
+    file: Annotated[Path, Argument("JSON lines, each an UpdateAdsRequest.", "FILE")],
+) -> None:
+    """Send the updates of a file to the server, also those added later, until interrupted.
+
+    The file may grow, and another file may take its name. At a faulty line the command stops
+    sending, until a FULL update or another file comes. After a restart, of the command or of the
+    server, it goes on after the server's last update. No other sender may use the same numbers.
+
+    Example: `grace admin follow updates.jsonl`
+    """
+    import sys
+
+    from grace.client.updates_file import UpdatesFollower
+
+    def show(text: str, is_fault: bool) -> None:
+        line = {"sequence": follower.sequence, "fault" if is_fault else "done": text}
+        stream = sys.stderr if is_fault and not call.as_json else sys.stdout
+        print(json.dumps(line) if call.as_json else text, file=stream, flush=True)
+
+    with call.client() as client:
+        follower = UpdatesFollower(file, client, call.timeout, show)
+        follower.run()
+
+
 def _change_stops(call: Call, change: str, given: list[str], data: Path | None) -> None:
     """Take the ids after a level as they are, or read `advertiser=7,9` for several levels."""
     from grace.proto.retrieval_pb2 import UpdateAdsRequest
@@ -299,6 +326,4 @@ def _status_rows(found: "GetStatusResponse") -> Iterator[tuple[str, str]]:
         has = f"the updates up to {snapshot.updates_watermark}"
         only = f"this server only up to {updates.sequence}"
         yield "behind", f"the served snapshot has {has}, {only}: send a FULL update"
-    if updates.source_fault:
-        yield "file", f"updates.file is not followed: {updates.source_fault}"
     yield "requests", f"{found.waiting} of {found.max_waiting} wait, {found.in_flight} in flight"

@@ -160,10 +160,9 @@ INDEX = [
     Panel("Updates of ads", "By result.", "cps",
           [Query(rate("grace_updates_total", "result"), "{{result}}")]),
     Panel("Stopped ads and pins", "Ads of the served index that are stopped; pinned: replicas "
-          "that a rollback holds; file stopped: replicas that do not follow updates.file.", "none",
+          "that a rollback holds.", "none",
           [Query(f"max (grace_stopped_ads{KEPT})", "stopped ads"),
-           Query(f"sum (grace_pinned{KEPT})", "pinned"),
-           Query(f"sum (grace_updates_file_stopped{KEPT})", "file stopped")]),
+           Query(f"sum (grace_pinned{KEPT})", "pinned")]),
 ]  # fmt: skip
 
 PROCESS = [

@@ -14,7 +14,6 @@ import os
 import select
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -71,7 +70,7 @@ class LineWriter(logging.Handler):
 
     A caller waits until its warning is written, but at most `warning_seconds`. If no process reads
     the log, later callers do not wait, and lines beyond `most_lines` are lost. The log reports how
-    many, and every `report_seconds` how many lines its filters kept out.
+    many.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class LineWriter(logging.Handler):
         gather_seconds: float = 0.02,
         warning_seconds: float = 0.2,
         flush_seconds: float = 1.0,
-        report_seconds: float = 10.0,
     ) -> None:
         super().__init__()
         self._write = write
@@ -89,12 +87,9 @@ class LineWriter(logging.Handler):
         self._gather_seconds = gather_seconds
         self._warning_seconds = warning_seconds
         self._flush_seconds = flush_seconds
-        self._report_seconds = report_seconds
         self._changed = threading.Condition()  # guards all below; no one writes while holding it
         self._records: list[logging.LogRecord] = []
-        self._lost = self._kept_out = 0
-        self._report_at = math.inf  # when the log is to say how many lines were kept out
-        self._accepted = self._written = 0
+        self._lost = self._accepted = self._written = 0
         self._hurry = False
         self._stuck = False  # a caller waited in vain, and no line has been written since
         threading.Thread(target=self._write_on, name="grace-log", daemon=True).start()
@@ -104,12 +99,6 @@ class LineWriter(logging.Handler):
         passes = bool(self.filter(record))
         if passes:
             self.emit(record)
-        else:
-            with self._changed:
-                if not self._kept_out:
-                    self._report_at = time.monotonic() + self._report_seconds
-                    self._changed.notify_all()
-                self._kept_out += 1
         return passes
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -126,8 +115,6 @@ class LineWriter(logging.Handler):
 
     def flush(self) -> None:
         with self._changed:
-            if self._kept_out:
-                self._report_kept_out()
             self._wait_written(self._flush_seconds)
 
     def _wait_written(self, seconds: float) -> None:
@@ -139,15 +126,14 @@ class LineWriter(logging.Handler):
         name_this_thread("grace-log")
         while True:
             with self._changed:
-                while not self._records and time.monotonic() < self._report_at:
-                    self._changed.wait(self._report_seconds if self._kept_out else None)
+                self._changed.wait_for(lambda: self._records)
                 self._changed.wait_for(lambda: self._hurry, self._gather_seconds)
                 self._hurry = False
                 if self._lost:
-                    self._report("log_lines_lost", self._lost)
-                    self._lost = 0
-                if time.monotonic() >= self._report_at:
-                    self._report_kept_out()
+                    self._records.append(
+                        _own_line(logging.WARNING, "log_lines_lost", lines=self._lost)
+                    )
+                    self._accepted, self._lost = self._accepted + 1, 0
                 records, self._records = self._records, []
             lines = map(self._line_of, records)
             self._write("".join(f"{line}\n" for line in lines))
@@ -162,20 +148,15 @@ class LineWriter(logging.Handler):
             return self.format(record)
         except Exception as error:  # noqa: BLE001, whatever a field raises as it becomes text
             where = f"{Path(record.pathname).name}:{record.lineno}"
-            broken = logging.LogRecord(LOGGER, logging.ERROR, "", 0, "log_line_broke", None, None)
-            broken.__dict__.update(where=where, error=type(error).__name__)
-            return self.format(broken)
+            fields = {"where": where, "error": type(error).__name__}
+            return self.format(_own_line(logging.ERROR, "log_line_broke", **fields))
 
-    def _report_kept_out(self) -> None:
-        self._report("library_lines_kept_out", self._kept_out)
-        self._kept_out, self._report_at = 0, math.inf
 
-    def _report(self, event: str, lines: int) -> None:
-        """Add a line about others that are missing."""
-        record = logging.LogRecord(LOGGER, logging.WARNING, "", 0, event, None, None)
-        record.__dict__.update(lines=lines)
-        self._records.append(record)
-        self._accepted += 1
+def _own_line(level: int, event: str, **fields: object) -> logging.LogRecord:
+    """Return a line of the log about other lines."""
+    record = logging.LogRecord(LOGGER, level, "", 0, event, None, None)
+    record.__dict__.update(fields)
+    return record
 
 
 def _write(descriptor: int, text: str) -> None:

@@ -8,9 +8,11 @@ was not OK, in `grace_request_failures_total` once. No label holds an ad, user o
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -19,6 +21,7 @@ from prometheus_client.core import Metric
 from grace.configs.marked_text import rewrite
 from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot, creation_time
+from grace.server.ad_updates import UPDATE_RESULTS, UpdateResult
 from grace.server.errors import STATUS_OF, ServiceError
 from grace.server.messages import (
     PRIORITY_NAMES,
@@ -29,7 +32,6 @@ from grace.server.messages import (
     queue_seconds,
 )
 from grace.server.server_state import Phase, ServerState
-from grace.server.updates.ad_updates import UPDATE_RESULTS, UpdateResult
 
 # Denser where a request's time usually lies.
 _SECONDS = (
@@ -39,6 +41,10 @@ _SECONDS = (
 _ADS = (0, 1, 3, 10, 30, 100, 200, 300, 500, 1000, 2000, 5000, 10_000)
 _BATCH = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 _SHARES = (0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1)
+_RESULTS = ("ok", "failed")
+
+_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
+_Label = TypeVar("_Label", bound=str)
 
 
 class Metrics:
@@ -54,13 +60,13 @@ class Metrics:
     def ended(self, seconds: float, slack: float | None, error: ServiceError | None) -> None:
         """A call has ended: `seconds` after it came in, `slack` before its deadline, if any."""
         if error is None:
-            self._ok.inc()
+            self._requests["OK"].inc()
             self._request_seconds.observe(seconds)
             if slack is not None:
                 self._slack_seconds.observe(max(0.0, slack))
         else:
-            self._requests.labels(error.code.name).inc()
-            self._failures.labels(error.reason).inc()
+            self._requests[error.code.name].inc()
+            self._failures[error.reason].inc()
 
     def shed(self, priority: Priority) -> None:
         """Count a request that was refused, or lost its place, for lack of room."""
@@ -76,9 +82,9 @@ class Metrics:
         self._sids.inc(int(counts.sids.sum()))
         self._wasted.inc(int(counts.wasted.sum()))
         self._degraded.inc(sum(answer.request.degraded for answer in answered.answers))
-        self._filtered["stopped"].inc(int(counts.stopped.sum()))
-        self._filtered["excluded"].inc(int(counts.excluded.sum()))
-        self._filtered["limited"].inc(int(counts.limited.sum()))
+        self._filter.labels("stopped").inc(int(counts.stopped.sum()))
+        self._filter.labels("excluded").inc(int(counts.excluded.sum()))
+        self._filter.labels("limited").inc(int(counts.limited.sum()))
         components = components_of(answered.input.batch.pair.snapshot.schema)
         for component, count in zip(components, counts.failed.sum(axis=0).tolist(), strict=True):
             self._filter.labels(component.label).inc(count)
@@ -98,7 +104,7 @@ class Metrics:
 
     def loaded(self, result: str) -> None:
         """Count a load of a snapshot or a checkpoint: `ok` if it serves now, `failed` if not."""
-        self._loads.labels(result).inc()
+        self._loads[result].inc()
 
     def updated(self, result: UpdateResult, count: int = 1) -> None:
         """Count updates of ads by their result."""
@@ -127,116 +133,91 @@ class Metrics:
 
     def _make_counters(self) -> None:
         counter = partial(Counter, registry=self.registry)
-        self._requests = counter("grace_requests", "Calls that ended, by status.", ["code"])
+        codes = {"OK", *(status.name for status in STATUS_OF.values())}
+        means = "Calls that ended, by status."
+        self._requests = _by(counter("grace_requests", means, ["code"]), codes)
         means = "Calls that did not end with OK, by reason."
-        self._failures = counter("grace_request_failures", means, ["reason"])
-        self._unread = counter(
-            "grace_replies_unread", "Calls reset because their callers did not read the replies."
-        )
+        self._failures = _by(counter("grace_request_failures", means, ["reason"]), STATUS_OF)
+        means = "Calls reset because their callers did not read the replies."
+        self._unread = counter("grace_replies_unread", means)
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._sids = counter("grace_sids_generated", "Generated SIDs.")
         means = "Generated SIDs with no ad that passes targeting."
         self._wasted = counter("grace_sids_wasted", means)
-        self._filter = counter(
-            "grace_ads_filtered",
-            "Generated ads left out, by the first test that they failed; limited: matched ads that "
-            "at_most left out.",
-            ["by"],
-        )
-        self._loads = counter(
-            "grace_snapshot_load", "Loads of a snapshot or a checkpoint, by result.", ["result"]
-        )
+        means = "Generated ads left out, by the first test that they failed; limited: matched ads "
+        self._filter = counter("grace_ads_filtered", f"{means}that at_most left out.", ["by"])
+        _by(self._filter, ("attributes", "stopped", "excluded", "limited"))
+        means = "Loads of a snapshot or a checkpoint, by result."
+        self._loads = _by(counter("grace_snapshot_load", means, ["result"]), _RESULTS)
         means = "Updates of ads, by result; repeated: the number was in force before."
-        updates = counter("grace_updates", means, ["result"])
-        self._updates = {result: updates.labels(result) for result in UPDATE_RESULTS}
-        means = "Changes of certificate and token files; failed: the old content stays in use."
+        self._updates = _by(counter("grace_updates", means, ["result"]), UPDATE_RESULTS)
+        means = "Changes of certificate files; failed: the old content stays in use."
         self._credentials = counter("grace_credentials_load", means, ["setting", "result"])
-        for setting in ("listen.tls", "admin.tls", "listen.token_file"):
-            for result in ("ok", "failed"):
-                self._credentials.labels(setting, result)
+        for setting, result in product(("listen.tls", "admin.tls"), _RESULTS):
+            self._credentials.labels(setting, result)
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
         means = "Requests refused or displaced for lack of room in the queue, by priority."
-        shed = counter("grace_shed", means, ["priority"])
-        self._shed = {name: shed.labels(name) for name in PRIORITY_NAMES}
-        for status in STATUS_OF.values():
-            self._requests.labels(status.name)
-        self._ok = self._requests.labels("OK")
-        for reason in STATUS_OF:
-            self._failures.labels(reason)
-        for result in ("ok", "failed"):
-            self._loads.labels(result)
-        names = ("attributes", "stopped", "excluded", "limited")
-        self._filtered = {name: self._filter.labels(name) for name in names}
+        self._shed = _by(counter("grace_shed", means, ["priority"]), PRIORITY_NAMES)
 
     def _make_histograms(self) -> None:
         histogram = partial(Histogram, registry=self.registry)
-        self._request_seconds = histogram(
-            "grace_request_duration_seconds",
-            "Time from call to reply, of calls answered OK.",
-            buckets=_SECONDS,
+        seconds = partial(histogram, buckets=_SECONDS)
+        means = "Time from call to reply, of calls answered OK."
+        self._request_seconds = seconds("grace_request_duration_seconds", means)
+        means = "Time left until the deadline when a reply was made."
+        self._slack_seconds = seconds("grace_deadline_slack_seconds", means)
+        means = "Time that a request of a batch waited."
+        self._queue_seconds = seconds("grace_queue_duration_seconds", means)
+        stages = seconds(
+            "grace_stage_duration_seconds", "Time that a stage worked on a batch.", ["stage"]
         )
-        self._slack_seconds = histogram(
-            "grace_deadline_slack_seconds",
-            "Time left until the deadline when a reply was made.",
-            buckets=_SECONDS,
-        )
-        self._queue_seconds = histogram(
-            "grace_queue_duration_seconds",
-            "Time that a request of a batch waited.",
-            buckets=_SECONDS,
-        )
-        stages = histogram(
-            "grace_stage_duration_seconds",
-            "Time that a stage worked on a batch.",
-            ["stage"],
-            buckets=_SECONDS,
-        )
-        self._stage_seconds = {stage: stages.labels(stage) for stage in STAGE_NAMES}
+        self._stage_seconds = _by(stages, STAGE_NAMES)
         self._batch_size = histogram("grace_batch_size", "Requests in a batch.", buckets=_BATCH)
         self._ads = histogram("grace_ads_per_request", "Ads in a reply.", buckets=_ADS)
-        self._pass_rate = histogram(
-            "grace_ad_pass_rate",
-            "Share of a request's generated ads that pass targeting.",
-            buckets=_SHARES,
-        )
+        means = "Share of a request's generated ads that pass targeting."
+        self._pass_rate = histogram("grace_ad_pass_rate", means, buckets=_SHARES)
 
     def _make_gauges(self, state: ServerState, device: torch.device) -> None:
         gauge = partial(Gauge, registry=self.registry)
         self._version = gauge("grace_snapshot_version", "Version of the served snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
-        means = "Sequence number of the last update of ads that is in force."
-        gauge("grace_update_seq", means).set_function(lambda: state.update_sequence)
-        means = "Ads of the served snapshot that are stopped."
-        gauge("grace_stopped_ads", means).set_function(lambda: state.ads_stopped)
-        means = "1 while a fault keeps the server from following updates.file."
-        gauge("grace_updates_file_stopped", means).set_function(lambda: state.updates_fault != "")
         means = "1 while a rollback pins the server to a version."
         self._pinned = gauge("grace_pinned", means)
-        means = "Calls whose replies have not been sent completely."
-        gauge("grace_open_calls", means).set_function(lambda: state.open_calls)
-        means = "Requests that wait for a batch."
-        gauge("grace_queue_depth", means).set_function(lambda: state.waiting)
-        means = "Requests that were taken and have not ended."
-        gauge("grace_inflight_requests", means).set_function(lambda: state.in_flight)
         means = "When the certificate in use expires, in Unix seconds; with TLS only."
         self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
+
+        def read(name: str, means: str, value: Callable[[], float]) -> None:
+            gauge(name, means).set_function(value)
+
+        means = "Sequence number of the last update of ads that is in force."
+        read("grace_update_seq", means, lambda: state.update_sequence)
+        means = "Ads of the served snapshot that are stopped."
+        read("grace_stopped_ads", means, lambda: state.ads_stopped)
+        means = "Calls whose replies have not been sent completely."
+        read("grace_open_calls", means, lambda: state.open_calls)
+        read("grace_queue_depth", "Requests that wait for a batch.", lambda: state.waiting)
+        means = "Requests that were taken and have not ended."
+        read("grace_inflight_requests", means, lambda: state.in_flight)
         means = "Share that admission adds to its predictions because answers came late."
-        gauge("grace_admission_margin", means).set_function(lambda: state.margin)
+        read("grace_admission_margin", means, lambda: state.margin)
         means = "1 while the server refuses requests of this priority that would wait too long."
         shedding = gauge("grace_shedding", means, ["priority"])
         for name in PRIORITY_NAMES:
             shedding.labels(name).set_function(partial(state.sheds, name))
         means = "1 while health says SERVING."
-        gauge("grace_ready", means).set_function(lambda: state.phase == Phase.SERVING)
+        read("grace_ready", means, lambda: state.phase == Phase.SERVING)
         means = "Worst delay of the event loop in the last seconds."
-        gauge("grace_event_loop_lag_seconds", means).set_function(state.loop_lag.worst)
+        read("grace_event_loop_lag_seconds", means, state.loop_lag.worst)
         if device.type == "cuda":
-            memory = gauge(
-                "grace_gpu_memory_bytes", "GPU memory that tensors hold; with a GPU only."
-            )
-            memory.set_function(lambda: torch.cuda.memory_allocated(device))
+            means = "GPU memory that tensors hold; with a GPU only."
+            read("grace_gpu_memory_bytes", means, lambda: torch.cuda.memory_allocated(device))
+
+
+def _by(metric: _Metric, labels: Iterable[_Label]) -> dict[_Label, _Metric]:
+    """Return the metric of each value of its label. All exist from the start."""
+    return {label: metric.labels(label) for label in labels}
 
 
 def metrics_table() -> str:

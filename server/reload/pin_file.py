@@ -1,10 +1,13 @@
-"""The pin of a rollback, in a file that outlasts restarts.
+"""The pin of a rollback, in a file of `state_dir` that outlasts restarts.
 
 The file is one line of JSON with its digest, so that a damaged file is never read as another pin.
 """
 
+import asyncio
 import json
+import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -13,11 +16,14 @@ from grace.configs.errors import ConfigError
 from grace.configs.regular_files import closing, read_regular, sync
 from grace.index.snapshot import MAX_VERSION
 from grace.index.storage.folder import write_new
+from grace.server.daemon_thread import DaemonThread
+from grace.server.observe.logs import LOGGER
 from grace.server.reload.decision import Pin
 
 NAME = "pin.json"
 NEW = ".pin.new"
 _MOST_BYTES = 4096
+_LOG = logging.getLogger(LOGGER)
 
 
 class PinFile:
@@ -62,6 +68,37 @@ class PinFile:
             f"state_dir: {self.path}: {fault}; this file names the version that a rollback pinned: "
             "remove it to follow CURRENT, then roll back again if necessary"
         )
+
+
+class StoredPin:
+    """The pin in force, and its file. Belongs to the event loop."""
+
+    def __init__(self, folder: Path | None, note: Callable[[bool], None]) -> None:
+        """Read the pin; a damaged one is a ConfigError. Without a folder there is none.
+
+        note  called with each report: whether there is a pin
+        """
+        self.file = None if folder is None else PinFile(folder)
+        self.pin = None if self.file is None else self.file.read()
+        self._note = note
+        self._writes = DaemonThread("grace-pin")
+
+    def write(self, pin: Pin | None) -> asyncio.Future[None]:
+        """Replace the file on another thread. The result may be an OSError."""
+        file = self.file
+        assert file is not None
+        return self._writes.run(lambda: file.write(pin))
+
+    def change(self, pin: Pin | None) -> None:
+        if pin != self.pin:
+            before, self.pin = self.pin, pin
+            self.report("unpinned" if pin is None else "pinned", pin or before)
+
+    def report(self, event: str, about: Pin | None) -> None:
+        self._note(self.pin is not None)
+        if about is not None:
+            facts = {"snapshot_version": about.version, "until_above": about.until_above}
+            _LOG.warning(event, extra=facts)
 
 
 def _rendered(pin: Pin) -> bytes:

@@ -30,8 +30,8 @@ from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
 from grace.server.reload.decision import Pin, decide, pin_for
 from grace.server.reload.loading import HANG_SECONDS, Loader, LoadFault, Loads, Wanted
+from grace.server.reload.pin_file import StoredPin
 from grace.server.reload.retired import Retired
-from grace.server.reload.stored_pin import StoredPin
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 
@@ -85,7 +85,7 @@ class Reloads:
         self._broken = broken
         loader = Loader(config, device, stages, requests, before_swap, threading.Event())
         self._loads = Loads(loader, hang_seconds)
-        self._stored_pin = StoredPin(config.state_dir, metrics)
+        self._stored_pin = StoredPin(config.state_dir, lambda has: metrics.pinned(pinned=has))
         self._current = Current(
             config.snapshots,
             lambda error: start_fault(error, config),

@@ -23,6 +23,8 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from grace.proto.retrieval_pb2 import (
+    ConfirmUpdatesRequest,
+    ConfirmUpdatesResponse,
     EngineStatus,
     GetStatusRequest,
     GetStatusResponse,
@@ -43,6 +45,7 @@ from grace.proto.retrieval_pb2 import (
     UpdateAdsResponse,
     UpdatesStatus,
 )
+from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import (
     FIELD_CHARACTERS,
@@ -58,7 +61,6 @@ from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
 from grace.server.transport.explain_call import ExplainCall
 from grace.server.transport.listener.grpc_listener import GrpcContext, Method
-from grace.server.updates.ad_updates import AdUpdates, Updated
 
 PAGE_IDS = 1 << 16
 """The most ids in a reply of GetStops."""
@@ -98,6 +100,7 @@ class Admin:
             "Rollback": _method(RollbackRequest, self._roll_back),
             "Unpin": _method(UnpinRequest, self._unpin),
             "UpdateAds": _method_of_bytes(self._update_ads),
+            "ConfirmUpdates": _method(ConfirmUpdatesRequest, self._confirm_updates),
             "GetStops": _method(GetStopsRequest, self._get_stops),
             "Explain": _method_of_bytes(self._explain.reply),
         }
@@ -136,18 +139,18 @@ class Admin:
 
     async def _update_ads(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an UpdateAdsResponse; the updates' thread reads the request."""
-        state, followed = self._state, self._config.updates.file
-        updates = _required(state.updates)
-        if followed is not None:
-            text = f"updates.file: the server follows {followed}; append the update to that file"
-            raise ServiceError("updates_from_file", text)
-        updated = await asyncio.wrap_future(updates.submit(message))
+        state = self._state
+        updated = await asyncio.wrap_future(_required(state.updates).submit(message))
         return UpdateAdsResponse(
             sequence=updated.sequence,
             applied=updated.applied,
             ads_stopped=state.ads_stopped,
             unknown=await asyncio.to_thread(_unknown, state.pair, updated),
         ).SerializeToString()
+
+    async def _confirm_updates(self, request: ConfirmUpdatesRequest) -> ConfirmUpdatesResponse:
+        sequence = _required(self._state.updates).confirm(request.sequence)
+        return ConfirmUpdatesResponse(sequence=sequence)
 
     async def _get_stops(self, request: GetStopsRequest) -> bytes:
         return await asyncio.to_thread(_stops, _required(self._state.updates), request)
@@ -284,7 +287,6 @@ def _updates_status(state: ServerState) -> UpdatesStatus:
         ads_stopped=state.ads_stopped,
         weights=facts.weights,
         awaits_full=facts.awaits_full,
-        source_fault=state.updates_fault,
     )
 
 

@@ -24,7 +24,6 @@ from grace.server.errors import (
     draining,
     internal,
     not_ready,
-    unauthenticated,
 )
 from grace.server.messages import (
     STAGE_NAMES,
@@ -39,8 +38,6 @@ from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.requests import read_request, request_id_of
-from grace.server.transport.credentials.credential_files import CredentialFiles
-from grace.server.transport.credentials.tokens import Tokens
 from grace.server.transport.listener.grpc_listener import Context, GrpcContext, IncomingCall
 
 MAX_TEXT_BYTES = 1000
@@ -58,13 +55,11 @@ _LOG = logging.getLogger(LOGGER)
 class Call:
     """A call that is open, and whether its message is read.
 
-    untrusted  it has no accepted token: it is refused, and its message is not read
-    surplus    it is one too many: it is refused, and its message is not read
-    request    None until the message has been read
+    surplus  it is one too many: it is refused, and its message is not read
+    request  None until the message has been read
     """
 
     given: IncomingCall
-    untrusted: bool
     surplus: bool
     request: PendingRequest | None = None
 
@@ -72,18 +67,11 @@ class Call:
 class FrontEnd:
     """Belongs to the event loop, but the pipeline's threads call `batch_done` and `ended`."""
 
-    def __init__(
-        self,
-        state: ServerState,
-        config: ServingConfig,
-        metrics: Metrics,
-        tokens: CredentialFiles[Tokens] | None = None,
-    ) -> None:
+    def __init__(self, state: ServerState, config: ServingConfig, metrics: Metrics) -> None:
         self._state = state
         self._limits, self._generation = config.limits, config.generation
         self._metrics = metrics
         self._log_requests = config.logs.requests
-        self._tokens = tokens
         self._loop = asyncio.get_running_loop()
         self._unread = 0
         self._log_unread_at = -math.inf
@@ -104,8 +92,7 @@ class FrontEnd:
 
     async def retrieve(self, message: bytes, context: GrpcContext) -> bytes:
         """Serve a call of gRPC in this process."""
-        given = context.incoming(message, needs_token=self._tokens is not None)
-        return await self.answer(self.opened(given, context), context)
+        return await self.answer(self.opened(context.incoming(message), context), context)
 
     def opened(self, given: IncomingCall, context: Context) -> Call:
         """Count a call as open until its context is done. Call this as soon as the call comes in,
@@ -114,12 +101,7 @@ class FrontEnd:
         self._latest = perf_counter()
         self._idle.clear()
         context.add_done_callback(partial(self._closed, given.connection))
-        tokens = self._tokens
-        return Call(
-            given,
-            untrusted=tokens is not None and not tokens.latest.allow(given.authorization),
-            surplus=self._state.open_calls > self._limits.open_calls,
-        )
+        return Call(given, surplus=self._state.open_calls > self._limits.open_calls)
 
     async def answer(self, call: Call, context: Context) -> bytes:
         """Return the reply, or await `context.abort`. Cancel this when the caller has gone."""
@@ -164,8 +146,6 @@ class FrontEnd:
 
     async def _reply(self, call: Call) -> bytes:
         state = self._state
-        if call.untrusted:
-            raise unauthenticated()
         if call.surplus:
             most = f"{self._limits.open_calls} calls are open, and no more may (limits.open_calls)"
             raise ServiceError("too_many_calls", f"{most}; try again later", None, RETRY_SECONDS)
@@ -270,7 +250,7 @@ def _request_id(call: Call, limits: LimitsConfig) -> str | None:
     """Return the request id, also of a refused call if its message can be read."""
     if call.request is not None:
         return call.request.retrieval.request_id
-    if call.untrusted or call.surplus or len(call.given.message) > limits.message_bytes:
+    if call.surplus or len(call.given.message) > limits.message_bytes:
         return None
     request_id = request_id_of(call.given.message)
     return None if request_id is None else request_id[: limits.request_id_bytes]

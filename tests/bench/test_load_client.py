@@ -16,7 +16,7 @@ from grace.bench.fleet.certificates import Authority
 from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
-from grace.client import Access, Tls
+from grace.client import Tls
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.known_server import REPLY, SHOTS, known_server
@@ -166,12 +166,12 @@ def test_an_address_without_a_server_is_named_whichever_process_finds_it(process
 
 
 def test_a_server_that_refuses_the_connections_is_named_with_the_reason(tmp_path: Path) -> None:
-    access = Access(Tls(Authority(tmp_path, "own").file))
+    tls = Tls(Authority(tmp_path, "own").file)
     with (
         known_server(lambda request, _: request) as address,
         pytest.raises(InputError, match=f"{address} does not speak TLS; connect without it"),
     ):
-        run_load(address, SHOTS, ClosedLoop(3, 0.1), connect_seconds=0.2, access=access)
+        run_load(address, SHOTS, ClosedLoop(3, 0.1), connect_seconds=0.2, tls=tls)
 
 
 @pytest.mark.subprocess

@@ -12,6 +12,7 @@ from support.lines import PARTS, lines_of_parts
 Rule = Callable[[Path], list[str]]
 RULES: list[Rule] = [
     layout.boundless_functions,
+    layout.circles,
     layout.inits_below_tests,
     layout.long_files,
     layout.private_imports,

@@ -18,10 +18,10 @@ from grace.index.updates import log
 from grace.index.updates.live_ads import LiveAds
 from grace.index.updates.update import MOST_IDS, MOST_LEVELS
 from grace.kernels import DecodeIndex
+from grace.server import ad_updates
+from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
-from grace.server.updates import ad_updates
-from grace.server.updates.ad_updates import AdUpdates, Updated
 from support.serving_files import ServingFiles
 from support.stage_cases import load_cpu_pair
 from support.update_calls import Levels, update

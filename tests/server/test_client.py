@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -11,10 +11,9 @@ import grpc
 import pytest
 
 from grace.client import AdminClient, AsyncClient, Client, InputError, Tls
-from grace.client.connection import PLAINTEXT, connection_fault
+from grace.client.connection import connection_fault
 from grace.client.retry import SERVICE_CONFIG
 from grace.configs.errors import CallError
-from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.retrieve_calls import METHOD, Counters, message
 from support.served import Service, served
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -145,43 +144,52 @@ def test_servers_are_called_in_turn_and_one_that_drains_or_dies_loses_no_call(
                 drained.set()
 
 
-def fault_of(address: str) -> str:
-    with Client(address, retry=False) as client, pytest.raises(CallError) as refused:
+def retrieved(address: str) -> None:
+    with Client(address, retry=False) as client:
         client.retrieve(user={}, timeout=TIMEOUT)
+
+
+def fault_of(address: str) -> str:
+    with pytest.raises(CallError) as refused:
+        retrieved(address)
     return str(refused.value)
 
 
 NO_GRPC = ("is no gRPC server; it may be the metrics port", "section listen", "admin")
 
 
+def asked_of_admin(address: str) -> None:
+    with AdminClient(address) as client:
+        client.status(TIMEOUT)
+
+
+def waited_for(address: str) -> None:
+    with Client(address) as client:
+        client.wait_ready(TIMEOUT)
+
+
 @pytest.mark.subprocess
 @pytest.mark.parametrize(
-    ("of_admin", "calls", "pieces"),
+    ("ask", "place", "pieces"),
     [
-        (False, "admin", ("it may be the Admin address",)),
-        (False, "metrics_address", NO_GRPC),
-        (True, "address", ("does not serve Admin; it may be the address for clients",)),
-        (True, "metrics_address", NO_GRPC),
+        (retrieved, "admin", ("it may be the Admin address",)),
+        (waited_for, "admin", ("it may be the Admin address",)),
+        (retrieved, "metrics_address", NO_GRPC),
+        (waited_for, "metrics_address", NO_GRPC),
+        (asked_of_admin, "address", ("does not serve Admin; it may be the address for clients",)),
+        (asked_of_admin, "metrics_address", NO_GRPC),
     ],
 )
 def test_another_address_of_the_server_is_reported_as_what_it_may_be(
-    healthy_server: ServerProcess, of_admin: bool, calls: str, pieces: tuple[str, ...]
+    healthy_server: ServerProcess,
+    ask: Callable[[str], object],
+    place: str,
+    pieces: tuple[str, ...],
 ) -> None:
-    address = getattr(healthy_server, calls)
-    with (AdminClient if of_admin else Client)(address) as client:
-        asked = (
-            [lambda: client.status(TIMEOUT)]
-            if of_admin
-            else [
-                lambda: client.retrieve(RetrieveRequest(), timeout=TIMEOUT),
-                lambda: client.wait_ready(TIMEOUT),
-            ]
-        )
-        for call in asked:
-            with pytest.raises(CallError) as refused:
-                call()
-            assert refused.value.exit_code == 1
-            assert all(piece in str(refused.value) for piece in pieces)
+    with pytest.raises(CallError) as refused:
+        ask(getattr(healthy_server, place))
+    assert refused.value.exit_code == 1
+    assert all(piece in str(refused.value) for piece in pieces)
 
 
 def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
@@ -195,5 +203,5 @@ def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
 
 
 def test_a_proxy_without_healthy_servers_is_named() -> None:
-    fault = connection_fault("lb:1", "no healthy upstream", PLAINTEXT)
+    fault = connection_fault("lb:1", "no healthy upstream", None)
     assert fault == "the proxy at lb:1 has no healthy server behind it; see the servers' logs"

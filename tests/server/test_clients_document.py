@@ -26,7 +26,6 @@ pytestmark = pytest.mark.subprocess
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")
 PLAINTEXT, OVER_TLS = "127.0.0.1:50051", "ads.example.com:50051"
-TOKEN = "a-token-of-the-page-4711"
 JARS = "/usr/share/java/*"
 PATIENT = {
     "go": (r"\btime\.Second\)\n", "60*time.Second)\n"),
@@ -58,21 +57,19 @@ def folder(tmp_path: Path, serving_files: ServingFiles) -> Path:
 
 @pytest.fixture(scope="module")
 def tls_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the certificates and the token of `tls_server` and its clients."""
+    """A folder with the certificates of `tls_server` and its clients."""
     folder = tmp_path_factory.mktemp("tls")
     ca = Authority(folder, "the")
     ca.file.rename(folder / "ca.pem")
     ca.issue("server")
     ca.issue("client")
-    (folder / "token").write_text(f"{TOKEN}\n")
     return folder
 
 
 @pytest.fixture(scope="module")
 def tls_server(serving_files: ServingFiles, tls_folder: Path) -> Iterator[ServerProcess]:
     files = {"certificate": str(tls_folder / "server.pem"), "key": str(tls_folder / "server.key")}
-    listen = {"tls": files, "token_file": str(tls_folder / "token")}
-    config = serving_files.write_config("clients_page.yaml", listen=listen)
+    config = serving_files.write_config("clients_page.yaml", listen={"tls": files})
     with ServerProcess(config) as server:
         yield server
 
@@ -106,8 +103,7 @@ def test_the_python_program_over_tls_runs(tls_folder: Path, tls_server: ServerPr
 
 @pytest.fixture
 def folder_with_access(folder: Path, tls_folder: Path) -> Path:
-    for name in ("ca.pem", "token"):
-        shutil.copy(tls_folder / name, folder)
+    shutil.copy(tls_folder / "ca.pem", folder)
     return folder
 
 
@@ -144,11 +140,7 @@ def write_program(folder: Path, language: str, name: str, server: ServerProcess)
 
 
 def assert_prints_ads(folder: Path, *command: str) -> None:
-    """With the token, the program prints five ads; without it, the server's reason."""
     assert ADS.fullmatch(output(folder, *command))
-    (folder / "token").write_text("another\n")
-    done = finished(folder, *command)
-    assert (done.stdout, "unauthenticated" in done.stderr) == ("", True)
 
 
 @pytest.mark.compile

@@ -19,11 +19,11 @@ from grace.kernels import load_ops
 from grace.model.engine.feature_stage import FastStage
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto import retrieval_pb2 as wire
+from grace.server.ad_updates import AdUpdates
 from grace.server.messages import GeneratedBatch, InputBatch, RequestBatch, Retrieval
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request
 from grace.server.stages.stages import STAGES, Stages
-from grace.server.updates.ad_updates import AdUpdates
 from support.explained import GENERATION, Outcome, PlainRequest, Scene, named
 from support.oracle import RawAd
 from support.stage_cases import answer, message_of, replies_of

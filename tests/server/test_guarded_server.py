@@ -19,20 +19,20 @@ import grpc
 import pytest
 
 from grace.bench.fleet.certificates import Authority, Files
-from grace.client import Access, AsyncClient, Client, Tls
+from grace.client import AsyncClient, Client, Tls
+from grace.client.connection import channel as grpc_channel
 from grace.configs.errors import CallError, InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.certificates import certificate_of, client_tls, server_section
 from support.command import run_command
 from support.documents import the_block
-from support.in_process import invoke_grace, printed
+from support.in_process import printed
 from support.retrieve_calls import Counters, assert_counters_conserve
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
-TOKEN = "a-token-of-the-test-4711"
 GRPCURL = Path(sys.executable).with_name("grpcurl")
 RETRIEVE, STATUS = "grace.v1.AdsRetrieval/Retrieve", "grace.v1.Admin/GetStatus"
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
@@ -45,7 +45,6 @@ class Guarded:
     ca: Authority
     files: Files
     client: Files
-    token_file: Path
 
     @property
     def tls(self) -> Tls:
@@ -59,7 +58,7 @@ class Guarded:
     def options(self) -> list[str]:
         """The options with which our commands connect."""
         tls = ("--tls-ca", self.ca.file, "--tls-certificate", self.client.certificate)
-        return [*map(str, (*tls, "--tls-key", self.client.key, "--token-file", self.token_file))]
+        return [*map(str, (*tls, "--tls-key", self.client.key))]
 
 
 @pytest.fixture(scope="module")
@@ -69,19 +68,16 @@ def guarded(
     folder = tmp_path_factory.mktemp("guarded")
     ca = Authority(folder, "ours")
     files, client = ca.issue("server"), ca.issue("client")
-    token_file = folder / "tokens"
-    token_file.write_text(f"{TOKEN}\n")
     config = serving_files.write_config(
         "guarded.yaml",
         listen={
             "front_ends": 2,
             "tls": server_section(files, ca.file),
-            "token_file": str(token_file),
         },
         admin={"host": "0.0.0.0", "tls": server_section(files, ca.file)},
     )
     with ServerProcess(config) as server:
-        yield Guarded(server, ca, files, client, token_file)
+        yield Guarded(server, ca, files, client)
 
 
 def grpcurl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -97,7 +93,6 @@ def test_the_documented_commands_reach_it(
         ("ca.pem", guarded.ca.file),
         ("client.pem", guarded.client.certificate),
         ("client.key", guarded.client.key),
-        ("token", guarded.token_file),
     ):
         (tmp_path / name).symlink_to(file)
     (tmp_path / "request.json").write_text('{"max_ads": 3}')
@@ -121,31 +116,24 @@ def test_admin_cannot_be_reached_without_a_certificate_of_its_ca(
         (client_tls(guarded.ca, stranger), False),
         (guarded.tls, True),
     ):
-        with Access(tls).channel(guarded.admin, OWN_CONNECTION) as channel:
+        with grpc_channel(guarded.admin, tls, OWN_CONNECTION) as channel:
             method: Any = channel.unary_unary(f"/{STATUS}")
             call = method.future(b"", timeout=30)
             assert (call.code() is grpc.StatusCode.OK) == reached
 
 
-def test_the_python_clients_and_commands_answer_with_certificate_and_token(
+def test_the_python_clients_and_commands_answer_with_a_certificate(
     guarded: Guarded, serving_files: ServingFiles
 ) -> None:
     server = guarded.server
 
     async def ads() -> list[int]:
-        async with AsyncClient(server.address, guarded.tls, TOKEN) as client:
+        async with AsyncClient(server.address, guarded.tls) as client:
             return [ad.ad_id for ad in (await client.retrieve(REQUEST, timeout=30.0)).ads]
 
-    with Client(server.address, tls=guarded.tls, token=TOKEN) as client:
+    with Client(server.address, tls=guarded.tls) as client:
         client.wait_ready(30.0)
         assert client.retrieve(REQUEST, timeout=30.0).ads.ad_ids.tolist() == asyncio.run(ads())
-    with (
-        Client(server.address, tls=guarded.tls) as client,
-        pytest.raises(
-            CallError, match=r"^UNAUTHENTICATED \(unauthenticated\): the call has no token"
-        ),
-    ):
-        client.retrieve(REQUEST, timeout=30.0)
     printed("retrieve", "--address", server.address, *guarded.options(), "--wait", "30")
     load = ["--address", server.address, "--data", str(serving_files.warm_up), "--seconds", "1"]
     load += ["--in-flight", "2"]
@@ -163,11 +151,11 @@ def test_certificates_change_under_load_without_a_failed_call(guarded: Guarded) 
     done = [0] * 4
 
     def keep_calling(number: int) -> None:
-        kept = Client(server.address, guarded.tls, TOKEN)
+        kept = Client(server.address, guarded.tls)
         while not stop.is_set():
             client = kept
             if number % 2:
-                client = Client(server.address, guarded.tls, TOKEN)
+                client = Client(server.address, guarded.tls)
             try:
                 client.retrieve(REQUEST, timeout=60.0)
             except CallError as error:
@@ -254,9 +242,3 @@ def test_files_of_a_client_are_checked_before_it_connects(tmp_path: Path) -> Non
         with pytest.raises(InputError) as refused:
             Client("127.0.0.1:1", tls)
         assert str(refused.value).startswith(fault)
-    for content, fault in (("\n", "is empty"), ("é", "not ASCII text"), (None, "no such file")):
-        file = tmp_path / "token"
-        file.unlink() if content is None else file.write_text(content)
-        done = invoke_grace("retrieve", "--token-file", file)
-        assert done.exit_code == 2
-        assert done.stderr.startswith(f"error: token file: {file}: {fault}")

@@ -99,22 +99,15 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
     assert list(shown.snapshot.sets) == ["location", "audience"]
     assert list(shown.snapshot.entities) == ["campaign", "advertiser"]
     assert (shown.model.encoder, list(shown.model.vocab_sizes)) == ("interformer", [64] * 4)
-    assert dict(shown.model.inputs) == {
-        "hour": "dense",
-        "device": "categorical",
-        "pages": "bag",
-        "clicks": "sequence",
-    }
+    kinds = ("dense", "categorical", "bag", "sequence")
+    names = ("hour", "device", "pages", "clicks")
+    assert dict(shown.model.inputs) == dict(zip(names, kinds, strict=True))
     profiles = {each.name: (list(each.beams), each.num_sids) for each in shown.profiles}
     assert profiles == {"full": ([1, 16, 16, 16], 16), "reduced": ([1, 4, 4, 4], 4)}
     engine = shown.engine
     assert (engine.precision, engine.graphs, engine.gpu_memory_bytes) == ("fp32", 0, 0)
     (warning,) = healthy_server.log("no_state_dir")
-    assert warning["level"] == "warning"
-    assert (warning["refused"], warning["remedy"]) == (
-        "stops, weights and rollbacks",
-        "set state_dir",
-    )
+    assert (warning["level"], warning["remedy"]) == ("warning", "set state_dir")
     (ready,) = healthy_server.log("ready")
     assert ready["checkpoint"] == shown.model.checkpoint
     assert (ready["precision"], ready["memo_steps"], ready["graphs"]) == ("fp32", 0, 0)

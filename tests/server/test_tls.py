@@ -18,10 +18,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed448
 
 from grace.bench.fleet.certificates import Authority, Files
-from grace.client import Access, Tls
+from grace.client import Tls
+from grace.client.connection import aio_channel
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import require_pair
-from grace.server.transport.credentials.tls import read_certificate
+from grace.configs.serving import TlsConfig
+from grace.server.transport.credentials import tls as credentials
+from grace.server.transport.credentials.tls import CertificateFiles, read_certificate
 from support.certificates import certificate_of, client_tls, server_tls
 from support.served import METHOD, Service, served
 
@@ -39,11 +42,6 @@ def ca(folder: Path) -> Authority:
     return Authority(folder, "ours")
 
 
-@pytest.fixture(scope="module")
-def other_ca(folder: Path) -> Authority:
-    return Authority(folder, "other")
-
-
 @pytest.fixture
 def files(ca: Authority, request: pytest.FixtureRequest) -> Files:
     """The server's certificate, which the test may change."""
@@ -52,7 +50,7 @@ def files(ca: Authority, request: pytest.FixtureRequest) -> Files:
 
 async def outcome(address: str, tls: Tls | None) -> str:
     """Return how a call over a new connection ends."""
-    async with Access(tls).aio_channel(address, OWN_CONNECTION) as channel:
+    async with aio_channel(address, tls, OWN_CONNECTION) as channel:
         method: Any = channel.unary_unary(METHOD)
         try:
             await method(b"", timeout=30)
@@ -61,7 +59,21 @@ async def outcome(address: str, tls: Tls | None) -> str:
     return "OK"
 
 
-def test_a_certificate_without_its_key_keeps_the_old_one_until_that_follows(
+def half_written(files: Files, _: Authority) -> None:
+    files.certificate.write_bytes(files.certificate.read_bytes()[:333])
+
+
+def half_replaced(files: Files, ca: Authority) -> None:
+    ca.issue("next").certificate.replace(files.certificate)
+
+
+def removed(files: Files, _: Authority) -> None:
+    files.key.unlink()
+
+
+@pytest.mark.parametrize("break_", [half_written, half_replaced, removed])
+def test_a_broken_certificate_keeps_the_old_one_until_it_is_whole(
+    break_: Callable[..., None],
     ca: Authority,
     files: Files,
     caplog: pytest.LogCaptureFixture,
@@ -69,7 +81,7 @@ def test_a_certificate_without_its_key_keeps_the_old_one_until_that_follows(
     async def use(service: Service, _: Any) -> None:
         loads = partial(service.count, "grace_credentials_load_total", setting="listen.tls")
         old = await asyncio.to_thread(certificate_of, service.address)
-        ca.issue("next").certificate.replace(files.certificate)  # and its key follows later
+        break_(files, ca)
         for _ in range(3):
             assert await outcome(service.address, client_tls(ca)) == "OK"
             service.credentials.look()
@@ -173,6 +185,33 @@ def test_an_expired_certificate_is_reported_once(
     assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
 
 
+def test_a_file_that_is_rewritten_while_it_is_read_is_read_again_at_the_next_look(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrites = ["second"]
+    reports: list[ConfigError | None] = []
+
+    def read(_: str, config: TlsConfig) -> str:
+        content = config.certificate.read_text()
+        if rewrites:
+            config.certificate.write_text(rewrites.pop())
+        return content
+
+    monkeypatch.setattr(credentials, "read_certificate", read)
+    files.certificate.write_text("first")
+    followed: Any = CertificateFiles("t", server_tls(files), reports.append)
+    assert followed.latest == "first"
+    assert followed.look() == "second"
+    assert reports == [None]
+    files.certificate.write_text("the third, and not y")
+    rewrites.append("the third, and whole now")
+    assert followed.look() == "second"
+    assert reports == [None]
+    for _ in range(2):
+        assert followed.look() == "the third, and whole now"
+        assert reports == [None, None]
+
+
 def test_a_key_that_every_user_may_read_gets_a_warning_and_a_certificate_none(
     ca: Authority, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,8 +220,9 @@ def test_a_key_that_every_user_may_read_gets_a_warning_and_a_certificate_none(
         ca.issue(files.key.stem)
         service.credentials.look()
 
-    files.key.chmod(0o604)
-    served(use, tls=server_tls(files))
+    for mode in (0o640, 0o604):
+        files.key.chmod(mode)
+        served(use, tls=server_tls(files))
     warnings = [vars(each) for each in caplog.records if each.message == "secret_is_public"]
     assert [(each["setting"], each["path"], each["mode"]) for each in warnings] == [
         ("listen.tls.key", str(files.key), "0604")

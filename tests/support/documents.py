@@ -18,10 +18,12 @@ NOT_RUN = (
     "measures the machine",
     "needs a GPU",
     "needs a cluster",
+    "needs ghz",
     "needs compilers of other languages",
     "needs a server with TLS",
     "needs several machines",
     "needs your tables",
+    "runs until you end it",
     "takes an hour",
     "takes minutes",
 )

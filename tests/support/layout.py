@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ def wrong_arrows(root: Path) -> list[str]:
             if target in ("tests", "support"):
                 faults.append(_at(root, file, node, f"{package} imports test code"))
     return faults
+
+
+def circles(root: Path) -> list[str]:
+    """Find modules that depend on a module that depends on them, wherever the import stands."""
+    below: dict[str, set[str]] = {}
+    for file, node in _product_imports(root):
+        name = ".".join(("grace", *file.relative_to(root).with_suffix("").parts))
+        below.setdefault(name.removesuffix(".__init__"), set()).update(_imported(node))
+    order = TopologicalSorter(below)
+    try:
+        order.prepare()
+    except CycleError as error:
+        return [f"a circle: {' <- '.join(error.args[1])}"]
+    return []
 
 
 def long_files(root: Path) -> list[str]:

@@ -94,7 +94,7 @@ class Service:
         self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, torch.device("cpu"))
         self.credentials = WatchedCredentials(config, self.metrics)
-        self.front_end = FrontEnd(self.state, config, self.metrics, self.credentials.tokens)
+        self.front_end = FrontEnd(self.state, config, self.metrics)
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True

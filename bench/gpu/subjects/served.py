@@ -23,7 +23,7 @@ from grace.bench.load.thread_times import ThreadWatch
 from grace.bench.options import BenchOptions
 from grace.bench.result_file import Row
 from grace.bench.running_server import RunningServer, write_server_config
-from grace.client import Access, Tls
+from grace.client import Tls
 from grace.configs.eligibility import MatcherMode
 from grace.model.checkpoints.checkpoint import save_checkpoint
 from grace.model.definition.spec import ModelSpec
@@ -169,7 +169,7 @@ def latencies(
     """Make the load from other processes, and return our client's own part of the result."""
     connections = processes.connections
     run = run_together(
-        address, files.shots, load, processes.clients, connections, access=Access(tls), apart=True
+        address, files.shots, load, processes.clients, connections, tls=tls, apart=True
     )
     result = load_result(run, load, connections, None)
     return {**result["grace"], "seconds": result["total"] / 1e9}

@@ -1,1 +1,1 @@
-"""Certificates and tokens: read, checked, and read again when their files change."""
+"""Certificates: read, checked, and read again when their files change."""

@@ -5,9 +5,11 @@ Open connections keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its cip
 """
 
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypeAlias
 
 import grpc
@@ -15,9 +17,11 @@ import grpc
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import CERTIFICATE, read_certificates, read_pem, require_pair
 from grace.configs.serving import TlsConfig
-from grace.server.transport.credentials.credential_files import CredentialFiles, ignore
 
 _VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
+
+_State: TypeAlias = tuple[int, int, int] | None
+"""Time of change, size and inode; None if there is no such file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +37,61 @@ class Certificate:
     expires: float
 
 
-CertificateFiles: TypeAlias = CredentialFiles[Certificate]
+class CertificateFiles:
+    """The certificate of a section, such as `listen.tls`, which errors name. If its files change
+    and cannot be used, the last usable certificate stays. Any thread may call the methods.
+
+    report  called after each change, with the fault of the new files, or None if they are in use
+    """
+
+    def __init__(
+        self,
+        section: str,
+        config: TlsConfig,
+        report: Callable[[ConfigError | None], None] = lambda _: None,
+    ) -> None:
+        """Read the files; they must be usable now."""
+        self._section, self._config, self._report = section, config, report
+        given = (config.certificate, config.key, config.client_ca)
+        self.paths = tuple(path for path in given if path is not None)
+        self._lock = threading.Lock()
+        self._seen = self._states()
+        self._certificate = read_certificate(section, config)
+
+    @property
+    def latest(self) -> Certificate:
+        """The certificate in use, without a check of the files."""
+        return self._certificate
+
+    def look(self) -> Certificate:
+        """Read the files again if they have changed, and return the certificate in use."""
+        with self._lock:
+            states = self._states()
+            if states != self._seen:
+                self._read_again(states)
+            return self._certificate
+
+    def _read_again(self, states: list[_State]) -> None:
+        certificate, fault = self._certificate, None
+        try:
+            certificate = read_certificate(self._section, self._config)
+        except ConfigError as error:
+            fault = error
+        if self._states() != states:
+            return  # they are still being written: the next check decides
+        self._certificate, self._seen = certificate, states
+        self._report(fault)
+
+    def _states(self) -> list[_State]:
+        return list(map(_state, self.paths))
 
 
-def certificate_files(
-    section: str, config: TlsConfig, report: Callable[[ConfigError | None], None] = ignore
-) -> CertificateFiles:
-    """Return the files of a section, such as `listen.tls`, which errors name."""
-    paths = (config.certificate, config.key, config.client_ca)
-    given = [path for path in paths if path is not None]
-    return CredentialFiles(given, lambda: read_certificate(section, config), report)
+def _state(path: Path) -> _State:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def server_credentials(files: CertificateFiles) -> grpc.ServerCredentials:

@@ -1,4 +1,4 @@
-"""Read all certificates and tokens of a server at the start, and follow them while it runs."""
+"""Read all certificates of a server at the start, and follow them while it runs."""
 
 import asyncio
 import logging
@@ -13,10 +13,7 @@ from grace.configs.errors import ConfigError
 from grace.configs.serving import ServingConfig, TlsConfig
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
-from grace.server.transport.addresses import address, is_loopback
-from grace.server.transport.credentials.credential_files import CredentialFiles
-from grace.server.transport.credentials.tls import CertificateFiles, certificate_files
-from grace.server.transport.credentials.tokens import Tokens, read_tokens
+from grace.server.transport.credentials.tls import CertificateFiles
 
 LOOK_SECONDS = 1.0
 
@@ -24,11 +21,7 @@ _LOG = logging.getLogger(LOGGER)
 
 
 class WatchedCredentials:
-    """The credentials of a server. Each is None if the configuration does not have it.
-
-    listen, admin  the certificates of these listeners
-    tokens         the tokens that Retrieve accepts
-    """
+    """The certificates of the two listeners. Each is None if the configuration does not have it."""
 
     def __init__(self, config: ServingConfig, metrics: Metrics) -> None:
         """Read all files; a fault is a ConfigError."""
@@ -36,21 +29,18 @@ class WatchedCredentials:
         self._warned: set[tuple[str, float]] = set()  # listener, time of expiry
         self.listen = self._certificate("listen", config.listen.tls)
         self.admin = self._certificate("admin", config.admin.tls)
-        self.tokens: CredentialFiles[Tokens] | None = None
-        if config.listen.token_file is not None:
-            self.tokens = self._tokens(config)
         self._check_expiry()
 
     def look(self) -> None:
         """Read changed files, log and count the changes, and set the metrics."""
-        for files in (self.listen, self.admin, self.tokens):
+        for files in (self.listen, self.admin):
             if files is not None:
                 files.look()
         self._check_expiry()
 
     async def watch(self) -> None:
         """Check the files every second, on another thread: they may be on a network."""
-        while self.listen or self.admin or self.tokens:
+        while self.listen or self.admin:
             await asyncio.sleep(LOOK_SECONDS)
             await asyncio.to_thread(self.look)
 
@@ -59,21 +49,7 @@ class WatchedCredentials:
             return None
         setting = f"{listener}.tls"
         warn = partial(_warn_if_public, f"{setting}.key", config.key)
-        files = certificate_files(setting, config, partial(self._changed, setting, warn))
-        warn()
-        return files
-
-    def _tokens(self, config: ServingConfig) -> CredentialFiles[Tokens]:
-        listen, setting = config.listen, "listen.token_file"
-        path = listen.token_file
-        assert path is not None
-        if listen.tls is None and not is_loopback("listen", listen.host, listen.port):
-            where = address(listen.host, listen.port)
-            facts = {"address": where, "remedy": "give listen.tls"}
-            _LOG.warning("tokens_in_plaintext", extra=facts)
-        warn = partial(_warn_if_public, setting, path)
-        report = partial(self._changed, setting, warn)
-        files = CredentialFiles((path,), lambda: read_tokens(setting, path), report)
+        files = CertificateFiles(setting, config, partial(self._changed, setting, warn))
         warn()
         return files
 
@@ -99,7 +75,7 @@ class WatchedCredentials:
 
 
 def _warn_if_public(setting: str, path: Path) -> None:
-    """Warn of a key or a token file that every user of the machine may read.
+    """Warn of a key that every user of the machine may read.
 
     The file's group may read it: Kubernetes gives the files of a Secret to the group of the pod
     (`fsGroup`).

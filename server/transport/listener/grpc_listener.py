@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -32,16 +32,14 @@ Trailers: TypeAlias = tuple[tuple[str, str], ...]
 class IncomingCall:
     """A call's message and what came with it. Times are by `perf_counter`.
 
-    arrived        when it came in
-    deadline       when its caller stops waiting, or infinity
-    connection     the caller's end of the connection, as gRPC spells it
-    authorization  the call's header of this name, never logged; empty if the server needs no token
+    arrived     when it came in
+    deadline    when its caller stops waiting, or infinity
+    connection  the caller's end of the connection, as gRPC spells it
     """
 
     arrived: float
     deadline: float
     connection: str
-    authorization: str = field(repr=False)
     message: bytes = field(repr=False)
 
 
@@ -68,21 +66,12 @@ class GrpcContext:
         self._reply_seconds = reply_seconds
         self._task: asyncio.Task[Any] | None = asyncio.current_task()
 
-    def incoming(self, message: bytes, *, needs_token: bool = False) -> IncomingCall:
+    def incoming(self, message: bytes) -> IncomingCall:
         """Return the call as it came in just now."""
-        arrived, authorization = perf_counter(), ""
+        arrived = perf_counter()
         left: float | None = self._context.time_remaining()
-        if needs_token:
-            headers: Iterable[tuple[str, str | bytes]] = self._context.invocation_metadata() or ()
-            found = (str(value) for name, value in headers if name == "authorization")
-            authorization = next(found, "")
-        return IncomingCall(
-            arrived,
-            deadline=math.inf if left is None else arrived + left,
-            connection=str(self._context.peer()),
-            authorization=authorization,
-            message=message,
-        )
+        deadline = math.inf if left is None else arrived + left
+        return IncomingCall(arrived, deadline, str(self._context.peer()), message)
 
     def add_done_callback(self, callback: Callable[[Any], None]) -> None:
         # A callback of gRPC's would put the call into a cycle, freed only by a garbage collection.

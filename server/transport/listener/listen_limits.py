@@ -58,7 +58,6 @@ class ListenLimits:
     idle_seconds: float
     reply_seconds: float
     reflection: bool
-    tokens: bool
     requests: int = 0
     window_bytes: int = 1 << 18
     keepalive_seconds: float = 30.0
@@ -78,7 +77,6 @@ class ListenLimits:
             idle_seconds=listen.idle_seconds,
             reply_seconds=listen.reply_seconds,
             reflection=listen.reflection,
-            tokens=listen.token_file is not None,
         )
 
     def options(self) -> Options:

@@ -14,12 +14,11 @@ from typing import TypeAlias, cast
 
 from grace.server.transport.listener.grpc_listener import IncomingCall
 
-_TIMES = struct.Struct("<ddBH")
+_TIMES = struct.Struct("<ddB")
 _HEADER = struct.Struct("<IB3xQ")
 _SOCKET_BYTES = 4 << 20  # a batch's replies, unless the system allows less
 _FLUSH_SECONDS = 10.0
 MAX_CONNECTION_BYTES = 255
-MAX_AUTHORIZATION_BYTES = 65_535
 
 Received: TypeAlias = Callable[[int, int, bytes], object]
 
@@ -51,25 +50,17 @@ class Kind(IntEnum):
 
 
 def packed(call: IncomingCall) -> tuple[bytes, ...]:
-    """Return the body of a CALL: its times, the sizes of its texts, the texts, the message."""
+    """Return the body of a CALL: its times, the size of `connection`, this text, the message."""
     connection = call.connection.encode()[:MAX_CONNECTION_BYTES]
-    authorization = call.authorization.encode()[:MAX_AUTHORIZATION_BYTES]
-    sizes = len(connection), len(authorization)
-    times = _TIMES.pack(call.arrived, call.deadline, *sizes)
-    return times, connection, authorization, call.message
+    times = _TIMES.pack(call.arrived, call.deadline, len(connection))
+    return times, connection, call.message
 
 
 def unpacked(body: bytes) -> IncomingCall:
-    arrived, deadline, of_connection, of_authorization = _TIMES.unpack_from(body)
-    texts = _TIMES.size + of_connection
-    end = texts + of_authorization
-    return IncomingCall(
-        arrived,
-        deadline,
-        connection=body[_TIMES.size : texts].decode(errors="replace"),
-        authorization=body[texts:end].decode(errors="replace"),
-        message=body[end:],
-    )
+    arrived, deadline, of_connection = _TIMES.unpack_from(body)
+    end = _TIMES.size + of_connection
+    connection = body[_TIMES.size : end].decode(errors="replace")
+    return IncomingCall(arrived, deadline, connection, message=body[end:])
 
 
 class Link(asyncio.Protocol):

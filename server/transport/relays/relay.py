@@ -35,7 +35,7 @@ from grace.server.observe.logs import (
     log_with,
 )
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.credentials.tls import certificate_files
+from grace.server.transport.credentials.tls import CertificateFiles
 from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.frames import Kind, Link, packed
@@ -92,7 +92,6 @@ class Relay:
     def __init__(self, link: Link, limits: ListenLimits) -> None:
         service, methods = DESCRIPTOR.services_by_name["AdsRetrieval"], {"Retrieve": self._retrieve}
         self._link = link
-        self._needs_token = limits.tokens
         self._listener = GrpcListener(service, methods, limits, shares_port=True)
         self._loop = asyncio.get_running_loop()
         self._last_call = 0
@@ -135,14 +134,14 @@ class Relay:
         """`tls` has the paths of a TlsConfig. The server logs their changes."""
         files = None
         if tls is not None:
-            files = certificate_files(f"{section}.tls", TlsConfig(*map(Path, tls)))
+            files = CertificateFiles(f"{section}.tls", TlsConfig(*map(Path, tls)))
         await self._listener.open(section, host, port, files)
         name_this_thread("grace-relay")  # after gRPC's threads began: they inherit the name
         gc.collect()
         gc.freeze()  # what is loaded stays
 
     async def _retrieve(self, message: bytes, context: GrpcContext) -> bytes:
-        call = context.incoming(message, needs_token=self._needs_token)
+        call = context.incoming(message)
         self._last_call = number = self._last_call + 1
         outcome = self._open[number] = self._loop.create_future()
         context.add_done_callback(lambda context: self._ended(number, unread=context.unread))

@@ -69,7 +69,6 @@ def ordinary_series(rng: np.random.Generator, updates: Numbers, restart: int) ->
         "grace_snapshot_age_seconds": 60.0 * ((minute + 2) % 60) + 300,
         "grace_pinned": minute * 0,
         "grace_update_seq": updates - late,
-        "grace_updates_file_stopped": minute * 0,
         "grace_event_loop_lag_seconds": lag,
         'grace_certificate_expiry_timestamp_seconds{listener="listen"}': minute * 0 + 90 * 86_400,
     }

@@ -103,6 +103,7 @@ class AdUpdates:
     count     called with a result and the number of updates that ended with it
     died      called if a fault ends the thread
     complete  a future that is done once the server need not wait for a FULL update
+    sent      a future that is done once the server need not wait for its sender
     """
 
     def __init__(
@@ -130,6 +131,9 @@ class AdUpdates:
         self._attached: weakref.WeakSet[LiveAds] = weakref.WeakSet()
         self._awaits_full = config.require_full and self._state.sequence == 0
         self.complete: Future[None] = Future()
+        self.sent: Future[None] = Future()
+        if not config.await_sender:
+            self.sent.set_result(None)
         self.facts = self._note_facts()
         self._changed = threading.Condition()  # guards the five that follow
         self._waiting: list[_Waiting] = []
@@ -194,6 +198,13 @@ class AdUpdates:
             self._held, self._held_bytes = held + 1, size
             self._changed.notify_all()
         return waiting.done
+
+    def confirm(self, sequence: int) -> int:
+        """Note that all updates up to this one were sent. Return the last that is in force."""
+        in_force = self.facts.sequence
+        if sequence <= in_force and not self.sent.done():
+            self.sent.set_result(None)
+        return in_force
 
     def stopped_ids(self, level: str, after: int | None, most: int) -> tuple[Ids, int]:
         """Return stopped ids of a level as `IdMap.sorted_ids`, and the number of the last update.
