@@ -180,9 +180,15 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
 	@test -z '$(ADDRESS)$(DATA)' || test -n '$(ADDRESS)' -a -n '$(DATA)' || { \
 	  echo "ADDRESS='$(ADDRESS)' DATA='$(DATA)': give both, a server and its requests, or none" >&2; exit 2; }
+ifneq ($(and $(ADDRESS),$(shell command -v ghz)),)
+	@mkdir -p $(LOAD_OUT)
+	jq -s . $(DATA) > $(LOAD_OUT)/requests.json
+	set -e; for rate in $(RATES); do ghz --config bench/load/ghz.json --format summary --timeout 1s --rps $$rate \
+	  --duration $(LOAD_SECONDS)s --data-file $(LOAD_OUT)/requests.json $(ADDRESS); done
+else
 	$(BIN)/python -m grace.bench.load$(if $(ADDRESS), --address $(ADDRESS) --data $(DATA),.tiny_server) \
-	  --rate $(RATES) --seconds $(LOAD_SECONDS) --timeout-ms 1000 --out $(LOAD_OUT) \
-	  $(if $(shell command -v ghz),--ghz)
+	  --rate $(RATES) --seconds $(LOAD_SECONDS) --timeout-ms 1000 --out $(LOAD_OUT)
+endif
 
 demo: native  ## serve a small catalogue and show what targeting does; writes build/demo-files
 	@$(BIN)/grace demo --out build/demo-files --force

@@ -2,12 +2,12 @@
 
 python -m grace.bench.result_tables docs
 
-writes the tables of building.md, eligibility.md, eligibility-calibration.md, fleet.md,
-operations.md and sids.md, from bench/results.
+writes the tables of building.md, eligibility.md, eligibility-calibration.md, fleet.md and
+operations.md, from bench/results.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,11 @@ from grace.bench.eligibility.tables import printed_tables as printed_study
 from grace.bench.fleet.tables import fleet_tables
 from grace.bench.gpu.pages.document import tables_of
 from grace.bench.markdown import origin, table_of
-from grace.bench.result_file import Row, read_result, rows_of
+from grace.bench.result_file import Row, read_result
 from grace.configs.marked_text import rewrite
 
 RESULTS = Path(__file__).parent / "results"
 BUILD, OVERLOAD = RESULTS / "cpu-2core" / "build.json", RESULTS / "cpu-2core" / "overload.json"
-SIDS = RESULTS / "cpu-2core" / "sids.json"
 PASSRATE = RESULTS / "h200" / "passrate.json"
 FLEET = RESULTS / "h200" / "fleet.json"
 """The results that the documents show."""
@@ -34,7 +33,6 @@ def main(docs: Path) -> None:
         ("eligibility-calibration.md", PASSRATE, paper_tables),
         ("operations.md", OVERLOAD, overload_tables),
         ("fleet.md", FLEET, fleet_document),
-        ("sids.md", SIDS, sid_tables),
     ):
         for mark, text in tables(read_result(result)).items():
             rewrite(docs / document, mark, text)
@@ -84,65 +82,6 @@ def overload_tables(result: Mapping[str, Any]) -> dict[str, str]:
         ("recovery, ms", "{recovery_ms}"),
     )
     return {"overload": origin(result) + table}
-
-
-def sid_tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables of `grace sids` in Markdown, by the names of their marks."""
-    rows = result["rows"]
-    hierarchy = table_of(
-        rows_of(rows, "hierarchy"),
-        ("tokens of the prefix", "{step}"),
-        ("nodes", "{nodes:,}"),
-        ("prefixes", "{prefixes:,}"),
-        ("mutual information", "{nmi:.3f}"),
-        ("error", "{error:.1%}"),
-    )
-    recall = table_of(
-        rows_of(rows, "recall"),
-        (
-            "SIDs",
-            lambda row: {"true": "of the catalogue", "learned": "`grace sids`"}[row["variant"]],
-        ),
-        ("catalogues", lambda row: str(len(row["sids"]))),
-        ("users", "{users:,}"),
-        *((f"recall at {k}", _recall_at(k)) for k in ("1", "5", "10", "50")),
-    )
-    speed = table_of(
-        rows_of(rows, "speed"),
-        ("vectors", "{values:,}"),
-        ("numbers each", "{dims}"),
-        ("SIDs", "{sids:,}"),
-        ("error by level", lambda row: _listed(f"{each['error']:.1%}" for each in row["levels"])),
-        ("seconds", "{seconds:.0f}"),
-        ("seconds of a core", "{cpu_seconds:.0f}"),
-        ("peak, GB", "{peak_gb:.1f}"),
-    )
-    faiss = table_of(
-        rows_of(rows, "faiss"),
-        ("items", "{catalogue}"),
-        ("by", "{variant}"),
-        ("error by level", lambda row: _listed(f"{error:.1%}" for error in row["errors"])),
-        ("mutual information", lambda row: _listed(row.get("nmi", ()))),
-        ("unused codes", lambda row: _listed(row["unused"])),
-        ("fullest code, even shares", lambda row: _listed(row["fullest"])),
-        ("most items of a SID", "{most_items_per_sid}"),
-        ("seconds", "{seconds:.0f}"),
-        ("peak, GB", "{peak_gb:.1f}"),
-    )
-    return {
-        "sid_hierarchy": origin(result) + hierarchy,
-        "sid_speed": speed,
-        "sid_recall": recall,
-        "sid_faiss": faiss,
-    }
-
-
-def _recall_at(k: str) -> Callable[[Row], str]:
-    return lambda row: f"{row['recall'][k]:.1%} ({row['of_true'][k]:.2f})"
-
-
-def _listed(values: Iterable[object]) -> str:
-    return ", ".join(map(str, values))
 
 
 if __name__ == "__main__":

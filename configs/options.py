@@ -143,12 +143,9 @@ class EvaluationSpec(LogOptions):
 class ImportSpec:
     """An import of published Semantic IDs."""
 
-    source: Annotated[Path, Argument("FILE.index.json or FILE.npy.", "SIDS")]
+    source: Annotated[Path, Argument("FILE.index.json.", "SIDS")]
     out: Annotated[Path, "The table of SIDs to write, Parquet."]
     sid_space: Annotated[str, "Name of the SID space, which must be the model's."]
-    ids: Annotated[
-        Path | None, "Item ids for a .npy: another .npy, or lines of text. Default: row numbers."
-    ] = None
     vocab_sizes: Annotated[
         tuple[int, ...] | None,
         Option(

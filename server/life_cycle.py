@@ -76,6 +76,9 @@ BEAT_SECONDS = 1.0
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
 
+FILED_BATCHES = 20_000
+"""The batches of the file that `--timeline` asks for."""
+
 _LOG = logging.getLogger(LOGGER)
 
 
@@ -176,9 +179,10 @@ class Server:
         self._device = device
         self._requests = requests
         self._timeline_path = timeline
-        self._timeline = None if timeline is None else Timeline()
         self._predictions = Predictions()
         self._state = state = ServerState()
+        if timeline is not None:
+            state.timeline = Timeline(FILED_BATCHES)
         self._metrics = Metrics(state, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
@@ -282,7 +286,7 @@ class Server:
             outcomes=self._front_end,
             died=self._thread_died,
             streams=streams_for(self._device),
-            timeline=self._timeline,
+            timeline=state.timeline,
         )
         state.pipeline.start()
         gc.collect()
@@ -335,10 +339,10 @@ class Server:
                 self._state.pipeline.beat()
 
     def _write_timeline(self) -> None:
-        if self._timeline is None or self._timeline_path is None:
+        if self._timeline_path is None:
             return
         try:
-            self._timeline.write(self._timeline_path)
+            self._state.timeline.write(self._timeline_path)
         except OSError as error:
             fields = {"path": str(self._timeline_path), "fault": error.strerror}
             _LOG.error("timeline_lost", extra=fields)

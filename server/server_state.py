@@ -8,6 +8,7 @@ from grace.server.ad_updates import AdUpdates
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Priority
 from grace.server.observe.loop_lag import LoopLag
+from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.pipeline import Pipeline
 
 
@@ -29,6 +30,7 @@ class ServerState:
     takes       whether it serves new calls, as it still does while it lingers before a drain
     open_calls  Retrieve calls whose replies have not been sent completely
     loop_lag    how late the event loop is
+    timeline    of the latest batches
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class ServerState:
         self.pipeline: Pipeline | None = None
         self.updates: AdUpdates | None = None
         self.loop_lag = LoopLag()
+        self.timeline = Timeline()
         self._started = time.monotonic()
 
     def served(self) -> ServingPair:

@@ -50,6 +50,7 @@ from grace.bench.rungs.static_mask import (
     static_beams,
     static_index,
 )
+from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.index.trie import NO_NODE
 from grace.kernels import REFERENCE, AdmissionSlot, Beams, DecodeIndex, admission_slot
@@ -65,7 +66,7 @@ _LEAST_OF_A_STEP = 0.999  # of its nodes: the same float32 logits, summed in ano
 @torch.inference_mode()
 def measure(work: Workload) -> Iterator[Row]:
     parts, catalogue = work.options.parts(), work.catalogue()
-    snapshot = catalogue.snapshot_to_decode()
+    snapshot = catalogue.snapshot(MatcherMode.UNION)
     if "ours" in parts or "static" in parts:
         engine = work.random_engine(work.options.precisions[0])
         index = DecodeIndex.of(snapshot, work.device).without_matchers()

@@ -100,10 +100,8 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         measure, _, mode = part.partition(":")
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
-    # These modes are built from the ads: if these are made, union is built from them, too.
-    with_ads = any(mode in _OWN_SNAPSHOT for mode in asked)
     for built, modes in groupby(asked, key=lambda mode: _OWN_SNAPSHOT.get(mode, MatcherMode.UNION)):
-        snapshot = catalogue.snapshot(built) if with_ads else catalogue.snapshot_to_decode()
+        snapshot = catalogue.snapshot(built)
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         users = eligible_users(users, index, engine.ops)
@@ -235,7 +233,7 @@ def _size(work: Workload, engine: Engine, contexts: Sequence[UserContext], sids:
     """Record and check the calls; the host's arrays, gigabytes, are free when it returns."""
     precision = work.options.precisions[0]
     catalogue = Catalogue(sids, work.options.commit_cache)
-    snapshot = catalogue.snapshot_to_decode()
+    snapshot = catalogue.snapshot(MatcherMode.UNION)
     index = DecodeIndex.of(snapshot, work.device)
     users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
     batches = _batches(work, engine, contexts, index, users)

@@ -28,6 +28,7 @@ from grace.bench.gpu.subjects.search import observed, shared, traced_search
 from grace.bench.gpu.subjects.trained_model import TrainingData, plan_of, prepare, train
 from grace.bench.gpu.subjects.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row
+from grace.configs.eligibility import MatcherMode
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import REFERENCE, Beams, DecodeIndex, UserTensors, admission_slot
 from grace.kernels.decode.select_beams import Choice
@@ -96,7 +97,7 @@ def measure(work: Workload) -> Iterator[Row]:
 def _paper(work: Workload) -> Iterator[Row]:
     requests = _TINY_REQUESTS if work.options.tiny else PAPER_REQUESTS
     catalogue = work.catalogue()
-    snapshot = catalogue.snapshot_to_decode()
+    snapshot = catalogue.snapshot(MatcherMode.UNION)
     index = DecodeIndex.of(snapshot, work.device)
     count = requests // work.batch
     users = catalogue.users(snapshot, work.device, count, work.batch)

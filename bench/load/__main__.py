@@ -4,14 +4,12 @@
     python -m grace.bench.load --data demo/requests.jsonl --rate 50 100 --out load
 
 Arrivals are Poisson, and latencies count from the time at which a call was due. Each connection
-first carries one call that no number counts. With --ghz, ghz makes the calls in its own way. A run
-in which the client was the limit, or lost the server, is not valid: the command exits with 1.
+first carries one call that no number counts. A run in which the client was the limit, or lost the
+server, is not valid: the command exits with 1.
 """
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +19,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.client_process import run_together
-from grace.bench.load.ghz import RunSummary, load_result, read_summary, summary_of
+from grace.bench.load.ghz import load_result
 from grace.bench.load.options import (
     add_tls_options,
     data_file,
@@ -31,22 +29,15 @@ from grace.bench.load.options import (
     run_command,
     tls_from,
 )
-from grace.bench.load.report import load_report
-from grace.bench.load.shots import read_shots, write_ghz_data
-from grace.configs.errors import InputError
+from grace.bench.load.report import Result, load_report, offered
+from grace.bench.load.shots import read_shots
 
 MOST_PROCESSES = 64
 """Each process takes some 60 MB and makes about a thousand calls a second."""
 
-_GHZ_CONFIG = Path(__file__).with_name("ghz.json")
-
 
 def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    if options.ghz and (options.out is None or options.rate is None):
-        raise InputError("--ghz: needs --rate, and --out for its result files")
-    if options.ghz and shutil.which("ghz") is None:
-        raise InputError("--ghz: ghz is not on PATH; install it from https://ghz.sh, or omit --ghz")
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
     loads: list[Load] = (
@@ -54,19 +45,19 @@ def main(arguments: Sequence[str]) -> int:
         if options.rate is None
         else [OpenLoop(rate, options.seconds, options.seed) for rate in options.rate]
     )
-    make = _by_ghz if options.ghz else _by_ours
-    runs = [make(load, options) for load in loads]
-    report = load_report(runs)
+    results = [_made(load, options) for load in loads]
+    report = load_report(results)
     if options.out is not None:
         (options.out / "report.md").write_text(report, encoding="utf-8")
     print(report)
-    invalid = [run for run in runs if run.invalid_because]
-    for run in invalid:
-        print(f"error: {run.offered:g} calls/s: {run.invalid_because}", file=sys.stderr)
+    invalid = [each for each in results if not each["grace"]["valid"]]
+    for each in invalid:
+        fault = each["grace"]["invalid_because"]
+        print(f"error: {offered(each)} calls/s: {fault}", file=sys.stderr)
     return 1 if invalid else 0
 
 
-def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
+def _made(load: Load, options: argparse.Namespace) -> Result:
     """Make the load; standard error shows the time that has passed."""
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
@@ -82,43 +73,17 @@ def _by_ours(load: Load, options: argparse.Namespace) -> RunSummary:
         )
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
-        _result_file(load, options).write_text(json.dumps(result) + "\n", encoding="utf-8")
-    return summary_of(result)
-
-
-def _by_ghz(load: Load, options: argparse.Namespace) -> RunSummary:
-    assert isinstance(load, OpenLoop)
-    result, array = _result_file(load, options), options.out / "ghz-data.json"
-    write_ghz_data(options.data, array)
-    command = [
-        shutil.which("ghz") or "ghz",
-        *("--config", str(_GHZ_CONFIG), "--data-file", str(array), "--rps", f"{load.rate:g}"),
-        *("--connections", str(options.connections), "--duration", f"{load.seconds:g}s"),
-        *("--output", str(result)),
-        *(("--timeout", f"{options.timeout_ms:g}ms") if options.timeout_ms else ()),
-        options.address,
-    ]
-    print(f"ghz: {_named(load)} for {load.seconds:g} s")
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        shown = done.stderr.strip().splitlines()[-1:] or ["it printed no error"]
-        raise InputError(
-            f"{options.address}: ghz ended with exit code {done.returncode}: {shown[0]}; the "
-            "server must listen there, with listen.reflection"
-        )
-    return read_summary(result)
+        name = f"in-flight-{options.in_flight}"
+        if isinstance(load, OpenLoop):
+            name = f"rate-{load.rate:g}"
+        (options.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    return result
 
 
 def _named(load: Load) -> str:
     if isinstance(load, OpenLoop):
         return f"{load.rate:g} calls a second"
     return f"{load.in_flight} calls under way"
-
-
-def _result_file(load: Load, options: argparse.Namespace) -> Path:
-    kind = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
-    file: Path = options.out / f"{kind}.json"
-    return file
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,8 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--timeout-ms", type=positive, help="deadline of every call; default: none")
     add_tls_options(parser)
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
-    parser.add_argument("--out", type=Path, help="folder of the report and of ghz's JSON results")
-    parser.add_argument("--ghz", action="store_true", help="let ghz make the calls")
+    parser.add_argument("--out", type=Path, help="folder of the report and of the results")
     return parser
 
 

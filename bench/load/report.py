@@ -1,34 +1,47 @@
-"""A report of loads in Markdown, by our client or by ghz: docs/operations.md has its columns."""
+"""A report of our client's loads in Markdown: docs/operations.md has its columns."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from grace.bench.load.ghz import SHOWN_PERCENTAGES, RunSummary
+from grace.bench.load.client import STAGES
 from grace.bench.markdown import markdown_table
 from grace.bench.result_file import commit, machine
 
+Result = Mapping[str, Any]
+"""What `ghz.load_result` returns."""
+
+_PERCENTAGES = (50, 90, 95, 99)
 _HEADINGS = (
     "offered/s", "answered OK/s", "calls", "OK", "failed", "withdrawn",
-    *(f"P{percentage} ms" for percentage in SHOWN_PERCENTAGES), "slowest ms", "late ms", "client",
+    *(f"P{percentage} ms" for percentage in _PERCENTAGES), "slowest ms", "late ms",
 )  # fmt: skip
 
 
-def load_report(runs: Sequence[RunSummary]) -> str:
+def offered(result: Result) -> str:
+    """Return the calls a second. A closed loop offers as many as it can make."""
+    rate = result["grace"]["offered_rps"] or result["rps"]
+    return f"{round(float(rate), 1):g}"
+
+
+def load_report(results: Sequence[Result]) -> str:
     """Return tables of latencies, of failures, and of where the time went."""
     parts = [
         f"Commit {commit()}. Client on {machine()}. Only calls that ended OK have a latency.\n",
-        markdown_table(_HEADINGS, map(_cells, runs)),
+        markdown_table(_HEADINGS, map(_cells, results)),
         *(
-            f"{run.offered:g} calls/s: not valid: {run.invalid_because}.\n"
-            for run in runs
-            if run.invalid_because
+            f"{offered(each)} calls/s: not valid: {fault}.\n"
+            for each in results
+            if (fault := each["grace"]["invalid_because"])
         ),
     ]
-    if reasons := sorted({name for run in runs for name in run.reasons}):
-        counts = [[f"{x.offered:g}", *(f"{x.reasons.get(n, 0):,}" for n in reasons)] for x in runs]
-        parts += ["Failed calls by reason:\n", markdown_table(("offered/s", *reasons), counts)]
-    if measured := [run for run in runs if run.stages_ms]:
-        names = list(measured[0].stages_ms)
-        medians = [[f"{x.offered:g}", *(f"{x.stages_ms[n]:.2f}" for n in names)] for x in measured]
+    counts = [(offered(each), each["grace"]["reasons"]) for each in results]
+    if reasons := sorted({name for _, own in counts for name in own}):
+        rows = [[rate, *(f"{own.get(n, 0):,}" for n in reasons)] for rate, own in counts]
+        parts += ["Failed calls by reason:\n", markdown_table(("offered/s", *reasons), rows)]
+    names = ("queue", *STAGES, "overhead")
+    answered = [(each, each["grace"]["ms"]) for each in results if each["grace"]["ok"]]
+    if answered:
+        medians = [[offered(x), *(f"{ms[n]['p50']:.2f}" for n in names)] for x, ms in answered]
         parts += [
             "Where the time went, by the replies' timings: medians in ms.\n",
             markdown_table(("offered/s", *names), medians),
@@ -36,9 +49,14 @@ def load_report(runs: Sequence[RunSummary]) -> str:
     return "\n".join(parts)
 
 
-def _cells(run: RunSummary) -> list[str]:
-    latencies = [f"{run.latency_ms[p]:.1f}" if run.latency_ms else "-" for p in SHOWN_PERCENTAGES]
-    counts = [f"{count:,}" for count in (run.count, run.ok, run.failed, run.withdrawn)]
-    rates = [f"{run.offered:g}", f"{run.answered_per_second:,.1f}"]
-    late = "-" if run.late_ms is None else f"{run.late_ms:.1f}"
-    return [*rates, *counts, *latencies, f"{run.slowest_ms:.1f}", late, run.client]
+def _cells(result: Result) -> list[str]:
+    own, seconds = result["grace"], result["total"] / 1e9
+    latency = {each["percentage"]: each["latency"] for each in result["latencyDistribution"]}
+    shown = [f"{latency[p] / 1e6:.1f}" if latency else "-" for p in _PERCENTAGES]
+    counts = [
+        f"{count:,}" for count in (result["count"], own["ok"], own["failed"], own["withdrawn"])
+    ]
+    rates = [offered(result), f"{own['ok'] / seconds if seconds else 0:,.1f}"]
+    late = own["ms"]["lateness"]
+    slowest = f"{result['slowest'] / 1e6:.1f}"
+    return [*rates, *counts, *shown, slowest, "-" if late is None else f"{late['p99']:.1f}"]

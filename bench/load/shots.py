@@ -48,12 +48,3 @@ def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:
             raise InputError(f"{path}:{number}: {error}") from None
         shots.append(Shot(body, timeout_seconds))
     return tuple(shots)
-
-
-def write_ghz_data(requests: Path, out: Path) -> None:
-    """Write the same requests as one JSON array, which ghz's --data-file reads."""
-    array = [json.dumps(request) for request in read_requests(requests)]
-    text = "[\n" + ",\n".join(array) + "\n]\n"
-    if "{{" in text:
-        raise InputError(f"{requests}: holds '{{{{', which ghz would take for a template")
-    out.write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from grace.catalogues.arrays import (
     pick_by_share,
 )
 from grace.catalogues.synth.catalogue import Catalogue
-from grace.catalogues.synth.eligibility import Eligibility, Values
+from grace.catalogues.synth.eligibility import Eligibility
 from grace.catalogues.synth.learned_tokens import TOPIC_FAMILY
 from grace.catalogues.synth.spec import Stream
 from grace.catalogues.synth.topics import PRODUCTS_PER_TOPIC, TOPICS
@@ -64,7 +64,8 @@ class Person(Protocol):
 class People:
     """One row per person; a person with fewer tastes repeats the first one."""
 
-    values: Values  # attributes and sets
+    eligibility: Eligibility
+    user: Int64Array  # [people] rows of the eligibility
     topics: Int64Array  # [people, MOST_TASTES]
     brands: Int64Array  # [people, MOST_TASTES] the taste's favourite brand, or NO_BRAND
 
@@ -72,8 +73,7 @@ class People:
         return len(self.topics)
 
     def rows(self, which: Int64Array) -> "People":
-        values = {name: values[which] for name, values in self.values.items()}
-        return People(values, self.topics[which], self.brands[which])
+        return People(self.eligibility, self.user[which], self.topics[which], self.brands[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Shelf:
 class Browsing:
     """The process on one catalogue; an item is the index of a SID."""
 
-    eligibility: Eligibility
+    catalogue: Catalogue
     brand: Int64Array  # [items]
     topic_brands: Int64Array  # [topics + 1] offsets into the brands
     shelves: dict[str, _Shelf]  # by the names of _STEPS, and the whole catalogue
@@ -124,7 +124,7 @@ class Browsing:
             "catalogue": np.zeros_like(topic),
         }
         return cls(
-            eligibility=Eligibility(catalogue),
+            catalogue=catalogue,
             brand=brand,
             topic_brands=offsets_of(np.bincount(tree.brand_topic, minlength=len(TOPICS))),
             shelves={name: _Shelf.of(group, popularity) for name, group in groups.items()},
@@ -135,13 +135,13 @@ class Browsing:
     ) -> People:
         """Make people like the persons of each row, with favourite brands of their own."""
         topics = np.array([(each.tastes + each.tastes[:1] * 2)[:MOST_TASTES] for each in persons])
-        values = self.eligibility.values_of([each.attributes for each in persons])
+        eligibility = Eligibility.of(self.catalogue, [each.attributes for each in persons])
         topics = topics[which]
         first, brands = self.topic_brands[topics], np.diff(self.topic_brands)[topics]
         favourite = first + rng.integers(brands)
         has_favourite = rng.random(topics.shape) < _HAS_FAVOURITE
         brands = np.where(has_favourite, favourite, NO_BRAND)
-        return People({name: each[which] for name, each in values.items()}, topics, brands)
+        return People(eligibility, which, topics, brands)
 
     def walk(
         self, people: People, steps: int, rng: np.random.Generator
@@ -211,7 +211,8 @@ class Browsing:
 
         [people, tries] -> [people]: the item before, if none of the tries is one.
         """
-        suits = (tries != before[:, np.newaxis]) & self.eligibility.of_items(people.values, tries)
+        may_see = people.eligibility.of_items(people.user, tries)
+        suits = (tries != before[:, np.newaxis]) & may_see
         of_brand = self.brand[tries][:, :, np.newaxis] == people.brands[:, np.newaxis]
         best = np.argmax(2 * suits + suits * of_brand.any(axis=2), axis=1)
         row = np.arange(len(tries))

@@ -1,116 +1,63 @@
-"""Decide who may see which ad, on arrays: people in a log meet no other ads.
+"""Decide who may see which ad: people in a log meet no other ads.
 
 The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import numpy as np
 
 from grace.catalogues.arrays import BoolArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.synth.catalogue import Catalogue
-from grace.catalogues.synth.rules import NO_RULE, RuleColumn
+from grace.catalogues.synth.rules import ValueLists
 from grace.catalogues.synth.spec import SCHEMA
 from grace.index.targeting.schema import Attribute, TargetSet
 
-UNNAMED = -1  # a value that no rule names; also fills rows up
-OTHER = -2  # an attribute's value that the schema does not know, or no value at all
 _RULES: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
-
-Values = dict[str, Int64Array]
-"""For each attribute and set [people, most values]: a value's number in its rule column."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Test:
-    """One list of an attribute's or set's rules, and the values that each campaign names in it."""
+class Eligibility:
+    """Which campaigns each user satisfies."""
 
-    rule: Attribute | TargetSet
-    include: bool
-    column: RuleColumn
-    named: Int64Array  # list number * number of values + value, ascending
+    catalogue: Catalogue
+    sees: BoolArray  # [users, campaigns]
 
     @classmethod
-    def of(cls, rule: Attribute | TargetSet, column: RuleColumn) -> "_Test":
-        lists = column.lists
-        list_of = np.repeat(np.arange(len(lists)), np.diff(lists.offsets))
-        named = list_of * len(lists.values) + lists.items
-        return cls(rule, rule.name == column.name, column, np.sort(named))
-
-    def passes(self, campaigns: Int64Array, values: Int64Array) -> BoolArray:
-        """Test campaigns that have such a list.   [pairs], [pairs, most values] -> [pairs]"""
-        lists = self.column.choice[campaigns, np.newaxis].astype(np.int64)
-        keys = lists * len(self.column.lists.values) + values
-        place = np.minimum(np.searchsorted(self.named, keys), len(self.named) - 1)
-        named = (values >= 0) & (self.named[place] == keys)
-        passes: BoolArray
-        if not self.include:
-            fails = (values == OTHER) & (not self.rule.missing_passes_exclude)
-            passes = ~(named | fails).any(axis=1)
-        elif isinstance(self.rule, TargetSet):
-            passes = named.any(axis=1)
-        else:
-            passes = (named | (values == UNNAMED)).all(axis=1)
-        return passes
-
-
-class Eligibility:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def of(
+        cls, catalogue: Catalogue, users: Sequence[Mapping[str, Sequence[str]]]
+    ) -> "Eligibility":
         columns = {column.name: column for column in catalogue.campaigns.columns}
-        self._tests = [
-            _Test.of(rule, columns[name])
-            for rule in _RULES
-            for name in (rule.name, f"{rule.name}_exclude")
-        ]
-        self._numbers = {
-            name: {value: number for number, value in enumerate(columns[name].lists.values)}
-            for name in SCHEMA.names
-        }
-
-    def values_of(self, users: Sequence[Mapping[str, Sequence[str]]]) -> Values:
-        """Return the values of users, whose attributes and sets are strings."""
-        values = {}
+        sees = np.ones((len(users), len(catalogue.campaigns.topic)), np.bool_)
         for rule in _RULES:
-            numbers, unknown, missing = self._numbers[rule.name], UNNAMED, OTHER
-            if isinstance(rule, Attribute):
-                unknown, missing = OTHER, numbers.get(rule.missing or "", OTHER)
-            rows = [
-                [numbers.get(value, unknown) for value in user.get(rule.name, ())] or [missing]
-                for user in users
-            ]
-            values[rule.name] = np.array(list(zip_longest(*rows, fillvalue=UNNAMED))).T
-        return values
+            include, exclude = columns[rule.name], columns[f"{rule.name}_exclude"]
+            numbers = {value: number for number, value in enumerate(include.lists.values)}
+            for row, user in zip(sees, users, strict=True):
+                values = _values(rule, user, numbers)
+                # The last element is that of campaigns without a list: NO_RULE is -1.
+                row &= np.append(_included(rule, values, include.lists), True)[include.choice]
+                row &= np.append(_not_excluded(rule, values, exclude.lists), True)[exclude.choice]
+        return cls(catalogue, sees)
 
-    def of_ads(self, values: Values, people: Int64Array, ads: Int64Array) -> BoolArray:
-        """Return for each pair of a person and an ad whether the person may see it.   [pairs]"""
-        campaigns, left = self.catalogue.ad_campaigns[ads], np.arange(len(ads))
-        for test in self._tests:
-            kept = test.column.choice[campaigns[left]] == NO_RULE
-            rows = left[~kept]
-            kept[~kept] = test.passes(campaigns[rows], values[test.rule.name][people[rows]])
-            left = left[kept]
-        may_see = np.zeros(len(ads), np.bool_)
-        may_see[left] = True
-        return may_see
-
-    def of_items(self, values: Values, items: Int64Array) -> BoolArray:
-        """Return whether people may see any ad of items.   [people, n]"""
-        people = np.repeat(np.arange(len(items)), items.shape[1])
+    def of_items(self, users: Int64Array, items: Int64Array) -> BoolArray:
+        """Return whether users may see any ad of items.   [rows], [rows, n] -> [rows, n]"""
         pairs, offsets, ads = self._ads_of(items.reshape(-1))
-        may_see = self.of_ads(values, people[pairs], ads)
+        may_see = self._of_ads(np.repeat(users, items.shape[1])[pairs], ads)
         return np.logical_or.reduceat(may_see, offsets[:-1]).reshape(items.shape)
 
     def draw_ads(
-        self, values: Values, people: Int64Array, items: Int64Array, rng: np.random.Generator
+        self, users: Int64Array, items: Int64Array, rng: np.random.Generator
     ) -> Int64Array:
-        """Draw an ad of each item that the person may see: there is one.   [pairs]"""
+        """Draw an ad of each item that the user may see: there is one.   [pairs]"""
         pairs, offsets, ads = self._ads_of(items)
-        order = np.where(self.of_ads(values, people[pairs], ads), rng.random(len(ads)), 2.0)
+        order = np.where(self._of_ads(users[pairs], ads), rng.random(len(ads)), 2.0)
         first = np.lexsort((order, pairs))[offsets[:-1]]
         return ads[first]
+
+    def _of_ads(self, users: Int64Array, ads: Int64Array) -> BoolArray:
+        may_see: BoolArray = self.sees[users, self.catalogue.ad_campaigns[ads]]
+        return may_see
 
     def _ads_of(self, items: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the ads of all items, one item after another: item's place, offsets, ads."""
@@ -118,3 +65,38 @@ class Eligibility:
         offsets = offsets_of(self.catalogue.ad_offsets[items + 1] - first)
         pairs = np.repeat(np.arange(len(items)), np.diff(offsets))
         return pairs, offsets, first[pairs] + position_in_run(offsets)
+
+
+def _values(
+    rule: Attribute | TargetSet, user: Mapping[str, Sequence[str]], numbers: Mapping[str, int]
+) -> set[int]:
+    """Return the numbers of the user's values. Those without a number share the next one."""
+    given = user.get(rule.name, ())
+    if isinstance(rule, Attribute):
+        given = given or (rule.missing or "",)
+    return {numbers.get(value, len(numbers)) for value in given}
+
+
+def _included(rule: Attribute | TargetSet, values: set[int], lists: ValueLists) -> BoolArray:
+    """Return which lists name all values of an attribute, or any of a set.   [lists]"""
+    named = _count_named(values, lists)
+    return named == len(values) if isinstance(rule, Attribute) else named > 0
+
+
+def _not_excluded(rule: Attribute | TargetSet, values: set[int], lists: ValueLists) -> BoolArray:
+    """Return which lists name none of the values.   [lists]"""
+    is_attribute = isinstance(rule, Attribute)
+    unknown = len(lists.values) in values if is_attribute else not values
+    if unknown and not rule.missing_passes_exclude:
+        return np.zeros(len(lists), np.bool_)
+    named_none: BoolArray = _count_named(values, lists) == 0
+    return named_none
+
+
+def _count_named(values: set[int], lists: ValueLists) -> Int64Array:
+    """Return how many of the values each list names.   [lists]"""
+    is_given = np.zeros(len(lists.values) + 1, np.bool_)
+    is_given[list(values)] = True
+    sums = np.concatenate([[0], np.cumsum(is_given[lists.items])])
+    counts: Int64Array = np.diff(sums[lists.offsets])
+    return counts

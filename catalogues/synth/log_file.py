@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
 from grace.catalogues.folder import sid_column, sid_metadata
-from grace.catalogues.synth.browsing import NOTHING, Browsing, no_history
+from grace.catalogues.synth.browsing import NOTHING, Browsing, People, no_history
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.spec import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS, Stream
 from grace.catalogues.synth.users import Kind, User, draw_users
@@ -28,6 +28,7 @@ class InteractionLog:
     """The events of one user after another, oldest first."""
 
     users: list[User]
+    people: People  # [users]
     offsets: Int64Array  # [users + 1] offsets into the events
     items: Int64Array  # [events] indices of SIDs
     times_ms: Int64Array  # [events]
@@ -48,7 +49,8 @@ def make_log(catalogue: Catalogue) -> InteractionLog:
     rng, browsing = catalogue.spec.rng(Stream.LOG), Browsing.over(catalogue)
     profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, no_history, rng)
     profile = rng.integers(PROFILES, size=catalogue.spec.log_users)
-    items, opens = browsing.walk(browsing.people(profiles, profile, rng), MOST_EVENTS, rng)
+    people = browsing.people(profiles, profile, rng)
+    items, opens = browsing.walk(people, MOST_EVENTS, rng)
     kept = np.flatnonzero(items[:, 0] != NOTHING)
     items, opens, users = items[kept], opens[kept], len(kept)
     offsets = offsets_of(rng.integers(FEWEST_EVENTS, MOST_EVENTS + 1, users))
@@ -57,6 +59,7 @@ def make_log(catalogue: Catalogue) -> InteractionLog:
     held_out[rng.permutation(users)[: round(users * TEST_SHARE)]] = True
     return InteractionLog(
         users=[profiles[each] for each in profile[kept]],
+        people=people.rows(kept),
         offsets=offsets,
         items=frozen(items[place]),
         times_ms=frozen(_times(offsets, opens[place], rng)),

@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 from grace.catalogues.arrays import Int64Array
 from grace.catalogues.folder import Written, require_room, write_tables
 from grace.catalogues.synth.catalogue import Catalogue, make_catalogue
-from grace.catalogues.synth.eligibility import Eligibility
 from grace.catalogues.synth.files import ad_rows
 from grace.catalogues.synth.learned_tokens import DIMENSION, item_vectors
 from grace.catalogues.synth.log_file import make_log
@@ -99,9 +98,7 @@ def _write_items(catalogue: Catalogue, rng: np.random.Generator, path: Path) -> 
 
 def _clicks(catalogue: Catalogue, rng: np.random.Generator) -> pa.Table:
     log = make_log(catalogue)
-    eligibility = Eligibility(catalogue)
-    values = eligibility.values_of([user.attributes for user in log.users])
-    ads = eligibility.draw_ads(values, log.event_user, log.items, rng)
+    ads = log.people.eligibility.draw_ads(log.people.user[log.event_user], log.items, rng)
     users = pa.array(log.event_user + 1).cast(pa.string())
     columns = {
         "uid": pc.binary_join_element_wise("user", users, "-"),

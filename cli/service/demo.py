@@ -8,18 +8,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from grace.cli.options import Force
 from grace.cli.progress import progress_bars
-from grace.cli.service.retrieve import ad_lines, stage_times
+from grace.cli.service.retrieve import known_ads, stage_times
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
-    from grace.catalogues.demonstration import Branch, ReturnedAd, Step
+    from grace.catalogues.demonstration import Branch, Step
     from grace.index.snapshot import Snapshot
 
 ASKED_ADS = 100
@@ -111,13 +112,12 @@ def _built(folder: Path, force: bool) -> "Snapshot":
 
 
 def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
-    from grace.catalogues.demonstration import Demonstration, patient
+    from grace.catalogues.demonstration import USER, Demonstration
     from grace.client import Client
 
-    titles = _titles(folder / "ads.parquet")
-    request = patient(snapshot, titles)
+    demonstration = Demonstration(snapshot, folder)
+    request = demonstration.request
     (folder / "request.json").write_text(json.dumps(request, indent=2), encoding="utf-8")
-    demonstration = Demonstration(snapshot, titles)
     started = time.perf_counter()
     with server, Client(server.address) as client:
         seconds = time.perf_counter() - started
@@ -126,15 +126,15 @@ def _serve(server: "RunningServer", snapshot: "Snapshot", folder: Path) -> None:
         asked = {**request, "max_ads": ASKED_ADS, "include_sids": True}
         reply = client.retrieve(asked, timeout=CALL_SECONDS).message
         _headline(f"2. One user, {request['request_id']}")
-        for name, value in request["user"].items():
-            print(f"  {name:9} {', '.join(value['values'])}")
-        for title, why in demonstration.clicked(request):
-            print(f"  {'clicked':9} {title}\n{'':12}{why}")
+        for name, values in USER.items():
+            print(f"  {name:9} {', '.join(values)}")
+        for ad in reversed(demonstration.clicked):
+            print(f"  {'clicked':9} {ad.title}\n{'':12}{'; '.join(map(str, ad.reasons))}")
         best = reply.sids.tokens[: reply.sids.length]
         _headline(f"3. The server's best SID for this user, {' '.join(map(str, best))}")
-        _show_steps(demonstration.steps(request, best))
+        _show_steps(demonstration.steps(best))
         _headline(f"4. The best of {reply.counts.ads_matched} ads for this user")
-        _show_ads(demonstration.returned(request, reply))
+        print(*islice(known_ads(reply, demonstration.ads), 2 * SHOWN_ADS), sep="\n")
         print(f"  The server's times: {stage_times(reply)}")
 
 
@@ -151,8 +151,9 @@ def _show_steps(steps: "Sequence[Step]") -> None:
             mark = "✗" if not branch.admitted else "▸" if branch.token == step.chosen else " "
             facts = f"{branch.eligible_sids} of {branch.sids} SIDs"
             if not branch.admitted:
-                facts = str(branch.failed[0])
-            print(f"  {mark} {branch.token:3} {branch.probability:6.1%}  {branch.title:42} {facts}")
+                facts = next(str(reason) for reason in branch.ad.reasons if not reason.passes)
+            shown = f"{branch.token:3} {branch.probability:6.1%}  {branch.ad.title:42}"
+            print(f"  {mark} {shown} {facts}")
 
 
 def _some_branches(step: "Step") -> "list[Branch]":
@@ -162,21 +163,8 @@ def _some_branches(step: "Step") -> "list[Branch]":
     return [each for each in step.branches if each.token in shown]
 
 
-def _show_ads(ads: "Sequence[ReturnedAd]") -> None:
-    for place, ad in enumerate(ads[:SHOWN_ADS], start=1):
-        facts = f"its SID has probability {ad.probability:.3f}"
-        print(*ad_lines(place, ad.title, ad.ad_id, facts, ad.reasons), sep="\n")
-
-
 def _headline(text: str) -> None:
     print(f"\n{text}", flush=True)
-
-
-def _titles(ads: Path) -> dict[int, str]:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(ads, columns=["ad_id", "title"])
-    return dict(zip(table["ad_id"].to_pylist(), table["title"].to_pylist(), strict=True))
 
 
 def _short(path: Path) -> str:

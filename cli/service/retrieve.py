@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
     from rich.table import Table
 
-    from grace.index.forms.component import Reason
     from grace.index.matching.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
 
@@ -105,7 +104,7 @@ def _print(
     from grace.cli.tables import table_console
 
     if known is not None:
-        for text in _known_ads(reply, known):
+        for text in known_ads(reply, known):
             print(text)
     elif reply.ad_ids:
         table_console().print(_table(reply))
@@ -127,23 +126,16 @@ def _print(
     print("\n".join(lines))
 
 
-def _known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iterator[str]:
+def known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iterator[str]:
+    """Yield two lines for each ad: the ad with some facts, and why the user may see it."""
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):
         facts = f"p(SID) = {math.exp(score):.3g}"
         facts += f", SID {_sid(reply, place)}" if reply.sids.sid_of_ad else ""
         ad = known.get(ad_id)
-        if ad is None:
-            yield ad_lines(place + 1, "not in the ads table", ad_id, facts, ())[0]
-        else:
-            yield from ad_lines(place + 1, ad.title, ad.item_id, facts, ad.reasons)
-
-
-def ad_lines(
-    place: int, title: str, ad_id: int | str, facts: str, reasons: "Sequence[Reason]"
-) -> tuple[str, str]:
-    """Return two lines: the ad with some facts, and why the user may see it."""
-    why = "; ".join(map(str, reasons)) or "no rule: it is for everyone"
-    return f"    {place}. {title} (ad {ad_id}, {facts})", f"       {why}"
+        item, title = (ad_id, "not in the ads table") if ad is None else (ad.item_id, ad.title)
+        yield f"    {place + 1}. {title} (ad {item}, {facts})"
+        if ad is not None:
+            yield f"       {'; '.join(map(str, ad.reasons)) or 'no rule: it is for everyone'}"
 
 
 def _table(reply: "RetrieveResponse") -> "Table":

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Steps
+from grace.index.builder.report import Notify, Steps
 from grace.index.builder.source import AdsSource
 from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
 from grace.index.codebook.items import Items, items_of
-from grace.index.codebook.make import extend
+from grace.index.codebook.make import Extended, extend
 from grace.index.progress import Advance
 from grace.index.tables.data_folder import SIDS_FILE, TableSource, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
@@ -25,6 +25,8 @@ from grace.index.tables.rows import read_rows
 from grace.index.tables.sid_table import COLUMNS, open_sid_table
 from grace.index.tables.table_file import TableFile
 
+_ENOUGH_NEW = 1000  # ads, to compare their error with the codebook's
+_MOST_ERROR = 1.5  # times the codebook's
 _BATCH_ROWS = 1 << 18
 
 
@@ -76,7 +78,9 @@ class SidTables:
     embeddings: TableSource | None
     ads: AdsSource
 
-    def read(self, names: IdMap | None, vocab_sizes: tuple[int, ...], steps: Steps) -> ItemSids:
+    def read(
+        self, names: IdMap | None, vocab_sizes: tuple[int, ...], steps: Steps, notify: Notify
+    ) -> ItemSids:
         """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none."""
 
         def read() -> ItemSids:
@@ -89,10 +93,7 @@ class SidTables:
         if codebook is None or not (codebook / CODEBOOK_YAML).is_file():
             return read()
         if self.embeddings is None:
-            remedy = (
-                f"; give it one with `grace sids --codebook {codebook} --embeddings NEW`, or name "
-                "the table of vectors as `embeddings` in tables.yaml, and build again"
-            )
+            remedy = "; name the table of vectors as `embeddings` in tables.yaml, and build again"
             return read()
         remedy = (
             f", and no usable vector in {', '.join(self.embeddings.files)}; add one there: finite "
@@ -106,8 +107,20 @@ class SidTables:
                     dims = read_codebook(codebook)[1].dims
                     items = _with_one_vector(items_of(self.embeddings, dims), new)
                     if items is not None:
-                        steps.new_sids = extend(items, codebook, lambda *_: None).new
+                        found = extend(items, codebook)
+                        steps.new_sids = found.new
+                        _notify_of_error(found, codebook, notify)
             return read() if steps.new_sids else sids
+
+
+def _notify_of_error(found: Extended, codebook: Path, notify: Notify) -> None:
+    """Report new ads whose vectors a codebook does not capture; few ads say little."""
+    if found.new >= _ENOUGH_NEW and found.error > _MOST_ERROR * found.before:
+        notify(
+            f"{codebook}: its error on {found.new:,} new ads is {found.error:.1%}, and it was "
+            f"{found.before:.1%} when it was made: if you sell other kinds of items now, make a "
+            "new codebook and train a model on its SIDs"
+        )
 
 
 def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:

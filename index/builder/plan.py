@@ -105,7 +105,7 @@ class BuildPlan:
             self.root_maps.require({}, {})
         if self.spec.sids is not None:
             tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
-            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps)
+            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps, self.notify)
         return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
 
     def refuse_repeated(self, found: RepeatedIds) -> npt.NDArray[np.int64]:

@@ -1,12 +1,10 @@
-"""Items with their vectors, from a table or from .npy files, checked row by row.
+"""Items with their vectors, from a table, checked row by row.
 
 A reader may read a table twice, and never holds all of it in memory.
 """
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -14,21 +12,20 @@ import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.index.codebook.codebook import Vectors
-from grace.index.importers.npy import BATCH_ITEMS, as_lists, open_array, read_ids
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import NAME, VECTOR, require_column
-from grace.index.tables.rows import Rows, other_rows, read_rows
+from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
 
 Ids: TypeAlias = pa.Array
 """int64 or large_string [items], without nulls"""
 
+BATCH_ITEMS = 1 << 16
 MOST_DIMS = 1 << 14
 _TEXT = pa.large_string()
 _NUMBERS_AT_A_TIME = 1 << 23
-_FLOATS = re.compile(r"[<>=|]?f[248]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +66,6 @@ class Items:
                 yield ItemBatch(ids.filter(pa.array(good)), vectors[good])
 
 
-def open_items(embeddings: str, ids: Path | None) -> Items:
-    """Open an array, or a table with the columns `item_id` and `vector`."""
-    if embeddings.lower().endswith(".npy"):
-        return _npy_items(Path(embeddings), ids)
-    if ids is not None:
-        raise InputError(f"--ids {ids}: {embeddings} names its items itself; leave --ids out")
-    return items_of(TableSource((embeddings,)))
-
-
 def items_of(source: TableSource, dims: int | None = None) -> Items:
     """Open a table of vectors. `dims` are those of a vector; None: of the first."""
     files = source.tables()
@@ -85,8 +73,7 @@ def items_of(source: TableSource, dims: int | None = None) -> Items:
     for file in files:
         if file.format is Format.CSV:
             raise InputError(
-                f"{file.address}: a CSV has no column of vectors; write Parquet, JSON lines or a "
-                ".npy"
+                f"{file.address}: a CSV has no column of vectors; write Parquet or JSON lines"
             )
         for (ours, named), role in zip(theirs.items(), (NAME, VECTOR), strict=True):
             require_column(role, file, ours, named, f", our {ours}," if named != ours else "")
@@ -105,28 +92,6 @@ def items_of(source: TableSource, dims: int | None = None) -> Items:
     counts = [file.rows for file in files if file.rows is not None]
     rows = sum(counts) if len(counts) == len(files) else None
     return Items(files[0].address, rows, dims, read)
-
-
-def _npy_items(path: Path, ids: Path | None) -> Items:
-    """Open an array [items, dims]; without ids, a row's number names its item."""
-    for file in (path, ids):
-        if file is not None and not file.is_file():
-            raise InputError(f"{file}: no such file")
-    array = open_array(path, _FLOATS, "float16, float32 or float64")
-    if array.ndim != 2 or not 1 <= array.shape[1] <= MOST_DIMS:
-        raise InputError(
-            f"{path}: expected [items, dims, 1 to {MOST_DIMS}], got {list(array.shape)}"
-        )
-    rows, dims = array.shape
-    most, names = max(1, _NUMBERS_AT_A_TIME // dims), read_ids(ids, rows)
-
-    def read() -> Iterator[Rows]:
-        for at in range(0, rows, most):
-            named = names.slice(at, most)
-            columns = {"item_id": named, "vector": as_lists(array[at : at + len(named)])}
-            yield other_rows(str(path), range(at, at + len(named)), columns, "item_id", {})
-
-    return Items(str(path), rows, dims, read)
 
 
 def _dims(files: Sequence[TableFile], column: str) -> int:

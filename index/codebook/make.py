@@ -1,4 +1,4 @@
-"""`grace sids`, from top to bottom: learn a codebook, or give SIDs by an existing one."""
+"""Make a codebook, from top to bottom, as `grace sids` does; give new ads SIDs, as builds do."""
 
 import json
 import shutil
@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec
@@ -42,16 +41,14 @@ LEAST_SAMPLE = 1 << 15
 @dataclass(frozen=True, slots=True)
 class Extended:
     """
-    report   on the items of this call
-    facts    about the codebook
-    new      items that the table of SIDs did not have
-    changed  items that had another SID, because they had another vector
+    new     items that got a SID
+    error   of these, after the last level
+    before  the same of the items from which the codebook was learned
     """
 
-    report: SidReport
-    facts: CodebookFacts
     new: int
-    changed: int
+    error: float
+    before: float
 
 
 def make_codebook(
@@ -91,10 +88,10 @@ def make_codebook(
     return report
 
 
-def extend(items: Items, kept: Path, progress: Progress) -> Extended:
-    """Give items SIDs by the codebook of `kept`, and add them to its table.
+def extend(items: Items, kept: Path) -> Extended:
+    """Give new items SIDs by the codebook of `kept`, and add them to its table.
 
-    The caller holds the lock of the table.
+    The caller holds the lock of the table, which has none of these items.
     """
     codebook, facts = read_codebook(kept)
     if items.dims != facts.dims:
@@ -103,14 +100,19 @@ def extend(items: Items, kept: Path, progress: Progress) -> Extended:
             "embed the items with the model of the codebook's items"
         )
     before = read_sids(kept / SIDS_FILE, facts)
-    ids = _read(items, None, progress)
+    ids = _read(items, None, _no_progress)
     if before.ids.type != ids.type:
         kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    given, report = _encode(items, ids, codebook, facts.sid_space, progress)
-    table, new, changed = _merged(before, given)
+    given, report = _encode(items, ids, codebook, facts.sid_space, _no_progress)
+    all_ids = pa.concat_arrays([before.ids, given.ids])
+    table = SidTable(all_ids, np.concatenate([before.tokens, given.tokens]))
     write_sids(kept / SIDS_FILE, table, facts)
-    return Extended(report, facts, new, changed)
+    return Extended(len(ids), report.levels[-1].error, facts.errors[-1])
+
+
+def _no_progress(_step: str, _done: int, _total: int) -> None:
+    """Show nothing: the caller has one step for all of this."""
 
 
 class Sample:
@@ -187,33 +189,12 @@ def _encode(
     return SidTable(ids, tokens), report_of(sid_space, tokens, codebook.codes, left, spread)
 
 
-def _merged(before: SidTable, given: SidTable) -> tuple[SidTable, int, int]:
-    """Return the SIDs of all items, the new ones last; how many are new, and how many changed."""
-    place = _places(before.ids, given.ids)
-    known = place >= 0
-    changed = known & (before.tokens[place] != given.tokens).any(axis=1)
-    tokens = before.tokens.copy()
-    tokens[place[known]] = given.tokens[known]
-    new = given.ids.filter(pa.array(~known))
-    table = SidTable(
-        pa.concat_arrays([before.ids, new]), np.concatenate([tokens, given.tokens[~known]])
-    )
-    return table, len(new), int(changed.sum())
-
-
-def _places(ids: Ids, wanted: Ids) -> npt.NDArray[np.int64]:
-    """Return where each wanted id is among `ids`; -1 for one that is not there."""
-    found = pc.index_in(wanted, ids)
-    places: npt.NDArray[np.int64] = found.fill_null(-1).to_numpy().astype(np.int64)
-    return places
-
-
 def _require_room(out: Path, force: bool) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file; name a folder")
     if not force and out.exists() and any(out.iterdir()):
         raise InputError(
-            f"--out {out} is already there; SIDs of new items come from --codebook {out}; to make "
+            f"--out {out} is already there; `grace build` gives new ads SIDs by it; to make "
             "another codebook, choose a new folder, or --force to replace this one"
         )
     for file in out.iterdir() if out.exists() else ():

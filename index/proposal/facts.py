@@ -1,8 +1,8 @@
 """Facts about each column of a table, from all rows.
 
 A sample would miss values: the schema would not list them, and the build would refuse their ads.
-Memory holds the distinct values of a column up to a limit, and eight bytes per row of a column that
-may be the ids.
+Memory holds the distinct values of a column up to a limit, and all values of a column that may be
+the ids.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,10 +11,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from grace.index.proposal.names import is_entity, plain_name, words
 from grace.index.tables.addresses import Format
@@ -34,11 +32,10 @@ MOST_VALUES = 1 << 16
 """The most distinct values to keep of a column. Of more, only the fact that there are more."""
 
 BATCH_ROWS = 1 << 16
+_TEXT = pa.large_string()
 _TIME = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$"
 _BOOLEAN = r"^(?i:true|false)$"
 _FLAGS = ({"yes", "no"}, {"y", "n"}, {"t", "f"}, {"0", "1"})
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Kind(StrEnum):
@@ -55,59 +52,40 @@ class Kind(StrEnum):
 
 
 class IdValues:
-    """The values of a column that may be the ids: integers as they are, texts by their hash.
+    """The values of a column that may be the ids, as texts.
 
     It stops at the first null and, where the name alone does not say that these are ids, at the
     first value that repeats within a batch.
     """
 
-    def __init__(self, *, are_integers: bool, stops_early: bool) -> None:
-        self._are_integers = are_integers
+    def __init__(self, *, stops_early: bool) -> None:
         self.stops_early = stops_early
         self._rows = 0
-        self._parts: list[Int64] = []
-        self._sorted: tuple[Int64, Int64] | None = None
+        self._parts: list[pa.Array] = []
         self.null_row: int | None = None
         self.stopped = False
 
     def add(self, column: pa.Array) -> None:
         rows, self._rows = self._rows, self._rows + len(column)
-        if self.stopped or not len(column):
+        if self.stopped or is_list(column.type) or not is_rule(column.type):
             return
         if column.null_count:
-            self.null_row = rows + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            self.null_row = rows + int(pc.index(column.is_null(), True).as_py())
             self.stopped = True
             return
-        self._parts.append(self._keys(column))
-        self.stopped = self.stops_early and len(np.unique(self._parts[-1])) < len(column)
+        self._parts.append(column.cast(_TEXT))
+        self.stopped = self.stops_early and len(column.unique()) < len(column)
 
-    def sorted_with_rows(self) -> tuple[Int64, Int64]:
-        if self._sorted is None:
-            ids = np.concatenate([np.empty(0, np.int64), *self._parts])
-            order = np.argsort(ids, kind="stable")
-            self._sorted, self._parts = (ids[order], order), []
-        return self._sorted
-
-    def repeated(self) -> tuple[int, int] | None:
-        """Return two rows with the same value, the first such value in the order of its key."""
-        values, rows = self.sorted_with_rows()
-        same = np.flatnonzero(values[1:] == values[:-1])
-        return (int(rows[same[0]]), int(rows[same[0] + 1])) if len(same) else None
+    @property
+    def values(self) -> pa.Array:
+        self._parts = [pa.concat_arrays([pa.array([], _TEXT), *self._parts])]
+        return self._parts[0]
 
     def share_of(self, column: pa.Array) -> float:
         """Return what share of a column's values are among these ids."""
-        known, found = self.sorted_with_rows()[0], self._keys(column.drop_null())
-        at = np.minimum(np.searchsorted(known, found), len(known) - 1)
-        return float(np.mean(known[at] == found)) if len(found) else 0.0
-
-    def _keys(self, column: pa.Array) -> Int64:
-        if self._are_integers and is_text(column.type):
-            column = integers(column)[0].fill_null(-1)
-        if self._are_integers and pa.types.is_integer(column.type):
-            return np.asarray(column.cast(pa.int64(), safe=False), np.int64)
-        digest = xxhash.xxh3_64_intdigest
-        hashes = [digest((text or "").encode()) for text in texts(column)]
-        return np.array(hashes, np.uint64).view(np.int64)
+        given = pc.ascii_trim_whitespace(column.drop_null().cast(_TEXT))
+        share: float | None = pc.mean(pc.is_in(given, self.values)).as_py()
+        return share or 0.0
 
 
 @dataclass
@@ -272,9 +250,7 @@ def read_facts(
     """
     found = {name: ColumnFacts(name) for name in columns}
     for name, stops_early in may_be_ids.items():
-        types = [file.schema.field(name).type for file in files if name in file.schema.names]
-        are_integers = all(map(pa.types.is_integer, types))
-        found[name].ids = IdValues(are_integers=are_integers, stops_early=stops_early)
+        found[name].ids = IdValues(stops_early=stops_early)
     done = 0
     for file in files:
         here = [name for name in file.schema.names if name in found]

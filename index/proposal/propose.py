@@ -14,7 +14,7 @@ from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_n
 from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide, values_of
 from grace.index.proposal.separators import separator_in
 from grace.index.tables.rows import read_rows
-from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
+from grace.index.tables.sid_table import first_repeat, sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile, table_files
 
 
@@ -161,20 +161,10 @@ def _id_fault(files: Sequence[TableFile], facts: ColumnFacts) -> str | None:
         return f"has no value in row {ids.null_row + 1}"
     if ids.stopped:
         return "repeats values within a batch"
-    rows = ids.repeated()
+    rows = first_repeat(ids.values)
     if rows is None:
         return None
-    value = _value(files, facts.name, rows[0])
-    return f"repeats {value!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
-
-
-def _value(files: Sequence[TableFile], column: str, row: int) -> object:
-    for file in files:
-        for batch in file.batches([column], BATCH_ROWS):
-            if row < batch.num_rows:
-                return batch.column(0)[row].as_py()
-            row -= batch.num_rows
-    raise AssertionError("a row that was read before")
+    return f"repeats {ids.values[rows[0]].as_py()!r}, in rows {rows[0] + 1} and {rows[1] + 1}"
 
 
 def _vocab_sizes(files: Sequence[TableFile], sid: ColumnFacts) -> tuple[int, ...] | None:

@@ -4,7 +4,7 @@ A row has at most one fault, the first that is found. What a method returns for 
 meaning. A builder lists the faults and goes on; `require_good` ends at the first one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -334,17 +334,13 @@ def read_rows(file: TableFile, theirs: Mapping[str, str], key: str, most: int) -
 
 
 def other_rows(
-    address: str,
-    places: Sequence[int],
-    columns: Mapping[str, pa.Array],
-    key: str,
-    faults: dict[int, Fault],
+    address: str, columns: Mapping[str, pa.Array], key: str, faults: dict[int, Fault]
 ) -> Rows:
     """Return rows that come from no table, with our names and the faults that are known."""
     batch = pa.record_batch([*columns.values()], [*columns])
     file = TableFile(address, Format.PARQUET, batch.schema, None)
     theirs = {name: name for name in columns}
-    return Rows(file, np.array(places, np.int64), batch, theirs, key, faults)
+    return Rows(file, np.arange(batch.num_rows), batch, theirs, key, faults)
 
 
 def coded(column: pa.Array) -> tuple[Int64, list[str | None]]:

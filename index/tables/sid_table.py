@@ -90,17 +90,22 @@ def write_sid_table(
             advance(first + len(part))
 
 
-def require_distinct(name: str, ids: pa.Array) -> None:
-    """Refuse an id that two items have."""
+def first_repeat(ids: pa.Array) -> tuple[int, int] | None:
+    """Return two rows with the same value; None if all values are different."""
     codes = ids.dictionary_encode().indices.to_numpy()
     if len(codes) and int(codes.max()) + 1 == len(codes):
-        return
+        return None
     order = np.argsort(codes, kind="stable")
-    for at in np.flatnonzero(np.diff(codes[order]) == 0)[:1].tolist():
-        one, other = order[at : at + 2].tolist()
+    at = np.flatnonzero(np.diff(codes[order]) == 0)
+    return (int(order[at[0]]), int(order[at[0] + 1])) if len(at) else None
+
+
+def require_distinct(name: str, ids: pa.Array) -> None:
+    """Refuse an id that two items have."""
+    if rows := first_repeat(ids):
         raise InputError(
-            f"{name}: item {brief(str(ids[one].as_py()))} is in rows {one + 1} and {other + 1}; "
-            "give each item once"
+            f"{name}: item {brief(str(ids[rows[0]].as_py()))} is in rows {rows[0] + 1} and "
+            f"{rows[1] + 1}; give each item once"
         )
 
 

@@ -17,9 +17,10 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from grace.index.entities import NO_ENTITY, Entities
+from grace.index.entities import NO_ENTITY
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import gather_spans
 from grace.index.updates.id_map import distinct
 from grace.index.updates.state import Touched, UpdateState
 from grace.index.updates.update import AD_LEVEL, AdUpdate, Ids
@@ -151,7 +152,10 @@ class LiveAds:
         found = [self._snapshot.ads.ordinals(stops.get(AD_LEVEL, _NONE))]
         for entities in self._snapshot.entities:
             places = entities.places(stops.get(entities.name, _NONE))
-            found.append(_ads_of(entities, places[places >= 0]))
+            places = places[places >= 0]
+            begins = entities.offsets[places]
+            sizes = entities.offsets[places + 1] - begins
+            found.append(gather_spans(entities.ads, begins, sizes)[1].astype(np.int64))
         ordinals = np.concatenate(found)
         return distinct(ordinals[ordinals >= 0])
 
@@ -208,14 +212,3 @@ def unknown_ids(snapshot: Snapshot, update: AdUpdate) -> dict[str, Ids]:
         if len(ids):
             found[level] = np.sort(ids)  # no id is both stopped and resumed
     return found
-
-
-def _ads_of(entities: Entities, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the ordinals of the ads of all these entities."""
-    begins = entities.offsets[places]
-    sizes = entities.offsets[places + 1] - begins
-    ends = np.cumsum(sizes)
-    total = int(ends[-1]) if len(ends) else 0
-    within = np.arange(total) - np.repeat(ends - sizes, sizes)
-    ads: npt.NDArray[np.int32] = entities.ads[np.repeat(begins, sizes) + within]
-    return ads.astype(np.int64)

@@ -2,6 +2,7 @@
 
 /metrics    the metrics
 /healthz    200 while the server serves, 503 otherwise; the body is its phase, or STALLED
+/timeline   when each stage worked on the latest batches
 """
 
 import errno
@@ -129,8 +130,12 @@ class _Page(BaseHTTPRequestHandler):
                 status = HTTPStatus.OK if serves else HTTPStatus.SERVICE_UNAVAILABLE
                 word = "STALLED" if stalled else state.phase.name
                 self._answer(status, "text/plain; charset=utf-8", f"{word}\n".encode())
+            case "/timeline":
+                trace = self.server.state.timeline.trace()
+                self._answer(HTTPStatus.OK, "application/json", trace.encode())
             case _:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="there are /metrics and /healthz")
+                pages = "there are /metrics, /healthz and /timeline"
+                self.send_error(HTTPStatus.NOT_FOUND, explain=pages)
 
     def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
         self.send_response(status)

@@ -1,7 +1,9 @@
-"""When each stage worked on which batch, as a file in Chrome's trace format.
+"""When each stage worked on which batch, in Chrome's trace format.
 
-chrome://tracing and ui.perfetto.dev draw it: a track for each stage, a slice for each batch, times
-in microseconds from the oldest slice.
+chrome://tracing and ui.perfetto.dev draw it: two tracks for each stage, a slice for each batch,
+times in microseconds from the oldest slice. The first track is the stage's work, by the clock of
+its stream. The second is the host's part of it, with the time that its thread had a processor: the
+rest of a slice is waiting, for the interpreter or for the device.
 """
 
 import json
@@ -9,52 +11,81 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from grace.server.messages import STAGE_NAMES, RequestBatch, Span
+from grace.server.messages import STAGE_NAMES, RequestBatch, Span, StageName
+
+LATEST = 1000
+"""The batches that a server keeps: those of the last seconds under load, in a few megabytes."""
+
+
+class HostWork(NamedTuple):
+    """A stage's work on the host, by time.perf_counter() and time.thread_time()."""
+
+    stage: StageName
+    begin: float
+    end: float
+    processor: float
 
 
 class Timeline:
     """Keeps the latest batches, and counts all. Any thread may call it."""
 
-    def __init__(self, max_batches: int = 20_000) -> None:
+    def __init__(self, max_batches: int = LATEST) -> None:
         self._lock = threading.Lock()
-        # The spans of each batch, and the facts that the trace shows with them.
-        self._entries: deque[tuple[Sequence[Span], dict[str, Any]]] = deque(maxlen=max_batches)
+        # The spans of each batch, its work on the host, and the facts shown with them.
+        self._entries: deque[tuple[Sequence[Span], Sequence[HostWork], dict[str, Any]]] = deque(
+            maxlen=max_batches
+        )
         self.batches = 0
 
-    def add(self, batch: RequestBatch, spans: Sequence[Span]) -> None:
+    def add(self, batch: RequestBatch, spans: Sequence[Span], host: Sequence[HostWork]) -> None:
         facts: dict[str, Any] = {"requests": len(batch.requests), "bucket": batch.bucket}
         with self._lock:
             facts |= {"batch": self.batches, "profile": batch.profile_name}
-            self._entries.append((spans, facts))
+            self._entries.append((spans, host, facts))
             self.batches += 1
 
     def write(self, path: Path) -> None:
+        path.write_text(self.trace(), encoding="utf-8")
+
+    def trace(self) -> str:
+        """Return the trace of the batches that it keeps."""
         with self._lock:
             entries, batches = tuple(self._entries), self.batches
-        origin = min((span.begin for spans, _ in entries for span in spans), default=0.0)
+        origin = min((each.begin for _, host, _ in entries for each in host), default=0.0)
         common = {"pid": 1, "ph": "X"}
-        tracks = {stage: number for number, stage in enumerate(STAGE_NAMES, start=1)}
-        names = [
-            {**common, "ph": "M", "name": "thread_name", "tid": track, "args": {"name": stage}}
-            for stage, track in tracks.items()
-        ]
-        slices = [
-            {
+        names = [name for stage in STAGE_NAMES for name in (stage, _on_host(stage))]
+        tracks = {name: number for number, name in enumerate(names, start=1)}
+
+        def slice_of(name: str, begin: float, end: float, **facts: object) -> dict[str, Any]:
+            ts, dur = (round(seconds * 1e6, 3) for seconds in (begin - origin, end - begin))
+            return {
                 **common,
-                "name": span.stage,
-                "tid": tracks[span.stage],
-                "ts": round((span.begin - origin) * 1e6, 3),
-                "dur": round((span.end - span.begin) * 1e6, 3),
+                "name": name,
+                "tid": tracks[name],
+                "ts": ts,
+                "dur": dur,
                 "args": facts,
             }
-            for spans, facts in entries
-            for span in spans
+
+        slices = []
+        for spans, host, facts in entries:
+            slices += [slice_of(each.stage, each.begin, each.end, **facts) for each in spans]
+            for stage, begin, end, processor in host:
+                used = {"processor_us": round(processor * 1e6, 3)}
+                slices.append(slice_of(_on_host(stage), begin, end, **facts, **used))
+        events = [
+            {**common, "ph": "M", "name": "thread_name", "tid": track, "args": {"name": name}}
+            for name, track in tracks.items()
         ]
         trace = {
             "displayTimeUnit": "ms",
             "otherData": {"batches": batches, "left_out": batches - len(entries)},
-            "traceEvents": [*names, *slices],
+            "traceEvents": [*events, *slices],
         }
-        path.write_text(json.dumps(trace), encoding="utf-8")
+        return json.dumps(trace)
+
+
+def _on_host(stage: StageName) -> str:
+    return f"{stage}, host"

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Queue
 from threading import Event
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Generic, Protocol, TypeVar
 
 from grace.configs.generation import GenerationConfig
@@ -41,7 +41,7 @@ from grace.server.messages import (
 )
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.observe.timeline import Timeline
+from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.scheduler import Scheduler
@@ -72,6 +72,7 @@ class _Timed:
     stage: StageName
     begin: Mark
     end: Mark
+    host: HostWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ class Pipeline:
         outcomes: Outcomes,
         died: Callable[[], None],
         streams: Streams,
-        timeline: Timeline | None = None,
+        timeline: Timeline,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._stages = stages
@@ -252,6 +253,9 @@ class Pipeline:
             if carried is not None:
                 post = carried.times[-1]
                 spans = (*spans, Span("post", post.begin, post.end))
+                self._timeline.add(
+                    carried.batch.input.batch, spans, [each.host for each in carried.times]
+                )
                 self._done(given.under_way, carried.batch, spans)
         finally:
             answered.set()
@@ -284,12 +288,14 @@ class Pipeline:
         stream = self._streams[stage]
         self._watch.begin(stage, given.requests)
         stream.enter()
+        now, used = perf_counter(), thread_time()
         try:
             if given.times:
                 stream.follow(given.times[-1].end)
             begin = self._begins(stage, given)
             made = work(given.batch)
-            timed = _Timed(stage, begin, stream.mark())
+            end = stream.mark()
+            host = HostWork(stage, now, perf_counter(), thread_time() - used)
         except BaseException as error:  # fails one batch, unless the stage is broken
             if self._failed[stage].broken_by(error, given.requests):
                 self._die(stage, error)
@@ -300,7 +306,8 @@ class Pipeline:
         finally:
             self._watch.end(stage)
         self._failed[stage].clear()
-        return _Carried(given.under_way, made, (*given.times, timed), (*given.made, given.batch))
+        times = (*given.times, _Timed(stage, begin, end, host))
+        return _Carried(given.under_way, made, times, (*given.made, given.batch))
 
     def _begins(self, stage: StageName, given: _Carried[Any]) -> Mark:
         """Return the mark where a stage begins. Reuse an earlier one if possible: each mark takes
@@ -333,8 +340,6 @@ class Pipeline:
     ) -> None:
         for request in answered.input.requests:
             request.batch_size, request.spans = len(under_way.requests), spans
-        if self._timeline is not None:
-            self._timeline.add(answered.input.batch, spans)
         self._outcomes.batch_done(answered, spans)
         self._end([*answered.answers, *answered.failures], under_way, spans)
 

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from grace.bench import build_bench, match_bench
+from grace.bench import build_bench, match_bench, pace_bench
 
 
 def measured(module: Any, folder: Path, *arguments: str) -> list[dict[str, Any]]:
@@ -46,3 +47,19 @@ def test_matching_has_rows_for_every_kind_of_leaves(tmp_path: Path) -> None:
         assert 0 < row["returned"] <= row["matched"] <= row["generated"]
         assert row["returned"] <= row["max_ads"]
         assert row["median_ms"] <= row["p90_ms"]
+
+
+@pytest.mark.subprocess
+def test_the_pace_of_processors_has_a_row(tmp_path: Path) -> None:
+    (row,) = measured(pace_bench, tmp_path, "--seconds", "0.3")
+    assert 0 < row["p50_ms"] <= row["p99_ms"] <= row["most_ms"]
+    assert row["slow_moments"] == len(row["slow_ms"])
+
+
+def test_a_moment_is_slow_if_it_is_for_every_processor() -> None:
+    def pieces(*slow: int) -> pace_bench.Pieces:
+        took = np.where(np.isin(np.arange(100) // 10, slow), 0.002, 0.001)
+        return np.column_stack([5.0 + np.arange(100) / 1000, took])
+
+    found = pace_bench.slow_moments([pieces(1, 2, 6), pieces(2, 3, 6, 9)])
+    assert found == [pytest.approx((0.02, 0.03)), pytest.approx((0.06, 0.07))]

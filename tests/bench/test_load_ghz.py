@@ -1,19 +1,15 @@
-"""A load's result in ghz's schema, and the report that reads our results and ghz's alike."""
+"""A load's result in ghz's schema, and the report of it."""
 
-import json
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
 from grace.bench.load.client import Call, ClosedLoop, LoadRun, OpenLoop, ServerTimes
 from grace.bench.load.client_process import merged
-from grace.bench.load.ghz import invalid_because, load_result, read_summary
+from grace.bench.load.ghz import invalid_because, load_result
 from grace.bench.load.report import load_report
-from grace.configs.errors import InputError
-from grace.server.errors import draining
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
@@ -108,110 +104,15 @@ def test_a_run_is_valid_only_if_it_measures_the_server(
     assert re.match(fault or "", found or "")
 
 
-def write_ours(folder: Path, run: LoadRun = MIXED) -> Path:
-    path = folder / "ours.json"
-    path.write_text(json.dumps(load_result(run, LOAD, 4, None)))
-    return path
-
-
-def write_ghz(folder: Path, statuses: dict[str, int], errors: dict[str, int]) -> Path:
-    """A file in the form of `ghz --format json`: nanoseconds, Go's time format, ghz's names."""
-    ends = [status for status, count in statuses.items() for _ in range(count)]
-    result = {
-        "options": {"host": "ads:50051", "rps": 111},
-        "count": len(ends),
-        "total": 3012345678,
-        "slowest": 12000000,
-        "rps": 1.66,
-        "errorDistribution": errors,
-        "statusCodeDistribution": statuses,
-        "details": [
-            {"latency": (10 + i) * 1000000, "error": "rpc error", "status": status}
-            for i, status in enumerate(ends)
-        ]
-        or None,
-    }
-    path = folder / "ghz.json"
-    path.write_text(json.dumps(result))
-    return path
-
-
-def test_a_result_of_ghz_is_summarized_without_the_calls_that_it_cut_off_itself(
-    tmp_path: Path,
-) -> None:
-    # A timed run closes the connections, with up to one call on each of its workers.
-    ends = {"OK": 3, "Unavailable": 5, "Canceled": 3}
-    closing = {ghz_error("Canceled", "grpc: the client connection is closing"): 3}
-    errors = {ghz_error("Unavailable", draining().text): 1, **CLOSED_BY_GHZ, **closing}
-    ghz = read_summary(write_ghz(tmp_path, ends, errors))
-    assert (ghz.client, ghz.offered, ghz.late_ms) == ("ghz", 111, None)
-    assert (ghz.count, ghz.ok, ghz.failed, ghz.withdrawn) == (11, 3, 1, 7)
-    assert ghz.latency_ms == {50: 11, 90: 12, 95: 12, 99: 12}
-    assert (ghz.reasons, ghz.invalid_because) == ({"Unavailable": 1}, None)
-
-
-def ghz_error(status: str, text: str) -> str:
-    return f"rpc error: code = {status} desc = {text}"
-
-
-def closed_by_ghz(port: int) -> str:
-    ends = f"127.0.0.1:{port}->127.0.0.1:50051"
-    text = f"error reading from server: read tcp {ends}: use of closed network connection"
-    return ghz_error("Unavailable", text)
-
-
-CLOSED_BY_GHZ = {closed_by_ghz(4001): 2, closed_by_ghz(4002): 2}
-REFUSED = "connection error: dial tcp 127.0.0.1:1: connect: connection refused"
-
-
-@pytest.mark.parametrize(
-    ("ends", "errors", "fault"),
-    [
-        ({}, {}, "no call was made"),
-        (
-            {"Unavailable": 9},
-            {ghz_error("Unavailable", REFUSED): 9},
-            "the server went away: 9 of 9 calls found no server or lost it; its log",
-        ),
-        (
-            {"OK": 3, "Unavailable": 6},
-            {ghz_error("Unavailable", "error reading from server: EOF"): 2, **CLOSED_BY_GHZ},
-            "the server went away: 2 of 9 calls",
-        ),
-        ({"OK": 3, "Unavailable": 2}, {ghz_error("Unavailable", draining().text): 2}, None),
-        (
-            {"FailedPrecondition": 7, "InvalidArgument": 2},
-            {ghz_error("FailedPrecondition", "x"): 7, ghz_error("InvalidArgument", "y"): 2},
-            "the server refused every request, 7 of 9 with FailedPrecondition",
-        ),
-        ({"ResourceExhausted": 9}, {ghz_error("ResourceExhausted", "wait"): 9}, None),
-    ],
-)  # fmt: skip
-def test_a_ghz_run_that_measures_nothing_is_not_valid(
-    ends: dict[str, int], errors: dict[str, int], fault: str | None, tmp_path: Path
-) -> None:
-    found = read_summary(write_ghz(tmp_path, ends, errors)).invalid_because
-    assert (found or "").startswith(fault or "")
-    assert (found is None) == (fault is None)
-
-
-def test_the_report_has_a_row_for_each_load_and_says_what_failed(tmp_path: Path) -> None:
-    ours, ghz = read_summary(write_ours(tmp_path)), read_summary(write_ghz(tmp_path, {"OK": 3}, {}))
-    report = load_report([ours, ghz])
-    ends = "7 | 3 | 3 | 1 | 20.0 | 30.0 | 30.0 | 30.0 | 30.0 | 2.0 | ours |"
-    assert f"| 63 | 0.9 | {ends}\n| 111 | 1.0 | 3 | 3 | 0 | 0 | " in report
+def test_the_report_has_a_row_for_each_load_and_says_what_failed() -> None:
+    good = run_of(ok(0.5, 0.01))
+    ours = load_result(MIXED, LOAD, 4, None)
+    report = load_report([ours, load_result(good, ClosedLoop(16, 3), 4, None)])
+    ends = "7 | 3 | 3 | 1 | 20.0 | 30.0 | 30.0 | 30.0 | 30.0 | 2.0 |"
+    assert f"| 63 | 0.9 | {ends}\n| 0.3 | 0.3 | 1 | 1 | 0 | 0 | " in report
     assert "| offered/s | none given | queue_full |\n| --- | --- | --- |\n| 63 | 1 | 2 |" in report
     assert "| 63 | 0.30 | 0.10 | 0.20 | 3.00 | 0.40 | 16.00 |" in report
     assert "63 calls/s: not valid: the server went away" in report
-    good = load_report([read_summary(write_ours(tmp_path, run_of(ok(0.5, 0.01))))])
-    assert "not valid" not in good
-    assert "by reason" not in good
-
-
-def test_a_file_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    other.write_text('{"rows": []}')
-    with pytest.raises(InputError, match=r"other\.json: not in ghz's JSON schema"):
-        read_summary(other)
-    with pytest.raises(InputError, match=r"absent\.json: not the result of a load"):
-        read_summary(tmp_path / "absent.json")
+    alone = load_report([load_result(good, LOAD, 4, None)])
+    assert "not valid" not in alone
+    assert "by reason" not in alone

@@ -1,27 +1,21 @@
-"""The requests of a load, as files for our client and for ghz."""
+"""The requests of a load, as a file for our client."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from grace.bench.load.shots import read_shots, write_ghz_data
+from grace.bench.load.shots import read_shots
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
-def test_lines_of_json_become_messages_and_ghz_s_array(tmp_path: Path) -> None:
+def test_lines_of_json_become_messages(tmp_path: Path) -> None:
     """Only a newline ends a line."""
-    path, out = tmp_path / "requests.jsonl", tmp_path / "ghz.json"
+    path = tmp_path / "requests.jsonl"
     path.write_text('{"request_id": "a\u2028b\x85c"}\r\n\n{}\n', encoding="utf-8")
     first, second = read_shots(path, 0.25)
     assert RetrieveRequest.FromString(first.body).request_id == "a\u2028b\x85c"
     assert (second.body, second.timeout_seconds) == (b"", 0.25)
-    write_ghz_data(path, out)
-    assert json.loads(out.read_text()) == [{"request_id": "a\u2028b\x85c"}, {}]
-    path.write_text('{"request_id": "{{.RequestNumber}}"}\n')
-    with pytest.raises(InputError, match="template"):
-        write_ghz_data(path, out)
     with pytest.raises(InputError, match=r"absent\.jsonl: .*grace synth"):
         read_shots(tmp_path / "absent.jsonl", None)
 

@@ -3,15 +3,13 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import asdict
-from importlib import reload
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from grace.bench import pictures, result_tables
+from grace.bench import result_tables
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.gpu.pages.document import NAME, performance_document
 from grace.bench.options import TABLES
@@ -22,15 +20,12 @@ from grace.bench.result_tables import (
     build_tables,
     fleet_document,
     printed_tables,
-    sid_tables,
 )
 from grace.catalogues.paper.generator import GeneratorKnobs
 from grace.catalogues.paper.spec import PaperKnobs
 from grace.configs.marked_text import replaced
 
-BUILD, PASSRATE, SIDS = map(
-    read_result, (result_tables.BUILD, result_tables.PASSRATE, result_tables.SIDS)
-)
+BUILD, PASSRATE = map(read_result, (result_tables.BUILD, result_tables.PASSRATE))
 
 
 def lines(text: str) -> list[list[str]]:
@@ -46,10 +41,9 @@ def lines(text: str) -> list[list[str]]:
         ("eligibility.md", study_tables(PASSRATE)),
         ("eligibility-calibration.md", paper_tables(PASSRATE)),
         ("fleet.md", fleet_document(read_result(result_tables.FLEET))),
-        ("sids.md", sid_tables(SIDS)),
         ("performance.md", {NAME: performance_document(RESULTS / "h200")}),
     ],
-    ids=["building", "eligibility", "calibration", "fleet", "sids", "performance"],
+    ids=["building", "eligibility", "calibration", "fleet", "performance"],
 )
 def test_the_documents_have_the_tables_of_their_results(
     repository: Path, document: str, tables: dict[str, str]
@@ -81,37 +75,6 @@ def test_the_documents_have_the_builds_of_mode_exact_in_the_result(repository: P
     assert [cells[-1] for cells in measured if cells[0].startswith(f"build {size}")] == [cost]
     load = [cells[-1] for cells in measured if cells[0].startswith("load and verify this snapshot")]
     assert load == [f"{row['load_verify_s']:.1f} s, {row['load_verify_most_s']:.1f} s"]
-
-
-def sweep(catalogue: str, mode: str) -> list[Row]:
-    """Return the study's rows of one way, from few to many eligible ads."""
-    rows = [
-        row
-        for row in PASSRATE["rows"]
-        if (row.get("catalogue"), row.get("mode"), row.get("audience"))
-        == (catalogue, mode, "sweep")
-    ]
-    return sorted(rows, key=lambda row: float(row["from_pct"]))
-
-
-@pytest.mark.parametrize("catalogue", ["paper", "shuffled"])
-def test_the_conclusions_on_exact_targeting_follow_from_the_study(catalogue: str) -> None:
-    ways = [sweep(catalogue, mode) for mode in ("exact", "union", "cd")]
-    assert len(ways[0]) >= 6
-    for exact, union, cd in zip(*ways, strict=True):
-        assert exact["wasted_sids_pct"] == 0
-        assert exact["score_mass_pct"] >= union["score_mass_pct"] > cd["score_mass_pct"]
-        assert union["eligible_ads"] > cd["eligible_ads"]
-        gain = exact["eligible_ads"] / union["eligible_ads"]
-        if exact["to_pct"] > 60:
-            assert gain == pytest.approx(1, rel=0.02)
-        elif catalogue == "paper":
-            assert 1 < gain < 1.5
-        else:
-            assert gain > (1.5 if exact["to_pct"] <= 1 else 1)
-        if exact["to_pct"] <= 1:
-            assert cd["wasted_sids_pct"] > 95
-            assert cd["top_ads_pct"] < 50
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name != "fleet"])
@@ -166,20 +129,3 @@ def test_the_pictures_show_the_committed_results(repository: Path, tmp_path: Pat
     everybody, narrow = eligible_ads(rows).values()
     assert everybody[-1] == exact
     assert narrow == sorted(narrow)
-
-
-def test_without_matplotlib_one_line_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.axes", None)
-    fault = r"^error: the pictures need matplotlib.axes: \S+ -m pip install 'matplotlib\S+'$"
-    with pytest.raises(SystemExit, match=fault):
-        reload(pictures)
-
-
-def test_every_part_of_a_table_is_documented(repository: Path) -> None:
-    text = (repository / "docs" / "performance.md").read_text(encoding="utf-8")
-    for name, table in TABLES.items():
-        if not table.module.startswith("gpu."):
-            continue
-        assert f"```sh not run: needs a GPU\ngrace bench {name} " in text
-        (row,) = re.findall(rf"^\| `{name}` \|(.*)\|$", text, re.MULTILINE)
-        assert tuple(re.findall(r"`([\w:]+)`", row.split("|")[0])) == table.parts

@@ -9,14 +9,12 @@ from grace.catalogues.folder import targeting_yaml
 from grace.catalogues.paper.catalogue import PaperCatalogue, make_paper_catalogue
 from grace.catalogues.paper.files import write_ads
 from grace.catalogues.paper.snapshots import (
-    decode_snapshot,
     paper_snapshot,
 )
 from grace.catalogues.paper.spec import PaperSpec
-from grace.configs.eligibility import CD, Eligibility, MatcherMode
+from grace.configs.eligibility import CD
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.matchers.derive import derive
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
@@ -78,21 +76,3 @@ def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
 def test_a_size_or_seed_out_of_range_is_refused(sids: int, seed: int) -> None:
     with pytest.raises(InputError, match=r"^--s"):
         PaperSpec(sids, seed)
-
-
-def test_the_snapshot_for_decoding_alone_has_the_trie_and_matchers_of_the_whole_one() -> None:
-    catalogue = make_paper_catalogue(PaperSpec(7_777, seed=3), threads=2)
-    whole = derive(paper_snapshot(catalogue, 2), Eligibility(MatcherMode.UNION), 2)
-    alone = decode_snapshot(catalogue, threads=2)
-    assert alone.trie.level_counts == whole.trie.level_counts
-    for name in ("node_offsets", "csr_tokens"):
-        assert np.array_equal(getattr(alone.trie, name), getattr(whole.trie, name))
-    assert alone.matchers is not None
-    assert whole.matchers is not None
-    pairs = [(alone.matchers.bitmask, whole.matchers.bitmask)]
-    for one, other in zip(alone.matchers.blooms, whole.matchers.blooms, strict=True):
-        pairs.append((one.rows, other.rows))
-        assert np.array_equal(one.star[one.rows.index], other.star[other.rows.index])
-    for own, expected in pairs:
-        assert np.array_equal(own.table[own.index], expected.table[expected.index])
-    assert alone.ads.num_ads == 0

@@ -1,26 +1,10 @@
 """`grace synth`: what it writes, prints and refuses."""
 
-import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
-from grace.index.tables.data_folder import ADS_FILE
 from support.in_process import invoke_grace
-
-
-@pytest.mark.parametrize(("preset", "requests"), [("small", 512), ("paper", 64)])
-def test_json_has_the_numbers_of_the_folder(tmp_path: Path, preset: str, requests: int) -> None:
-    done = invoke_grace(
-        *("synth", "--preset", preset, "--sids", "1111", "--seed", "7"),
-        *("--out", tmp_path, "--json"),
-    )
-    assert (done.exit_code, done.stderr) == (0, "")
-    report = json.loads(done.stdout)
-    assert (report["sids"], report["requests"]) == (1111, requests)
-    assert report["sid_space"].endswith(f"{preset}-7-1111")
-    assert report["ads"] == pq.read_metadata(tmp_path / ADS_FILE).num_rows
 
 
 @pytest.mark.parametrize(

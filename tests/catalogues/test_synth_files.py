@@ -1,9 +1,7 @@
 """A catalogue's folder: ads, rules, requests and log, as builds, clients and training read them."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.csv as csv
@@ -24,9 +22,7 @@ from grace.catalogues.synth import (
 from grace.catalogues.synth.files import write_ads
 from grace.catalogues.synth.log_file import make_log
 from grace.catalogues.synth.rules import OPEN_CAMPAIGN
-from grace.catalogues.synth.spec import MAX_REQUEST_VALUES, SCHEMA
-from grace.catalogues.synth.users import DEVICE_MODELS
-from grace.client import request_of_json
+from grace.catalogues.synth.spec import SCHEMA
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
@@ -34,12 +30,6 @@ from grace.index.targeting.schema import load_schema
 from support.oracle import RawAd, User, eligible
 
 Folder = tuple[Path, Written]
-
-
-@pytest.fixture(scope="module")
-def requests(folder: Folder) -> list[dict[str, Any]]:
-    text = (folder[0] / REQUESTS_FILE).read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def test_the_rows_are_the_catalogue_by_ascending_id(
@@ -108,36 +98,6 @@ def test_an_interrupted_write_leaves_the_folder_as_it_was(tmp_path: Path) -> Non
         write_folder(preset_spec("tiny", sids=111), tmp_path, force=True, progress=interrupted)
     assert [file.name for file in tmp_path.iterdir()] == [ADS_FILE]
     assert (tmp_path / ADS_FILE).read_text() == "mine"
-
-
-def test_requests_are_in_the_api_s_json_form(
-    requests: list[dict[str, Any]], tiny: Catalogue
-) -> None:
-    ad_ids = set(tiny.ad_ids.tolist())
-    assert len({request["request_id"] for request in requests}) == len(requests) == 64
-    for request in requests:
-        message = request_of_json(request)
-        assert message.sid_space == "synth-tiny-3"
-        assert set(message.exclude_ads) <= ad_ids
-        for attribute in message.user.values():
-            assert len(set(attribute.values)) == len(attribute.values) <= MAX_REQUEST_VALUES
-        (hour,) = message.features.dense["hour"].values
-        (model,) = message.features.categorical["device"].ids
-        assert 0 <= hour < 24
-        assert 0 < model < DEVICE_MODELS
-    users: list[tuple[dict[str, Any], dict[str, Any]]]
-    users = [({n: v["values"] for n, v in each["user"].items()}, each) for each in requests]
-    for count in (  # what real traffic has and tidy data lacks
-        sum(user["country"] == ["BR"] for user, _ in users),
-        sum("loyalty" in user for user, _ in users),
-        sum(not user["location"] for user, _ in users),
-        sum("age" not in user and user["gender"] == [] for user, _ in users),
-        sum(len(user["country"]) == 2 for user, _ in users),
-        sum(len(user["location"]) == MAX_REQUEST_VALUES for user, _ in users),
-        sum("sequences" not in request["features"] for _, request in users),
-        sum(len(request.get("exclude_ads", ())) > 0 for _, request in users),
-    ):
-        assert count >= 4
 
 
 def test_each_user_is_eligible_for_some_ads_and_not_for_others(tiny: Catalogue) -> None:

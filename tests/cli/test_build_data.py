@@ -168,16 +168,6 @@ def test_what_cannot_be_built_is_named(shop: Path, changes: Mapping[str, str], f
     assert versions(shop / "snapshots") == ()
 
 
-def test_tables_at_urls_build_and_a_url_stays_one(shop: Path, tmp_path: Path) -> None:
-    url = (tmp_path / "raw" / "ads.csv").as_uri()
-    tables = TABLES.replace("../raw/ads.csv", url)
-    codebook = (shop / "codebook").as_uri()
-    (shop / "tables.yaml").write_text(tables.replace("sids: codebook", f"sids: {codebook}"))
-    assert build(shop)[0] == 0
-    (shop / "tables.yaml").write_text(tables.replace(url, f"{url}x"))
-    assert build(shop)[2] == f"error: {url}x: no such file or folder\n"
-
-
 def test_a_codebook_that_is_not_made_yet_is_named_with_the_command_that_makes_it(
     shop: Path,
 ) -> None:

@@ -165,7 +165,7 @@ def test_the_hourly_script_reports_skipped_hours_and_fails_when_a_build_runs_too
 def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     document: str, tmp_path: Path
 ) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    code = next(re.finditer(r"```python\n(.*?)```", document, re.DOTALL))[1]
     table = pa.table({"ad_id": [7, 5], "sid": [[1, 2, 3, 4], [1, 2, 3, 5]]})
     frame = code.replace("pyarrow.Table.from_pandas(frame, preserve_index=False)", "given")
     assert frame != code
@@ -175,6 +175,23 @@ def test_the_metadata_of_the_document_lets_a_frame_build_without_options(
     done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "root")
     assert (done.exit_code, done.stderr) == (0, "")
     assert load_snapshot(tmp_path / "root").trie.vocab_sizes == (512, 512, 512, 512)
+
+
+def test_an_array_of_codes_is_built_as_the_document_says(
+    document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, code = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]], np.uint16))
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})  # noqa: S102
+    (tmp_path / "targeting.yaml").write_text("{}\n")
+    tables = "ads: {files: [sids.parquet], columns: {ad_id: item_id}}\n"
+    (tmp_path / "tables.yaml").write_text(tables)
+    space = ("--sid-space", "s", "--vocab-sizes", "3,3")
+    done = invoke_grace("build", "--data", tmp_path, "--root", tmp_path / "root", *space)
+    assert (done.exit_code, done.stderr) == (0, "")
+    sids = load_snapshot(tmp_path / "root").trie.sids(np.arange(2))
+    assert sids.tolist() == [[1, 0], [1, 2]]
 
 
 def test_the_tables_yaml_of_the_document_is_one(document: str, tmp_path: Path) -> None:

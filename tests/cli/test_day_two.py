@@ -107,6 +107,19 @@ def test_new_ads_get_sids_without_torch_and_known_ads_keep_theirs(
     assert (shop / "codebook" / "sids.parquet").read_bytes() == table
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_build_reports_many_new_ads_that_the_codebook_does_not_capture(
+    shop: Path, alike: bool
+) -> None:
+    drawn = np.random.default_rng(6).standard_normal((1000, DIMS)).astype(np.float32)
+    new = np.resize(VECTORS[:ADS], drawn.shape) if alike else drawn
+    write_ads(shop, named(ADS + len(new)))
+    write_items(shop, named(ADS + len(new)), [*VECTORS[:ADS], *new])
+    code, _, err = build(shop)
+    assert code == 0
+    assert ("codebook: its error on 1,000 new ads is " in err) == (not alike), err
+
+
 def without_section(shop: Path) -> None:
     text = (shop / "tables.yaml").read_text()
     (shop / "tables.yaml").write_text(re.sub(r"embeddings:(\n  .*)*\n", "", text))
@@ -145,22 +158,21 @@ def two_vectors(shop: Path) -> None:
         (two_vectors, ", and no usable vector in"),
         (
             without_section,
-            "; give it one with `grace sids --codebook {0}/codebook --embeddings NEW`",
+            "; name the table of vectors as `embeddings` in tables.yaml, and build again",
         ),
         (without_codebook, "; add it there"),
     ],
 )
-@pytest.mark.parametrize("shards", [(), ("--shards", "2")], ids=["whole", "shards"])
 def test_an_ad_that_cannot_get_a_sid_is_named_with_the_remedy(
-    shop: Path, change: Callable[[Path], None], reason: str, shards: tuple[str, ...]
+    shop: Path, change: Callable[[Path], None], reason: str
 ) -> None:
     write_ads(shop, named(ADS + 1))
     change(shop)
-    code, _, err = build(shop, *shards)
+    code, _, err = build(shop)
     reason = f"sids.parquet{reason.format(shop, shop.parent / 'raw')}"
     assert code == 2
     assert f"ad 'SKU-{ADS}': sid 'SKU-{ADS}': the ad has no SID in {shop}/codebook/{reason}" in err
-    code, out, _ = build(shop, *shards, "--max-rejects", "1")
+    code, out, _ = build(shop, "--shards", "2", "--max-rejects", "1")
     assert (code, "rejects: 1\n" in out) == (0, True)
     listed = json.loads((shop / "snapshots" / f"{1:020d}.rejects.jsonl").read_text())
     assert listed["reason"].startswith(f"the ad has no SID in {shop}/codebook/{reason}")
@@ -210,11 +222,6 @@ def test_simultaneous_builds_give_a_new_ad_one_sid(shop: Path) -> None:
             "vocab sizes (8, 200000, 8, 8): each must be 1 to 65536",
         ),
         (("--data", "{shop}/bare"), "bare/tables.yaml: no section `embeddings`"),
-        (("--data", "{shop}", "--ids", "ids.txt"), "leave --ids out"),
-        (
-            ("--data", "{shop}", "--codebook", "{shop}/codebook", "--force"),
-            "--force: an option of a new codebook, but --codebook {shop}/codebook keeps its own",
-        ),
     ],
 )
 def test_grace_sids_says_what_it_cannot_do(

@@ -53,7 +53,7 @@ def test_the_demo_follows_one_sid_to_the_ad_that_it_names(shown: str) -> None:
     chosen = re.findall(r"^  ▸ +(\d+) +[\d.]+%  (.*?)  ", shown, re.MULTILINE)
     (sid,) = re.findall(r"best SID for this user, ([\d ]+)$", shown, re.MULTILINE)
     assert " ".join(token for token, _ in chosen) == sid
-    (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, its SID has", shown, re.MULTILINE)
+    (best,) = re.findall(r"^    1\. (.*?) \(ad \d+, p\(SID\) = ", shown, re.MULTILINE)
     assert {title for _, title in chosen} == {best}
     assert re.search(r"^  ✗ +\d+ +[\d.]+%  .* \w+: (only|any of) .*\(user: ", shown, re.MULTILINE)
     clicks = re.findall(r"^  clicked +\w.*\n {12}(.*)$", shown, re.MULTILINE)

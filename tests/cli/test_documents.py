@@ -1,7 +1,7 @@
 """Every command of README and docs runs as it is written: in their order, and in one folder.
 
 The commands of a document run in one shell, which at its end stops the servers that it has started.
-Only `PROGRAMS` differ from a reader's: servers listen on free ports, and long work is cut short.
+Only `grace` differs from a reader's: servers listen on free ports, and long work is cut short.
 Other tests run the Python of the documents that `WITH_PYTHON` does not name.
 """
 
@@ -14,7 +14,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,14 +21,12 @@ import pytest
 from support.command import GRACE, plain_environment
 from support.documents import NOT_RUN, blocks_of, pages_in_order
 from support.forked_program import forked_grace
-from support.ghz_stand_in import installed_ghz
 from support.t5_folders import T5Shape, write_t5
 
 pytestmark = pytest.mark.subprocess
 
 WITH_PYTHON = ("README.md", "quickstart.md", "api.md")
-PROGRAMS = {
-    "grace": """\
+GRACE_FOR_READERS = """\
 case "$1 $*" in
   synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;
   synth*paper*) set -- "$@" --sids 3333 ;;
@@ -42,15 +39,7 @@ case "$1" in
   train) set -- "$@" --steps 1 ;;
 esac
 exec {grace} "$@"
-""",
-    "ghz": """\
-case "$*" in
-  *--config*) set -- "$@" --duration 0.5s ;;
-  *) set -- "$@" -n 7 ;;
-esac
-exec {folder}/ghz-stand-in/ghz "$@"
-""",
-}
+"""
 BEGINNING = """
 stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
 trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
@@ -80,8 +69,6 @@ def folder(repository: Path, tmp_path: Path) -> Path:
     (tmp_path / "targeting.yaml").write_text("{}\n")
     items = {"7": ["<a_1>", "<b_2>"], "8": ["<a_1>", "<b_0>"]}
     (tmp_path / "Beauty.index.json").write_text(json.dumps(items))
-    np.save(tmp_path / "codes.npy", np.array([[1, 2], [1, 0]]))
-    (tmp_path / "ids.txt").write_text("7\n8\n")
     (tmp_path / "beauty.csv").write_text("ad_id,name\n7,soap\n8,comb\n")
     return tmp_path
 
@@ -89,12 +76,10 @@ def folder(repository: Path, tmp_path: Path) -> Path:
 def put_programs(folder: Path, ports: Sequence[int], grace: Path) -> Path:
     programs = folder / "programs"
     programs.mkdir()
-    installed_ghz(folder / "ghz-stand-in")
     addresses = dict(zip(("retrieve", "admin", "metrics"), ports, strict=True))
-    for name, text in PROGRAMS.items():
-        filled = text.format(grace=grace, folder=folder, **addresses)
-        (programs / name).write_text(f"#!/bin/sh\n{filled}")
-        (programs / name).chmod(0o755)
+    filled = GRACE_FOR_READERS.format(grace=grace, **addresses)
+    (programs / "grace").write_text(f"#!/bin/sh\n{filled}")
+    (programs / "grace").chmod(0o755)
     return programs
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 import typer
-from typer.testing import CliRunner
 
-from grace.cli.main import COMMANDS, app, report_errors
+from grace.cli.main import COMMANDS, report_errors
 from grace.cli.service import doctor
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.native.loader import load_library
@@ -24,9 +23,6 @@ def defines_its_name(file: Path) -> bool:
     """A file of cli/ is a command; but for those that commands share."""
     tree = ast.parse(file.read_text())
     return any(isinstance(node, ast.FunctionDef) and node.name == file.stem for node in tree.body)
-
-
-EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
 
 
 def test_every_command_file_is_in_the_table(repository: Path) -> None:
@@ -55,13 +51,6 @@ def test_a_folder_that_may_not_be_entered_is_a_fault_in_one_line(
             (line,) = done.stderr.splitlines()
             assert line.startswith(f"error: {folder}: ")
             assert line.endswith(("name another folder", "build a version into it"))
-
-
-@EVERY_COMMAND
-def test_help_of_every_command_has_an_example(command: str) -> None:
-    done = CliRunner().invoke(app, [command, "--help"])
-    assert done.exit_code == 0
-    assert f"grace {command}" in done.output.partition("Example")[2]
 
 
 @pytest.mark.subprocess

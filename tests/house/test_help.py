@@ -30,6 +30,8 @@ def help_of(command: tuple[str, ...]) -> str:
 @pytest.mark.parametrize("command", commands(), ids=" ".join)
 def test_help_has_whole_names_and_named_values_in_80_columns(command: tuple[str, ...]) -> None:
     shown = help_of(command)
+    if len(command) == 1:
+        assert f"grace {command[0]}" in shown.partition("Example")[2]
     assert max(map(len, shown.splitlines())) <= 80
     assert re.search(r"<[a-z]|…", shown) is None
     assert "..." not in shown.partition("\nCommands:")[2]

@@ -1,7 +1,7 @@
 """A table as people have it builds the rules that its rows state, or its ads are refused by name.
 
 The oracle reads raw cells in plain Python: texts of a CSV, or scalars and lists of the others.
-Arrow types, encodings, files and batches are drawn apart from the rows, and must not matter.
+Files and batches are drawn apart from the rows, and must not matter. test_columns.py has all types.
 """
 
 import json
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,12 +24,15 @@ from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.verify import verify_snapshot
-from support.any_format import Cell, Draw, write_table
 from support.arrays import assert_same_arrays
 from support.builds import silent, write_schema
 from support.oracle import RawAd, Rule
 from support.plain_builder import PLAIN_SID_SPACE, plain_snapshot
+from support.raw_tables import write_table
 from support.strategies import examples
+
+Cell = Any
+"""A text of a CSV or None; a scalar, a list or None of the others."""
 
 SCHEMA = TargetingSchema(
     (
@@ -59,14 +63,12 @@ NUMBERS = [0, 1, 2, 5, 127, 2**31 - 1, 2**33, 2**63 - 1]
 class Table:
     """Rows of ad_id, sid, ad_weight and RULES, in files of one format.
 
-    kinds   of each rule column
     cut     rows of the first file; the second has the others
     joined  whether SIDs are in another table
     mapped  whether an id map numbers the ads
     """
 
     format: str
-    kinds: Mapping[str, str]
     rows: Sequence[Mapping[str, Cell]]
     cut: int
     joined: bool
@@ -139,7 +141,7 @@ def tables(draw: st.DrawFn) -> Table:
     unique = joined or draw(st.booleans())
     ids = draw(st.lists(id_cells(form, mapped, faulty), min_size=1, max_size=8, unique=unique))
     rows = [{"ad_id": each, **draw(row)} for each in ids]
-    return Table(form, kinds, rows, draw(st.integers(0, len(rows) - 1)), joined, mapped)
+    return Table(form, rows, draw(st.integers(0, len(rows) - 1)), joined, mapped)
 
 
 # The oracle.
@@ -224,7 +226,7 @@ def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
     )
 
 
-def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
+def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
     if table.joined:
         items = [(row["ad_id"], row["sid"]) for row in table.rows if row["sid"] is not None]
         items = [(str(item), sid) for item, sid in items if item is not None]
@@ -232,18 +234,10 @@ def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
         columns = {"item_id": pa.array(ids), "sid": pa.array(sids, pa.list_(pa.int16()))}
         pq.write_table(pa.table(columns), folder / "sids.parquet")
     names = ["ad_id", *([] if table.joined else ["sid"]), "ad_weight", *RULES]
-    kinds = {
-        "ad_id": "text" if table.mapped else "integer",
-        "sid": "integers",
-        "ad_weight": "number",
-        **table.kinds,
-    }
-    kinds = {THEIRS.get(name, name): kind for name, kind in kinds.items()}
     paths: list[Path] = []
-    for rows in parts_of(table):
-        columns = {THEIRS.get(name, name): [row[name] for row in rows] for name in names}
-        paths.append(folder / f"ads{len(paths)}.{table.format}")
-        write_table(draw, paths[-1], columns, kinds, {"sid", THEIRS["ad_id"]}, SEPARATOR)
+    for part in parts_of(table):
+        theirs = [{THEIRS.get(name, name): row[name] for name in names} for row in part]
+        paths.append(write_table(folder / f"ads{len(paths)}.{table.format}", theirs))
     return BuildSpec(
         ads=tuple(paths),
         targeting=write_schema(folder / "targeting.yaml", SCHEMA),
@@ -256,8 +250,8 @@ def spec_of(draw: Draw, folder: Path, table: Table) -> BuildSpec:
         vocab_sizes=VOCAB_SIZES,
         max_rejects=100,
         without=unstated(table),
-        batch_rows=draw(st.sampled_from([1, 2, 1000])),
-        threads=draw(st.sampled_from([1, 2])),
+        batch_rows=data.draw(st.sampled_from([1, 2, 1000])),
+        threads=data.draw(st.sampled_from([1, 2])),
     )
 
 
@@ -280,7 +274,7 @@ def test_every_ad_has_the_rules_of_its_row_or_is_refused(
     data: st.DataObject, table: Table, in_shards: bool
 ) -> None:
     with TemporaryDirectory() as name:
-        check(spec_of(data.draw, Path(name), table), table, in_shards)
+        check(spec_of(data, Path(name), table), table, in_shards)
 
 
 def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:
@@ -289,10 +283,10 @@ def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:
 
 
 def untyped(table: Table) -> bool:
-    """Whether some JSON lines have no value by which a column of integers has its type."""
+    """Whether a file has no value by which a column of integers has its type."""
     ids = any(all(row["ad_id"] is None for row in rows) for rows in parts_of(table))
     sids = any({t for row in rows for t in row["sid"] or ()} <= {None} for rows in parts_of(table))
-    return table.format == "jsonl" and (ids or (sids and not table.joined))
+    return table.format != "csv" and (ids or (sids and not table.joined))
 
 
 def begins_otherwise(table: Table) -> bool:

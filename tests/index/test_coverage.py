@@ -70,18 +70,26 @@ def spec_of(folder: Path, case: Case, **changes: object) -> BuildSpec:
 
 
 @pytest.mark.parametrize(
-    ("country", "published"), [(40, True), (39, False), (20, False), (0, False), (90, True)]
+    ("country", "audience", "limit", "falls"),
+    [
+        *((40, 10, 0.2, ()), (90, 10, 0.2, ())),
+        *((39, 10, 0.2, ("country",)), (0, 10, 0.2, ("country",))),
+        (25, 0, 0.49, ("country", "audience")),
+        (25, 0, 0.5, ("audience",)),
+        (25, 0, 1.0, ()),
+    ],
 )
-def test_a_name_that_loses_more_than_a_fifth_of_its_share_is_not_published(
-    tmp_path: Path, country: int, published: bool
+def test_a_name_that_loses_more_than_the_limits_part_of_its_share_is_not_published(
+    tmp_path: Path, country: int, audience: int, limit: float, falls: tuple[str, ...]
 ) -> None:
     build(spec_of(tmp_path, ads_with(50, 10)), silent)
-    report = build(spec_of(tmp_path, ads_with(country, 10)), silent)
-    assert (report.version, report.published) == (2, published)
+    given = spec_of(tmp_path, ads_with(country, audience), max_coverage_drop=limit)
+    report = build(given, silent)
+    assert (report.version, report.published) == (2, not falls)
     assert report.coverage.version_before == 1
-    falls = () if published else (CoverageFall("country", 0.5, country / 100),)
-    assert report.coverage.falls == falls
-    assert current_version(tmp_path / "root") == (2 if published else 1)
+    shares = {"country": (0.5, country / 100), "audience": (0.1, audience / 100)}
+    assert report.coverage.falls == tuple(CoverageFall(name, *shares[name]) for name in falls)
+    assert current_version(tmp_path / "root") == (1 if falls else 2)
     assert load_snapshot(report.path).ads.num_ads == 100, "the version is there to be published"
 
 
@@ -109,16 +117,6 @@ def test_versions_are_compared_with_the_current_one_not_the_latest(tmp_path: Pat
     assert (report.published, report.coverage.version_before) == (True, 2)
 
 
-def test_the_limit_is_a_part_of_the_share_and_1_allows_every_fall(tmp_path: Path) -> None:
-    build(spec_of(tmp_path, ads_with(50, 10)), silent)
-    case = ads_with(25, 0)
-    for limit, names in ((0.49, ["country", "audience"]), (0.5, ["audience"])):
-        report = build(spec_of(tmp_path, case, max_coverage_drop=limit), silent)
-        assert [fall.name for fall in report.coverage.falls] == names
-        assert not report.published
-    assert build(spec_of(tmp_path, case, max_coverage_drop=1.0), silent).published
-
-
 def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: Path) -> None:
     case = ads_with(50, 0)
     only_country = replace(case, schema=replace(BOTH, sets=()))
@@ -127,25 +125,3 @@ def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: 
     report = build(spec_of(tmp_path, only_country), silent)
     assert report.coverage.falls == (CoverageFall("audience", 0.6, None),)
     assert not report.published
-
-
-@pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])
-def test_a_damaged_current_version_is_named_and_replaced_only_if_every_fall_is_allowed(
-    tmp_path: Path, damaged: str
-) -> None:
-    first = build(spec_of(tmp_path, ads_with(50, 10)), silent)
-    file = first.path / damaged
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 1
-    file.write_bytes(content)
-    notes: list[str] = []
-    report = build(spec_of(tmp_path, ads_with(0, 10)), silent, notes.append)
-    assert (report.published, report.coverage.before) == (False, None)
-    assert current_version(tmp_path / "root") == 1
-    (note,) = notes
-    assert report.coverage.fault is not None
-    assert damaged in report.coverage.fault
-    spec = spec_of(tmp_path, ads_with(0, 10), max_coverage_drop=1.0)
-    assert build(spec, silent).published
-    assert note.startswith("coverage is compared with no version: ")
-    assert damaged in note

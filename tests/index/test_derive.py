@@ -50,17 +50,6 @@ def test_every_mode_is_derived_as_it_is_defined(
     assert_derived_as_defined(case, Eligibility(mode, k_way), threads)
 
 
-@pytest.mark.parametrize("mode", [MatcherMode.STATIC, MatcherMode.DYNAMIC], ids=str)
-@pytest.mark.parametrize("length", [1, 2, 3, 4, 5], ids=lambda n: f"L={n}")
-def test_sids_of_any_length_have_the_plain_rows(length: int, mode: MatcherMode) -> None:
-    rng = np.random.default_rng(length)
-    schema = random_schema(rng, (33,), 1)
-    vocab_sizes = (7, 5, 3, 2, 3)[:length]
-    ads = tuple(random_ads(rng, schema, vocab_sizes, 111, ads_per_sid=1.1))
-    case = Case(schema, vocab_sizes, ads, ())
-    assert_derived_as_defined(case, Eligibility(mode, plain_k_way(mode, length)))
-
-
 @pytest.mark.parametrize(
     "k_way",
     [

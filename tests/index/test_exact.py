@@ -184,13 +184,6 @@ def test_exact_matching_equals_the_oracle(case: Case, seed: int, threads: int) -
     assert_equals_oracle(case, ask, got)
 
 
-@pytest.mark.parametrize("size", [1, 63, 64, 65, 250])
-def test_exact_matching_equals_the_oracle_at_word_borders(size: int) -> None:
-    rng = np.random.default_rng(size)
-    schema = random_schema(rng, attribute_sizes=[size, 1, size], num_sets=2)
-    check_random_case(rng, random_case(rng, num_ads=111, num_users=63, schema=schema))
-
-
 def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
     values = [f"{i:03}" for i in range(257)]
     schema = TargetingSchema((), (TargetSet("place", 64, 2, 63),), hash_seed=3)
@@ -205,15 +198,6 @@ def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
     matcher = ExactMatcher(snapshot, threads=1)
     rows = UserEncoder(schema, snapshot.set_values).encode(users)
     assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
-
-
-def check_random_case(rng: np.random.Generator, case: Case) -> None:
-    snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
-    matcher = ExactMatcher(snapshot, threads=2)
-    for _ in range(3):
-        ask = random_ask(rng, case, snapshot.trie.num_leaves)
-        assert_equals_oracle(case, ask, ask_native(matcher, snapshot, users, ask))
 
 
 SCHEMA = TargetingSchema(
@@ -347,41 +331,3 @@ def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:
     matched = ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9)
     first, second = np.split(matched.ad_ids, matched.offsets[1:-1])
     assert (first.tolist(), second.tolist()) == ([2], [1, 2])
-
-
-@pytest.mark.parametrize(
-    ("at_most", "max_ads", "returned", "limited", "truncated"),
-    [
-        ({"campaign": 0}, 9, [5, 6], 4, False),
-        ({"campaign": 1}, 9, [4, 5, 2, 6], 2, False),
-        ({"campaign": 1}, 4, [4, 5, 2, 6], 2, False),
-        ({"campaign": 1}, 3, [4, 5, 2], 2, True),
-        ({"campaign": 1}, 0, [], 0, True),
-        ({"campaign": 2}, 4, [4, 5, 2, 1], 1, True),
-        ({"campaign": 3}, 9, [4, 5, 2, 1, 3, 6], 0, False),
-        ({"advertiser": 2, "campaign": 2}, 9, [4, 5, 2, 6], 2, False),
-        ({"campaign": 2**32 - 1}, 9, [4, 5, 2, 1, 3, 6], 0, False),
-    ],
-)
-def test_at_most_leaves_out_the_worse_ads_of_an_entity(
-    at_most: dict[str, int], max_ads: int, returned: list[int], limited: int, truncated: bool
-) -> None:
-    """Ads 5 and 6 have no entity: no limit leaves them out."""
-    schema = TargetingSchema((), (), 0, entities=("campaign", "advertiser"))
-    weights = {4: 3.0, 5: 2.0, 2: 1.0}
-    campaigns = {1: 7, 2: 7, 3: 7, 4: 9}
-    ads = [
-        RawAd(
-            ad_id,
-            (0,),
-            weights.get(ad_id, 0.0),
-            entities={"campaign": campaigns[ad_id], "advertiser": 1} if ad_id in campaigns else {},
-        )
-        for ad_id in range(1, 7)
-    ]
-    snapshot = plain_snapshot(schema, (1,), ads)
-    users = UserEncoder(schema, snapshot.set_values).encode([{}])
-    leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
-    got = ExactMatcher(snapshot, 1).match(users, *leaf, max_ads, at_most=[at_most])
-    assert got.ad_ids.tolist() == returned
-    assert (got.counts.limited[0], got.counts.truncated[0]) == (limited, truncated)

@@ -1,19 +1,14 @@
-"""Large lists of mode `exact` and the live rules of leaves, against their plain definitions."""
+"""Large lists of mode `exact` against their plain definition, and what they refuse."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from grace.configs.errors import NativeError
 from grace.index.matchers.exact_lists import ExactLists, changed_pairs, exact_lists, postings
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from support.plain_builder import plain_exact_lists
-from support.strategies import examples
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 def random_ads(rng: np.random.Generator, sizes: npt.ArrayLike, num_rules: int) -> SidToAds:
@@ -65,46 +60,6 @@ def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None
     sizes = np.where(rng.random(99_999) < 0.001, 4096, rng.integers(1, 4, 99_999))
     ads, rules = random_ads(rng, sizes, 777), random_rules(rng, 30_001, (7,))
     assert_same(exact_lists(ads, rules, (7,), threads), plain_exact_lists(ads, rules, (7,)))
-
-
-def plain_pairs(
-    ads: SidToAds, lists: ExactLists, stopped: set[int], ordinals: list[int]
-) -> dict[int, int]:
-    """Position -> what `leaf_rules` must hold, by looking at every ad."""
-    found = {}
-    for leaf in range(len(ads.ad_offsets) - 1):
-        below = range(*ads.ad_offsets[leaf : leaf + 2].tolist())
-        changed = {int(ads.ad_rule[ad]) for ad in below if ad in ordinals}
-        alive = {int(ads.ad_rule[ad]) for ad in below if ad not in stopped}
-        for position in range(*lists.leaf_offsets[leaf : leaf + 2].tolist()):
-            rule = int(lists.leaf_rules[position])
-            if rule in changed:
-                found[position] = rule if rule in alive else lists.num_rules
-    return found
-
-
-@examples(60)
-@given(
-    seed=seeds,
-    leaves=st.integers(1, 30),
-    num_rules=st.integers(1, 7),
-    stopped_share=st.sampled_from([0.0, 0.3, 0.9, 1.0]),
-    changed_share=st.sampled_from([0.0, 0.1, 0.6, 1.0]),
-)
-def test_changed_pairs_are_those_of_a_look_at_every_ad(
-    seed: int, leaves: int, num_rules: int, stopped_share: float, changed_share: float
-) -> None:
-    rng = np.random.default_rng(seed)
-    ads = random_ads(rng, rng.integers(1, 9, leaves), num_rules)
-    lists = exact_lists(ads, random_rules(rng, num_rules, ()), (), 1)
-    stopped = np.flatnonzero(rng.random(ads.num_ads) < stopped_share)
-    changed = np.flatnonzero(rng.random(ads.num_ads) < changed_share)
-    changed = rng.permutation(np.concatenate([changed, changed[:3]]))
-    bitmap = ads.bitmap_of(stopped) if len(stopped) else None
-    positions, rules = changed_pairs(ads, lists, bitmap, changed)
-    assert (np.diff(positions) > 0).all()
-    expected = plain_pairs(ads, lists, set(stopped.tolist()), changed.tolist())
-    assert dict(zip(positions.tolist(), rules.tolist(), strict=True)) == expected
 
 
 def test_a_value_out_of_range_is_an_error() -> None:

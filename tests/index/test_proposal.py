@@ -23,7 +23,7 @@ from support.strategies import examples
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
 
 
-@examples(300)
+@examples(100)
 @given(
     st.one_of(TEXTS, st.sampled_from([".5", "1e3", "0x1f", "~", "null", "TRUE", "a: b", "x #y"]))
 )

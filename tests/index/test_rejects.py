@@ -114,19 +114,6 @@ def test_where_no_reject_is_allowed_the_message_says_how_to_see_all(tmp_path: Pa
     assert (report.rejects, report.published) == (5, False)
 
 
-@pytest.mark.parametrize("given", [(4, 4), (4, 4, 4, 4)], ids=["fewer", "more"])
-def test_vocabularies_of_another_length_than_all_sids_are_one_error_about_them(
-    tmp_path: Path, given: tuple[int, ...]
-) -> None:
-    spec = spec_of(tmp_path, [{}, {}, {"sid": None}])
-    with pytest.raises(InputError) as caught:
-        build(replace(spec, vocab_sizes=given, max_rejects=9), silent)
-    assert not isinstance(caught.value, RejectedAdsError)
-    sizes = ",".join(map(str, given))
-    assert str(caught.value).startswith(f"--vocab-sizes {sizes}: {len(given)} tokens, but the SIDs")
-    assert "have 3" in str(caught.value)
-
-
 def test_a_list_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, [{}, {"country": ["ZZ"]}])
     with pytest.raises(InputError, match="--reject-file"):

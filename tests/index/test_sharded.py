@@ -103,7 +103,7 @@ def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     parts = [ads[:40], ads[40:43], ads[43:]]  # the second begins with a copy of an id
     spec = replace(spec_of(tmp_path, case, parts), max_rejects=7)
     whole = build(spec, silent)
-    report = build(in_shards(spec), silent, sharding=Sharding(30, run_rows=31))
+    report = build(in_shards(spec), silent, sharding=Sharding(12, run_rows=31))
     assert_same_version(report, whole)
     assert report.reject_file is not None
     assert whole.reject_file is not None

@@ -38,17 +38,6 @@ def test_any_number_of_names_of_other_schemas_is_listed() -> None:
     assert rows.ignored == (tuple(sorted(names)), ("mood",), ())
 
 
-def test_too_many_distinct_values_are_an_error_never_a_truncation() -> None:
-    with pytest.raises(RequestError, match=r"user\.location\.values: 4 distinct values, at most 3"):
-        ENCODER.encode([{"location": ["a", "b", "c", "d"]}])
-    ENCODER.encode([{"location": ["a", "b", "c", "a", "b"]}])
-
-
-def test_the_reserved_value_is_refused_by_field() -> None:
-    with pytest.raises(RequestError, match=r"user\.country\.values: '\*' is reserved"):
-        ENCODER.encode([{"country": ["*"]}])
-
-
 def test_memory_grows_with_the_values_sent_and_not_with_the_values_allowed() -> None:
     sets = tuple(TargetSet(f"s{number}", 64, 1, 1 << 16) for number in range(9))
     encoder = UserEncoder(TargetingSchema((), sets, 7), (InternedValues.of(["a"]),) * 9)
@@ -117,8 +106,3 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(seed: int) -> None
             users[-1] = {}
             assert str(fault) == str(error)
     assert_same_rows(got.rows, plain_rows(encoder, [*users, {}, {}]))
-
-
-def test_a_batch_that_cannot_hold_its_requests_is_our_mistake() -> None:
-    with pytest.raises(ValueError, match="a batch of 2 cannot hold 3 requests"):
-        ENCODER.read([b""] * 3, 2)

@@ -89,15 +89,16 @@ def test_both_codes_of_the_selection_agree_on_the_host(call: Call, target: Targe
 
 
 @pytest.mark.subprocess
-def test_interpreted_bodies_encoders_and_rungs_agree_with_plain_ones(repository: Path) -> None:
+def test_interpreted_bodies_and_encoders_agree_with_plain_ones(repository: Path) -> None:
     done = run_python(
         "import runpy; runpy.run_module('support.interpreted_triton', run_name='__main__')",
         env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(repository / "tests")},
     )
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)
-    decoder, encoder, rungs = outcome["calls"]
-    assert (decoder > 40, encoder > 30, rungs) == (True, True, 10)
+    decoder, encoder = outcome["calls"]
+    assert decoder > 40
+    assert encoder > 30
     assert outcome["different"] == []
     assert set(outcome["encoders"]) == {"interformer", "t5"}
     assert max(outcome["encoders"].values()) < 1e-5

@@ -1,13 +1,12 @@
 """No ineligible ad is returned, and no eligible ad is lost while decoding: in every mode, at scale.
 
-Every step of a search is compared with the truth of the raw table, and all faults are counted.
+Every step of a search is compared with the truth of the raw table.
 CI asks about thousands of SIDs, `make soak` about a million.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -50,34 +49,12 @@ all_modes = pytest.mark.parametrize("mode", list(MatcherMode), ids=lambda mode: 
 
 
 @dataclass
-class Faults:
-    """All zero if the search keeps its promises."""
-
-    lost: int = 0  # children of beams that lead to an eligible ad, and were not admitted
-    not_in_catalogue: int = 0  # candidates and leaves that are not what the table has there
-    wrong_ads: int = 0  # returned ads that are ineligible, stopped or of no generated SID
-    missing_ads: int = 0  # eligible ads of generated SIDs that were not returned
-    short_beams: int = 0  # (request, step): fewer or more live beams than candidates and room allow
-
-
-@dataclass
 class Tally:
-    """The counts of many searches. In mode `exact` both of `inexact` must be zero too."""
+    """The counts of many searches."""
 
-    users: int = 0
-    steps: int = 0
-    candidates: int = 0
-    sids: int = 0
     ads: int = 0
     full: int = 0  # requests that filled all beams of the last step
     enough: int = 0  # requests that have as many eligible SIDs
-    inexact: dict[str, int] = field(default_factory=lambda: {"candidates": 0, "sids": 0})
-    faults: Faults = field(default_factory=Faults)
-
-    def found(self) -> dict[str, int]:
-        """The kinds of faults that were found."""
-        counts = {each.name: getattr(self.faults, each.name) for each in fields(Faults)}
-        return {name: count for name, count in counts.items() if count}
 
 
 @dataclass
@@ -87,7 +64,6 @@ class Watch:
     catalogue: RawCatalogue
     valid: Truth  # of one user who may see every ad
     reachable: Truth  # what admission must not lose
-    tally: Tally
     exact: bool
 
     def observed(self, ops: Ops, requests: int) -> Ops:
@@ -111,11 +87,9 @@ class Watch:
         children = below.reshape(-1, size)[np.where(live, self.prefixes, 0)]
         bits = np.arange(requests, dtype=np.uint32)[:, None, None]
         wanted = ((children >> bits & 1) * live[:, :, None]).sum(axis=(1, 2))
-        self.tally.steps += requests
-        self.tally.candidates += len(tokens)
-        self.tally.inexact["candidates"] += int((~eligible).sum())
-        self.tally.faults.lost += int(wanted.sum() - eligible.sum())
-        self.tally.faults.not_in_catalogue += int((self.valid.levels[level][prefixes] == 0).sum())
+        assert eligible.sum() == wanted.sum(), "a child that leads to an eligible ad is lost"
+        assert self.valid.levels[level][prefixes].all(), "a candidate that the table does not have"
+        assert eligible.all() or not self.exact
         self._room = wanted if self.exact else np.bincount(owners, minlength=requests)
         return candidates
 
@@ -129,8 +103,7 @@ class Watch:
         for own, alive in zip(prefixes, live, strict=True):
             assert len(np.unique(own[alive])) == alive.sum(), "a prefix twice"
         self.prefixes = np.where(live, prefixes, NO_PREFIX)
-        short = live.sum(axis=1) != np.minimum(given.k, self._room)
-        self.tally.faults.short_beams += int(short.sum())
+        assert np.array_equal(live.sum(axis=1), np.minimum(given.k, self._room)), "beams are short"
         self._step += 1
         return beams
 
@@ -185,7 +158,7 @@ class Searcher:
         exact = self.snapshot.mode is MatcherMode.EXACT
         # The other modes do not see stops while decoding, so they must lose no stopped ad either.
         whole = truth if exact or stopped is None else Truth(self.catalogue, passes, None)
-        watch = Watch(self.catalogue, self._valid, whole, self.tally, exact)
+        watch = Watch(self.catalogue, self._valid, whole, exact)
         rows = self._encoder.encode([self.catalogue.users[place] for place in places])
         users = with_eligible(UserTensors.of(rows, CPU), self.index, self._ops)
         context = random_context(len(places), 3, 4, seed)
@@ -208,15 +181,12 @@ class Searcher:
         assert np.array_equal(alive, leaves != NO_NODE)
         tally, requests = self.tally, np.nonzero(alive)[0]
         eligible = truth.levels[-1][sids[alive]] >> requests.astype(np.uint32) & 1
-        tally.users += len(sids)
-        tally.sids += int(alive.sum())
+        assert eligible.all() or self.snapshot.mode is not MatcherMode.EXACT
         tally.full += int(alive.all(axis=1).sum())
         bits = range(len(sids))
         counts = [np.count_nonzero(truth.levels[-1] & np.uint32(1 << bit)) for bit in bits]
         tally.enough += sum(int(count) >= sids.shape[1] for count in counts)
-        tally.inexact["sids"] += int((eligible == 0).sum())
-        numbered = self.catalogue.sids[leaves[alive]]
-        tally.faults.not_in_catalogue += int((numbered != sids[alive]).sum())
+        assert np.array_equal(self.catalogue.sids[leaves[alive]], sids[alive])
 
     def _check_ads(self, sids: Ints, returned: Ints, truth: Truth) -> None:
         """`returned` has request * ads + the place of each returned ad."""
@@ -230,8 +200,8 @@ class Searcher:
         eligible = (truth.ads[ads] >> owners.astype(np.uint32) & 1).astype(np.bool_)
         wanted = (owners * num_ads + ads)[eligible]
         self.tally.ads += len(returned)
-        self.tally.faults.wrong_ads += len(returned) - len(np.intersect1d(returned, wanted))
-        self.tally.faults.missing_ads += len(np.setdiff1d(wanted, returned))
+        # Those of the generated SIDs that are eligible and not stopped, and no others.
+        assert np.array_equal(np.sort(returned), np.sort(wanted))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -277,13 +247,9 @@ def compare_all_users(searcher: Searcher, size: int = BATCH) -> Tally:
     return searcher.tally
 
 
-def assert_promises_kept(tally: Tally, mode: MatcherMode, catalogue: RawCatalogue) -> None:
+def assert_full_searches(tally: Tally, mode: MatcherMode, catalogue: RawCatalogue) -> None:
     users = len(catalogue.users)
-    assert tally.found() == {}
-    if mode is MatcherMode.EXACT:
-        assert tally.inexact == {"candidates": 0, "sids": 0}
-        assert tally.full <= tally.enough
-    assert tally.users == users
+    assert tally.full <= tally.enough or mode is not MatcherMode.EXACT
     assert tally.full > users // 9, "a test of full beams needs some"
     assert tally.ads > users
 
@@ -294,7 +260,7 @@ def test_every_step_of_thousands_of_sids_keeps_the_promises(
 ) -> None:
     snapshot = small.snapshot(folder(small), mode)
     tally = compare_all_users(searcher(small, snapshot), size=21)
-    assert_promises_kept(tally, mode, small)
+    assert_full_searches(tally, mode, small)
 
 
 @pytest.mark.soak
@@ -302,13 +268,9 @@ def test_every_step_of_thousands_of_sids_keeps_the_promises(
 def test_every_step_of_a_million_sids_keeps_the_promises(
     large: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
 ) -> None:
-    begin = perf_counter()
     snapshot = large.snapshot(folder(large), mode)
-    built_at = perf_counter()
     tally = compare_all_users(searcher(large, snapshot, WIDE))
-    seconds = f"built in {built_at - begin:.0f} s, searched in {perf_counter() - built_at:.0f} s"
-    print(f"\n{mode.value}: {seconds}: {tally}")
-    assert_promises_kept(tally, mode, large)
+    assert_full_searches(tally, mode, large)
     if mode is MatcherMode.EXACT:
         # The ads of each rule spread over many first tokens, so 64 beams lead to enough of them.
         assert tally.full == tally.enough

@@ -61,17 +61,6 @@ def assert_equal(one: Model, other: Model) -> None:
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_the_vocabulary_is_divided_among_the_steps(folder: Path) -> None:
-    shared = load_file(folder / WEIGHTS)["shared.weight"]
-    decoder = import_t5(folder, LAYOUT).decoder
-    assert SHAPE.offsets == (1, 8, 15)
-    assert torch.equal(decoder.start, shared[0])
-    assert torch.equal(decoder.embed[1], shared[8:15])
-    scaled = shared * SHAPE.d_model**-0.5
-    assert torch.equal(decoder.head[2, :7], scaled[15:22])
-    assert torch.equal(decoder.head[2, 7:], torch.cat([scaled[:15], scaled[22:]]))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_half_precision_and_sharded_files_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
     theirs = write_t5(SHAPE, tmp_path / "half", seed=1, dtype=dtype)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint
 from grace.model.checkpoints.init import random_model
-from grace.model.checkpoints.model_cost import decoder_flops, encoder_flops
+from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
 from support.generation_cases import MODELS
@@ -48,16 +48,6 @@ def test_a_decoders_logits_have_a_deviation_near_2_and_cost_what_the_formula_say
     # Every query meets all 3 places here, and only those before it in a beam search.
     later = 2 * 2 * (2 + 1) * decoder.heads * decoder.d_head * decoder.layers
     assert counter.get_total_flops() == 32 * (decoder_flops(spec, (1, 1, 1)) + later)
-
-
-def test_the_t5_encoders_count_is_its_formula() -> None:
-    t5 = T5.encoder.t5
-    assert t5 is not None
-    tokens, inner = T5.context_tokens, t5.heads * t5.d_head
-    assert tokens == 2 + 9 * 3 + 1
-    weights = 4 * t5.d_model * inner + 3 * t5.d_model * t5.d_ff  # gated
-    products = t5.layers * tokens * (weights + 2 * tokens * inner)
-    assert encoder_flops(T5) == 2 * products
 
 
 def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> None:

@@ -1,8 +1,5 @@
 """The encoders: their formulas, what changes a user context, and what must not change it."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -10,7 +7,7 @@ import torch
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
-from grace.model.definition.spec import InputSpec, ModelSpec
+from grace.model.definition.spec import ModelSpec
 from support.encoder_cases import (
     INTERFORMER,
     T5,
@@ -20,11 +17,9 @@ from support.encoder_cases import (
     t5_spec,
 )
 from support.plain_inputs import (
-    InputEncoder,
     RequestFeatures,
     encode_inputs,
 )
-from support.plain_interformer import plain_context
 
 SPECS = {"interformer": INTERFORMER, "t5": T5}
 
@@ -41,24 +36,6 @@ def test_a_t5_history_without_tokens_has_a_context_of_zeros() -> None:
         context = encoder(FeatureTensors(None, (nothing,)))
     assert not context.mask.any()
     assert not context.states.any()
-
-
-@pytest.mark.parametrize("inputs", ["all", "sequences", "others"])
-def test_the_interformer_computes_its_formulas(inputs: str) -> None:
-    rng = np.random.default_rng(1)
-    declared: dict[str, Mapping[str, InputSpec]]
-    declared = {"sequences": INTERFORMER.sequences, "others": INTERFORMER.dense}
-    spec = replace(INTERFORMER, inputs={**declared.get(inputs, INTERFORMER.inputs)})
-    model = random_model(spec, seed=3)
-    requests = [random_features(spec, rng), random_features(spec, rng), RequestFeatures()]
-    requests.append(replace(requests[0], sequences=dict([*requests[0].sequences.items()][1:])))
-    weights = {n: w.numpy().astype(np.float64) for n, w in model.state_dict().items()}
-    context = context_of(model, *requests)
-    encoder = InputEncoder(spec)
-    for states, request in zip(context.states, requests, strict=True):
-        expected = plain_context(spec, weights, encoder.encode(request))
-        torch.testing.assert_close(states.double(), torch.from_numpy(expected), rtol=0, atol=2e-5)
-    assert context.mask.all()
 
 
 WIDTHS = {

@@ -164,8 +164,9 @@ PAGES = {
     "/metrics?name=x": (200, r'grace_requests_total\{code="OK"\} 0.0'),
     "/metrics": (200, "process_resident_memory_bytes [1-9].*"),
     "/metrics?": (200, "process_open_fds [1-9].*"),
-    "/metricsx": (404, ".*there are /metrics and /healthz.*"),
-    "": (404, ".*there are /metrics and /healthz.*"),
+    "/timeline": (200, '.*"otherData": {"batches": 0, "left_out": 0}.*'),
+    "/metricsx": (404, ".*there are /metrics, /healthz and /timeline.*"),
+    "": (404, ".*there are /metrics, /healthz and /timeline.*"),
 }
 
 
@@ -173,10 +174,8 @@ PAGES = {
 def test_the_page_has_metrics_and_answers_nothing_else(page: str, path: str) -> None:
     found, kind, text = fetched(page, path)
     status, line = PAGES[path]
-    assert (found, kind.partition(";")[0]) == (
-        status,
-        "text/plain" if status == 200 else "text/html",
-    )
+    kinds = {404: "text/html", 200: "application/json" if path == "/timeline" else "text/plain"}
+    assert (found, kind.partition(";")[0]) == (status, kinds[status])
     assert re.search(f"^{line}$", text, re.MULTILINE)
 
 

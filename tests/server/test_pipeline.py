@@ -2,14 +2,13 @@
 
 import json
 import math
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from grace.server.messages import STAGE_NAMES
-from grace.server.observe.timeline import Timeline
+from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.predictions import Predictions
 from support.pipeline_cases import (
     GENERATION,
@@ -41,6 +40,10 @@ def test_a_lone_request_goes_through_the_stages_in_order(
     assert request.arrived <= answered.input.batch.formed <= edges[0]
     assert predictions.predict("full", 1).total > 0
     assert timeline.batches == 1
+    slices = [each for each in json.loads(timeline.trace())["traceEvents"] if each["ph"] == "X"]
+    on_host = {each["name"]: each["args"] for each in slices if "host" in each["name"]}
+    assert list(on_host) == [f"{stage}, host" for stage in STAGE_NAMES]
+    assert all(args["processor_us"] >= 0 for args in on_host.values())
 
 
 def test_while_generate_works_one_batch_is_prepared_and_the_others_wait_to_fill_the_next(
@@ -135,7 +138,8 @@ def test_input_ends_when_the_last_waiting_request_is_cancelled_after_the_end(
     pipeline.close()
     time.sleep(0.1)  # until input sleeps again: what `close` wakes would also see the empty queue
     assert pipeline.cancel(waiting)
-    wait_until(lambda: all(each.name != "grace-feed" for each in threading.enumerate()))
+    script.open("generate")
+    assert pipeline.join(LONG)
 
 
 def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_ended_early(
@@ -165,7 +169,8 @@ def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: 
         (request_batch(*[request_of()] * 3), 1000.0),
         (request_batch(request_of(), bucket=1, profile="reduced"), 1007.0),
     ):
-        timeline.add(batch, spans_of(0.25, 0.5, 0.125, begin=begin))
+        host = HostWork("generate", begin, begin + 0.5, 0.125)
+        timeline.add(batch, spans_of(0.25, 0.5, 0.125, begin=begin), [host])
     timeline.write(tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
     assert trace["otherData"] == {"batches": 3, "left_out": 1}
@@ -174,11 +179,14 @@ def test_the_timeline_has_a_slice_for_each_span_of_the_latest_batches(tmp_path: 
         for event in trace["traceEvents"]
         if event["name"] == "thread_name"
     }
-    assert list(tracks.values()) == list(STAGE_NAMES)
+    assert set(tracks.values()) == {*STAGE_NAMES, *(f"{stage}, host" for stage in STAGE_NAMES)}
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     assert [tracks[each["tid"]] for each in slices] == [each["name"] for each in slices]
     first, later = (each for each in slices if each["name"] == "generate")
     assert (first["ts"], first["dur"]) == (pytest.approx(2.25e6), pytest.approx(0.5e6))
+    on_host = [each for each in slices if each["name"] == "generate, host"]
+    assert [(each["ts"], each["dur"]) for each in on_host] == [(0.0, 0.5e6), (7e6, 0.5e6)]
+    assert on_host[0]["args"] == {**first["args"], "processor_us": 0.125e6}
     assert later["ts"] - first["ts"] == pytest.approx(7e6)
     assert first["args"] == {"batch": 1, "requests": 3, "bucket": 4, "profile": "full"}
     assert later["args"] == {"batch": 2, "requests": 1, "bucket": 1, "profile": "reduced"}

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 GRACE = Path(sys.executable).with_name("grace")
 TESTS = Path(__file__).resolve().parents[1]
@@ -37,14 +36,6 @@ for arguments in {[[*map(str, command)] for command in commands]}:
     print(json.dumps(done.stderr or repr(done.exception)))
 """
     return [json.loads(line) for line in run_python(code).stdout.splitlines()]
-
-
-def outcome_of(script: str, folder: Path) -> Any:
-    """Run `tests/support/SCRIPT FOLDER`, which must succeed; return the JSON that it prints."""
-    paths = {"PYTHONPATH": f"{TESTS.parent / 'src'}:{TESTS}"}
-    done = run_command(sys.executable, TESTS / "support" / script, folder, env=paths)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def run_command(

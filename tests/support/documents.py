@@ -18,6 +18,7 @@ NOT_RUN = (
     "measures the machine",
     "needs a GPU",
     "needs a cluster",
+    "needs ghz",
     "needs compilers of other languages",
     "needs a server with TLS",
     "needs several machines",

@@ -222,7 +222,7 @@ def make_pipeline(
         recorder,
         recorder.died,
         streams or streams_for(torch.device("cpu")),
-        timeline,
+        timeline or Timeline(),
         clock,
     )
 

@@ -5,8 +5,6 @@ from functools import reduce
 from operator import or_
 
 from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
-from grace.index.matchers.node_matchers import NodeMatchers
-from grace.index.trie import SidTrie
 
 _WIDTHS = (3, 4, 2, 1, 5)
 
@@ -54,15 +52,3 @@ def _assigned(sid_rows: list[int], k: int) -> list[int]:
 
 def _mean_fill(rows: list[int], bits: int) -> Fraction:
     return Fraction(sum(row.bit_count() for row in rows), max(1, bits) * len(rows))
-
-
-def rows_of_entry(trie: SidTrie, matchers: NodeMatchers, entry: int) -> list[int]:
-    """The places in the table that a child entry's ids name."""
-    if matchers.offsets is not None:
-        begin, end = matchers.offsets[entry : entry + 2].tolist()
-    else:
-        widths = matchers.level_widths or (1,) * trie.sid_length
-        ids = [w for n, w in zip(trie.level_counts[1:], widths, strict=True) for _ in range(n)]
-        begin = sum(ids[:entry])
-        end = begin + ids[entry]
-    return list(map(int, matchers.index[begin:end]))

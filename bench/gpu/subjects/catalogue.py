@@ -15,7 +15,7 @@ import torch
 from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.draws import Draws
 from grace.catalogues.paper.population import make_users
-from grace.catalogues.paper.snapshots import decode_snapshot, paper_snapshot
+from grace.catalogues.paper.snapshots import paper_snapshot
 from grace.catalogues.paper.spec import PAPER_SIDS, PaperKnobs, PaperSpec
 from grace.configs.eligibility import CD, Eligibility, MatcherMode
 from grace.configs.machine import available_cores
@@ -55,19 +55,12 @@ class Catalogue:
             return load_snapshot(self.written(self._cache), eligibility=eligibility)
         return derive(self._made, eligibility, available_cores())
 
-    def snapshot_to_decode(self) -> Snapshot:
-        """Mode `union`, without ads unless it is cached: half the work for the largest sizes."""
-        if self._cache is not None and self._root(self._cache).exists():
-            return self.snapshot(MatcherMode.UNION)
-        threads = available_cores()
-        return decode_snapshot(make_paper_catalogue(self.spec, threads), threads)
-
     def written(self, folder: Path, last: int = FIRST_VERSION) -> Path:
         """Return the snapshots' root, in the cache if there is one, or else in `folder`.
 
         It has the versions 1 to `last`, which differ only in their number. The first is current.
         """
-        root = self._root(self._cache or folder)
+        root = (self._cache or folder) / self.spec.sid_space
         root.mkdir(parents=True, exist_ok=True)
         missing = sorted({*range(FIRST_VERSION, last + 1)} - {*versions(root)})
         if missing:
@@ -92,9 +85,6 @@ class Catalogue:
             UserTensors.of(encoder.encode(self.attributes(begin, batch)), device)
             for begin in range(0, batches * batch, batch)
         ]
-
-    def _root(self, folder: Path) -> Path:
-        return folder / self.spec.sid_space
 
     @cached_property
     def _made(self) -> Snapshot:

@@ -16,11 +16,8 @@ from grace.bench.gpu.instruments.measure import free_memory, require_equal
 from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
 from grace.bench.gpu.subjects.workload import BATCHES, Workload
 from grace.bench.result_file import Row
-from grace.catalogues.paper.catalogue import make_paper_catalogue
 from grace.catalogues.paper.population import MAX_LOCATIONS
-from grace.catalogues.paper.snapshots import decode_snapshot
 from grace.configs.eligibility import MatcherMode
-from grace.configs.machine import available_cores
 from grace.index.forms.lists import AskedLists
 from grace.kernels import REFERENCE, DecodeIndex, UserTensors
 from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall, eligible_nodes_on_gpu
@@ -32,13 +29,12 @@ _ROUNDS = 2  # over the batches, in one recorded run
 
 def node_masks(work: Workload, values: Sequence[int]) -> Iterator[Row]:
     for sids in work.options.sids or (_TINY_SIZES if work.options.tiny else _SIZES):
-        catalogue, threads = Catalogue(sids), available_cores()
-        paper = make_paper_catalogue(catalogue.spec, threads)
-        snapshot = decode_snapshot(paper, threads, MatcherMode.EXACT)
+        catalogue = Catalogue(sids, work.options.commit_cache)
+        snapshot = catalogue.snapshot(MatcherMode.EXACT)
         index = DecodeIndex.of(snapshot, work.device)
         own = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         num_values = len(snapshot.set_values[0])
-        del catalogue, paper, snapshot
+        del catalogue, snapshot
         for count in values:
             users = own
             if count != MAX_LOCATIONS:

@@ -6,21 +6,17 @@ on a GPU. Held-out people show how well, compared with recall by popularity and 
 """
 
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch.nn.utils import clip_grad_norm_
 
 from grace.catalogues.synth import CatalogueSpec, make_catalogue, write_folder
 from grace.catalogues.synth.users import make_users
 from grace.configs.eligibility import Eligibility, MatcherMode
-from grace.configs.errors import DeviceError
 from grace.configs.sections import load_section
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
@@ -32,10 +28,8 @@ from grace.model.definition.spec import ModelSpec
 from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
-from grace.model.train.loop import learning_rate_at, sequence_loss
+from grace.model.train.loop import fit
 from grace.model.train.recipe import TrainingConfig
-
-Int64 = npt.NDArray[np.int64]
 
 _EVENTS = 8  # of a history, each four tokens
 
@@ -87,51 +81,26 @@ def train(
     plan: TrainingPlan, data: TrainingData, device: torch.device
 ) -> tuple[Model, dict[str, Any]]:
     """Return the model on the device in float32, and how its training went."""
-    config, log = plan.training, data.log
+    config, examples = plan.training, len(data.log.examples())
     model = random_model(plan.model, seed=1).to(device)
-    weights = list(model.parameters())
-    optimizer = torch.optim.AdamW(weights, weight_decay=config.weight_decay, betas=(0.9, 0.98))
-    losses = []
     begin = perf_counter()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        for step, events in enumerate(_batches(log.examples(), config)):
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(step, config)
-            context = model.user_context(data.batches.inputs(events).to(device))
-            targets = data.batches.targets(events).to(device)
-            loss = sequence_loss(model.decoder.sequence_logits(context, targets), targets)
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            clip_grad_norm_(weights, config.clip_norm)
-            optimizer.step()
-            losses.append(loss.detach())
+        losses = fit(model, data.batches, config, 1, lambda *_: None)
     finally:
         torch.set_float32_matmul_precision(before)
-    loss_by_step = torch.stack(losses).cpu().numpy()
-    if not np.isfinite(loss_by_step).all():
-        raise DeviceError(
-            f"training: the loss is {loss_by_step[-1]} after {len(loss_by_step)} steps: "
-            "lower the learning rate"
-        )
-    last = max(1, len(loss_by_step) // 20)
-    return model.eval().requires_grad_(False), {
+    last = max(1, len(losses) // 20)
+    return model.requires_grad_(False), {
         "sids": data.snapshot.trie.num_leaves,
-        "weights": sum(weight.numel() for weight in weights),
-        "events": len(log.examples()),
+        "weights": sum(weight.numel() for weight in model.parameters()),
+        "events": examples,
         "steps": config.steps,
         "batch": config.batch,
         "train_seconds": round(perf_counter() - begin, 1),
-        "loss_first": round(float(loss_by_step[0]), 3),
-        "loss_final": round(float(loss_by_step[-last:].mean()), 3),
+        "loss_first": round(losses[0], 3),
+        "loss_final": round(sum(losses[-last:]) / last, 3),
     }
-
-
-def _batches(examples: Int64, config: TrainingConfig) -> Iterator[Int64]:
-    rng = np.random.default_rng(1)
-    for _ in range(config.steps):
-        yield examples[rng.integers(len(examples), size=config.batch)]
 
 
 def _model_spec(

@@ -34,26 +34,6 @@ def tree_items(
     return vectors, nodes
 
 
-def mixed_items(items: int, dims: int, seed: int, part: int = 0) -> Float32:
-    """Return unit vectors like those of texts: a mixture whose clusters differ in size and width.
-
-    Sizes follow Zipf's law, and the variances of the dimensions fall as a power. Parts of one seed
-    have the same clusters and other items.
-    """
-    clusters = 3001
-    rng = np.random.default_rng(seed)
-    spectrum = (np.arange(1, dims + 1) ** -0.5).astype(np.float32)
-    shares = np.arange(1, clusters + 1) ** -0.8
-    centres = rng.standard_normal((clusters, dims), np.float32) * spectrum
-    widths = rng.lognormal(-0.7, 0.4, clusters).astype(np.float32)
-    rng = np.random.default_rng([seed, part])
-    cluster = rng.choice(clusters, items, p=shares / shares.sum())
-    vectors = rng.standard_normal((items, dims), np.float32) * spectrum
-    vectors = vectors * widths[cluster, np.newaxis] + centres[cluster]
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors
-
-
 def mutual_information(one: Int64, other: Int64) -> float:
     """Return the normalised mutual information of two labellings: 1 if they are the same but for
     names, 0 if they are independent."""

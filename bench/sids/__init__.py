@@ -1,1 +1,0 @@
-"""Measurements of `grace sids`: the hierarchy that it finds, its speed, and a model's recall."""
