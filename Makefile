@@ -150,7 +150,8 @@ image:  ## build the container image grace:cpu; IMAGE=cuda: for a GPU; builder: 
 test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a container; needs root
 	$(BIN)/python -m pytest -m image --timeout 3600 tests/docker $(PYTEST_ARGS)
 
-SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet $(addprefix tests/server/test_,fault_bytes.py fault_stages.py wire_readers.py) \
+SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet \
+  $(addprefix tests/server/test_,fault_bytes.py fault_stages.py state_machine.py wire_readers.py) \
   tests/cli/test_build_ray.py \
   tests/model/test_eligibility_at_scale.py
 

@@ -137,18 +137,6 @@ def test_a_rewritten_log_may_hold_more_than_one_update_may(
         assert updates.facts == facts
 
 
-def test_a_snapshot_that_has_later_updates_than_the_server_is_reported(
-    pair: ServingPair, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    newer = replace(pair.snapshot, facts=replace(pair.snapshot.facts, updates_watermark=9))
-    with running(tmp_path) as updates:
-        updates.attach(replace(pair, snapshot=newer))
-        submitted(updates, 9, full=True).result()
-        updates.attach(replace(pair, snapshot=newer))
-    behind = [vars(record) for record in caplog.records if record.message == "updates_behind"]
-    assert [(each["watermark"], each["sequence"]) for each in behind] == [(9, 0)]
-
-
 def test_a_full_update_leaves_numbers_for_later_ones(tmp_path: Path) -> None:
     """A mistyped number must not end all updates. What the log has is in force all the same."""
     far = 2**63 - 1

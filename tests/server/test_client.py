@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +14,6 @@ from grace.client import AdminClient, AsyncClient, Client, InputError, Tls
 from grace.client.connection import connection_fault
 from grace.client.retry import SERVICE_CONFIG
 from grace.configs.errors import CallError
-from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.retrieve_calls import METHOD, Counters, message
 from support.served import Service, served
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -44,20 +43,6 @@ def test_addresses_that_cannot_be_called_are_refused(
     with pytest.raises(InputError) as refused:
         Client(addresses)
     assert fault in str(refused.value)
-
-
-@pytest.mark.subprocess
-def test_a_call_to_the_admin_address_says_that_it_may_be_that(
-    healthy_server: ServerProcess,
-) -> None:
-    with Client(healthy_server.admin) as client:
-        for call in (
-            lambda: client.retrieve(RetrieveRequest(), timeout=30.0),
-            lambda: client.wait_ready(30.0),
-        ):
-            with pytest.raises(CallError, match="it may be the Admin address") as refused:
-                call()
-            assert refused.value.exit_code == 1
 
 
 @pytest.mark.subprocess
@@ -159,10 +144,52 @@ def test_servers_are_called_in_turn_and_one_that_drains_or_dies_loses_no_call(
                 drained.set()
 
 
-def fault_of(address: str) -> str:
-    with Client(address, retry=False) as client, pytest.raises(CallError) as refused:
+def retrieved(address: str) -> None:
+    with Client(address, retry=False) as client:
         client.retrieve(user={}, timeout=TIMEOUT)
+
+
+def fault_of(address: str) -> str:
+    with pytest.raises(CallError) as refused:
+        retrieved(address)
     return str(refused.value)
+
+
+NO_GRPC = ("is no gRPC server; it may be the metrics port", "section listen", "admin")
+
+
+def asked_of_admin(address: str) -> None:
+    with AdminClient(address) as client:
+        client.status(TIMEOUT)
+
+
+def waited_for(address: str) -> None:
+    with Client(address) as client:
+        client.wait_ready(TIMEOUT)
+
+
+@pytest.mark.subprocess
+@pytest.mark.parametrize(
+    ("ask", "place", "pieces"),
+    [
+        (retrieved, "admin", ("it may be the Admin address",)),
+        (waited_for, "admin", ("it may be the Admin address",)),
+        (retrieved, "metrics_address", NO_GRPC),
+        (waited_for, "metrics_address", NO_GRPC),
+        (asked_of_admin, "address", ("does not serve Admin; it may be the address for clients",)),
+        (asked_of_admin, "metrics_address", NO_GRPC),
+    ],
+)
+def test_another_address_of_the_server_is_reported_as_what_it_may_be(
+    healthy_server: ServerProcess,
+    ask: Callable[[str], object],
+    place: str,
+    pieces: tuple[str, ...],
+) -> None:
+    with pytest.raises(CallError) as refused:
+        ask(getattr(healthy_server, place))
+    assert refused.value.exit_code == 1
+    assert all(piece in str(refused.value) for piece in pieces)
 
 
 def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
@@ -173,19 +200,6 @@ def test_a_server_that_starts_or_drains_is_not_reported_as_missing() -> None:
         assert f"the server at {service.address} is starting, or drains; see its log" in fault
 
     served(ask, host="localhost")
-
-
-@pytest.mark.subprocess
-def test_the_metrics_port_is_not_reported_as_a_missing_server(
-    healthy_server: ServerProcess,
-) -> None:
-    address = healthy_server.metrics_address
-    with AdminClient(address) as client, pytest.raises(CallError) as refused:
-        client.status(TIMEOUT)
-    for fault in (fault_of(address), str(refused.value)):
-        assert f"what answers at {address} is no gRPC server; it may be the metrics port" in fault
-        assert "section listen" in fault
-        assert "admin" in fault
 
 
 def test_a_proxy_without_healthy_servers_is_named() -> None:

@@ -1,8 +1,6 @@
 """Readiness, what a server reports about itself, and its end. test_start_up.py has its start."""
 
-from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,7 +15,7 @@ from grace.proto.retrieval_pb2 import (
 from support.faults import Faults
 from support.health import HealthWatch, health, status
 from support.operators import operator_of, refused
-from support.retrieve_calls import Caller, counted_calls, message
+from support.retrieve_calls import Caller, message
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
 
@@ -54,6 +52,9 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
             assert not status(server).HasField("snapshot")
             assert server.metric("grace_ready") == 0
             assert caller.call(request).reason == "not_ready"
+            with operator_of(server) as operator, refused() as found:
+                operator.stub.Explain(ExplainRequest(), timeout=PATIENCE_SECONDS)
+            assert found[0].reason == "not_ready"
             client = stack.enter_context(Client(server.address))
             assert not client.is_ready()
         client.wait_ready(PATIENCE_SECONDS)
@@ -61,14 +62,25 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
         assert server.metric("grace_ready") == 1
         assert health(server) == health(server, "") == "SERVING"
         assert caller.call(request).ok
-        with pytest.raises(grpc.RpcError) as refused:
+        with refused() as found:
             services_by_reflection(server.address)
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert found[0].code is grpc.StatusCode.UNIMPLEMENTED
         server.terminate()
         assert server.wait() == 0
     for watch in watches:
         assert watch.seen[:3] == ["NOT_SERVING", "SERVING", "NOT_SERVING"]
     assert faults.batches("post")[0] == [""]  # an empty request, as none were given
+
+
+def test_a_signal_while_a_server_warms_up_ends_it_cleanly(
+    serving_files: ServingFiles, faults: Faults
+) -> None:
+    config = serving_files.write_config("warming.yaml")
+    with faults.closed("input"), ServerProcess(config, faults=faults, ready=False) as server:
+        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
+        server.terminate()
+        assert server.wait() == 0
+    assert not server.log("ready")
 
 
 def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
@@ -121,51 +133,3 @@ def test_a_request_leaves_one_line_in_the_log_with_its_times(
     assert sum(parts) <= answered["total_us"]
     assert (failed["code"], failed["field"]) == ("INVALID_ARGUMENT", "profile")
     assert failed["batch_size"] is failed["queue_us"] is failed["post_us"] is None
-
-
-UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
-
-
-def test_a_server_that_still_loads_refuses_calls_and_ends_cleanly(
-    serving_files: ServingFiles, faults: Faults
-) -> None:
-    config = serving_files.write_config("loading.yaml")
-    with (
-        faults.closed("input"),
-        ServerProcess(config, faults=faults, ready=False) as server,
-    ):
-        server.wait_until(lambda: bool(faults.batches("input")), "it warms up")
-        assert health(server) == health(server, "") == "NOT_SERVING"
-        with counted_calls(server) as caller:
-            early = caller.call(message(serving_files.requests[0]))
-            assert (early.code, early.reason) == (UNAVAILABLE, "not_ready")
-        with operator_of(server) as operator, refused() as found:
-            operator.stub.Explain(ExplainRequest(), timeout=PATIENCE_SECONDS)
-        assert found[0].reason == "not_ready"
-        server.terminate()
-        assert server.wait() == 0
-    assert not server.log("ready")
-
-
-STAGES = ("grace-feed", "grace-generate", "grace-post")  # on a CPU
-OTHERS = (
-    "grace-loop",
-    "grace-log",
-    "grace-metrics",
-    "grace-match",
-)  # a match thread less than post
-
-
-def names_of(pid: int) -> Counter[str]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return Counter((task / "comm").read_text().strip() for task in tasks)
-
-
-def test_every_thread_that_matters_has_its_name(healthy_server: ServerProcess) -> None:
-    pid = healthy_server.pid
-    names = names_of(pid)
-    expected = dict.fromkeys((*STAGES, *OTHERS), 1)
-    assert {name: names[name] for name in expected} == expected, names
-    assert Path(f"/proc/{pid}/comm").read_text().strip() == "grace-loop"
-    relay_names = [names_of(relay)["grace-relay"] for relay in healthy_server.children]
-    assert relay_names == [1] * status(healthy_server).front_ends

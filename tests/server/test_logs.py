@@ -92,24 +92,6 @@ def test_the_line_of_an_exception_has_types_and_places_and_no_message(
     assert re.search(r"ValueError at server/test_logs.py:\d+; from KeyError at server/", line)
 
 
-@pytest.mark.subprocess
-def test_the_configuration_decides_on_form_and_level() -> None:
-    code = """
-import logging
-from grace.configs.serving import LogsConfig
-from grace.server.observe.logs import LOGGER, configure_logs
-for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
-    configure_logs(config)
-    logging.getLogger(LOGGER).info("quiet")
-    logging.getLogger(LOGGER).warning("loud")
-    logging.getLogger("asyncio").info("foreign")
-"""
-    done = run_python(code)
-    first, *others = done.stderr.splitlines()
-    assert (done.returncode, json.loads(first)["event"]) == (0, "loud")
-    assert [line.split()[1:] for line in others] == [["INFO", "quiet"], ["WARNING", "loud"]]
-
-
 class Sink(io.StringIO):
     """Standard error that a reader may block."""
 

@@ -18,13 +18,14 @@ import grpc
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.configs.serving import LimitsConfig
+from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.relays import Relays
 from support.faults import Faults
 from support.health import HealthWatch, status
 from support.occupied import occupied_engine
+from support.pipeline_cases import GENERATION
 from support.retrieve_calls import Caller, message
 from support.served import METHOD, Service, serving, until
 from support.server_process import PATIENCE_SECONDS, ServerProcess, children_of, wait_until
@@ -34,17 +35,7 @@ pytestmark = pytest.mark.subprocess
 
 RELAYS = 2
 ESTABLISHED = "01"
-LIMITS = ListenLimits(
-    receive_bytes=1 << 20,
-    calls=111,
-    pending=1000,
-    connections=1000,
-    age_seconds=60.0,
-    grace_seconds=60.0,
-    idle_seconds=60.0,
-    reply_seconds=60.0,
-    reflection=False,
-)
+LIMITS = ListenLimits.of(ServingConfig(Path(), Path(), GENERATION))
 
 # Programs of relays that do not come up.
 IMPORTS = "import sys; from grace.server.transport.relays import relay; "

@@ -101,25 +101,6 @@ def test_a_field_may_reach_its_limit_and_is_refused_beyond_it(
         assert (f"at most {most} (limits.{setting})" in fault) == (size > most), fault
 
 
-def test_a_long_name_leaves_room_for_what_is_wrong() -> None:
-    name = "é" * 400
-    limits = replace(LIMITS, value_bytes=1024)
-    for request_json, begin in (
-        ({"user": {name: {"values": [""] * 112}}}, "user.éé"),
-        (
-            {"features": {"sequences": {name: {"side": {name: {"ids": ones(64)}}}}}},
-            "features.sequences.",
-        ),
-    ):
-        error = refusal(request_json, limits)
-        field, _, fault = error.text.partition(": ")
-        assert field.startswith(begin)
-        assert "éé...éé" in field
-        assert field.endswith((".values", ".ids"))
-        assert len(field) <= 131
-        assert "(limits." in fault
-
-
 def test_a_request_of_too_many_bytes_is_refused_before_it_is_parsed() -> None:
     small = replace(LIMITS, message_bytes=63)
     assert read(b"\x0a\x0b" + b"x" * 11, small).request_id == "x" * 11

@@ -71,7 +71,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         ("snapshots: ", "damaged/", "; build or publish another version"),
     ),
     "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
-    "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
     "no-checkpoint": (
         {"checkpoint": "{}/nowhere"},
         ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
@@ -98,10 +97,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"port": "PORT", "front_ends": 2}},
         ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
     ),
-    "taken-metrics": (
-        {"metrics": {"port": "PORT"}},
-        ("metrics: 127.0.0.1:", TAKEN, "metrics.port"),
-    ),
     "same": (
         {"listen": {"port": "PORT"}, "admin": {"port": "PORT"}},
         ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
@@ -110,17 +105,9 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"listen": {"host": "é" * 70 + ".com"}},
         ("listen: ééé", ":0: not a host name; choose another listen.host"),
     ),
-    "not-here-relays": (
-        {"listen": {"host": "203.0.113.7", "front_ends": 2}},
-        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
-    ),
     "open-admin": (
         {"admin": {"host": "0.0.0.0"}},
         ("open-admin.yaml: admin.host: 0.0.0.0 is beyond loopback", "give admin.tls with client_"),
-    ),
-    "open-admin-over-tls": (
-        {"admin": {"host": "::", "tls": TLS}},
-        ("admin.host: :: is beyond loopback, ", "; give admin.tls with client_ca, or listen on"),
     ),
     "no-certificate": (
         {"listen": {"tls": {**TLS, "certificate": "{}/nowhere.pem"}}},

@@ -1,12 +1,13 @@
 """Retrieve calls, and their counts by client, metrics and log, which must agree."""
 
 import random
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import grpc
 from google.protobuf.json_format import ParseDict
@@ -112,6 +113,38 @@ class Caller:
 
     def close(self) -> None:
         self._channel.close()
+
+
+class SteadyCallers:
+    """Call with each message in turn while inside, on threads; `seen` has the outcomes."""
+
+    def __init__(
+        self, address: str, messages: Sequence[bytes], threads: int = 1, pause: float = 0.0
+    ) -> None:
+        self._address, self._messages, self._pause = address, messages, pause
+        self._end = threading.Event()
+        self._threads = [threading.Thread(target=self._call, args=(i,)) for i in range(threads)]
+        self.seen: list[Outcome] = []
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _call(self, number: int) -> None:
+        caller = Caller(self._address)
+        while not self._end.wait(self._pause):
+            number += 1
+            self.seen.append(caller.call(self._messages[number % len(self._messages)]))
+        caller.close()
 
 
 def give_up(caller: Caller, request: bytes, calls: int) -> None:

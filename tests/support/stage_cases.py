@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -33,11 +34,15 @@ def load_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
     return load_pair(config, torch.device("cpu"))
 
 
-def stop(pair: ServingPair, ads: Collection[int]) -> None:
-    """Stop these ads, and no others."""
+def stop(
+    pair: ServingPair, ads: Collection[int], weights: Mapping[int, float] = MappingProxyType({})
+) -> None:
+    """Stop these ads, and no others, and let these have live weights."""
     state = UpdateState()
     full = UpdateAdsRequest(sequence=1, kind=UpdateAdsRequest.KIND_FULL)
     full.stop["ad"].ids.extend(ads)
+    for ad_id, weight in weights.items():
+        full.weights.add(ad_id=ad_id, weight=weight)
     state.apply(read_update(full.SerializeToString()))
     pair.live.rebuild(state)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.monitoring import ALERTS, DASHBOARD, needs, rules, steady_calls
+from support.monitoring import ALERTS, DASHBOARD, needs, rules
 from support.prometheus import Prometheus
-from support.retrieve_calls import message
+from support.retrieve_calls import SteadyCallers, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
@@ -45,7 +45,7 @@ def prometheus(
     with (
         ServerProcess(config) as server,
         Prometheus(folder, [server.metrics_address], SCRAPE_SECONDS, ALERTS) as started,
-        steady_calls(server.address, calls, seconds_between=0.05),
+        SteadyCallers(server.address, calls, pause=0.05),
     ):
         for expr in RISES_FIRST:
             server.wait_until(partial(has_data, started, expr), f"{expr} has data")

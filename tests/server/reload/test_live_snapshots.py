@@ -2,10 +2,8 @@
 
 import os
 import signal
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from itertools import cycle
 from pathlib import Path
 from time import sleep
 
@@ -19,8 +17,8 @@ from support.faults import Faults
 from support.health import HealthWatch
 from support.live_snapshots import LiveRoot, assert_plain
 from support.operators import operator_of, refused
-from support.retrieve_calls import Caller, Outcome, logged_ends, message
-from support.server_process import ServerProcess
+from support.retrieve_calls import Caller, Outcome, SteadyCallers, logged_ends, message
+from support.server_process import PATIENCE_SECONDS, ServerProcess
 
 pytestmark = pytest.mark.subprocess
 
@@ -66,23 +64,13 @@ def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(
     assert f"state_dir: {file.path}: is damaged" in server.lines[-1]
 
 
-def call_until(stop: threading.Event, address: str, live: LiveRoot, seen: list[Outcome]) -> None:
-    """Call until the server reports a drain: by its health or, to a slow client, in a reply."""
-    caller = Caller(address)
-    for request in cycle(live.requests):
-        if stop.is_set() or (seen and not seen[-1].ok):
-            break
-        seen.append(caller.call(message(request)))
-    caller.close()
-
-
 def assert_none_lost(
     seen: list[Outcome],
     expected: Mapping[tuple[str, int], RetrieveResponse],
     server: ServerProcess,
 ) -> None:
-    """Only a client that learns of the drain too late may get a refusal, and may then retry."""
-    if not seen[-1].ok:
+    """Only a client that learns of the drain too late may get refusals, and may then retry."""
+    while not seen[-1].ok:
         assert seen.pop().code is grpc.StatusCode.UNAVAILABLE
     for outcome in seen:
         assert_plain(outcome.response, expected)
@@ -94,7 +82,7 @@ def assert_none_lost(
 def test_sigterm_after_swaps_abandons_a_load_and_loses_no_request(
     live: LiveRoot, faults: Faults
 ) -> None:
-    expected, seen = live.expected(1, 2), list[Outcome]()
+    expected, messages = live.expected(1, 2), list(map(message, live.requests))
     # Long enough for a busy machine to notify the clients.
     listen = {"linger_seconds": 2.0, "front_ends": 2}
     config = live.write_config("abandoned.yaml", listen=listen)
@@ -102,24 +90,22 @@ def test_sigterm_after_swaps_abandons_a_load_and_loses_no_request(
         ServerProcess(config, faults=faults) as server,
         HealthWatch(server) as watch,
         operator_of(server) as operator,
+        SteadyCallers(server.address, messages) as client,
         ExitStack() as held,
     ):
-        client = threading.Thread(
-            target=call_until, args=(watch.not_serving, server.address, live, seen)
-        )
-        client.start()
         for version in (2, 1):
             assert operator.load(version).changed
         held.enter_context(faults.warm_up_closed())
         live.publish(2)
         server.wait_until(lambda: operator.status().load.loading_version == 2, "it loads")
         waiting = operator.stub.Load.future(LoadRequest(snapshot_version=1), timeout=60)
-        done = len(seen)
-        server.wait_until(lambda: len(seen) > done + 10, "it serves meanwhile")
+        done = len(client.seen)
+        server.wait_until(lambda: len(client.seen) > done + 10, "it serves meanwhile")
         server.terminate()
-        client.join()
+        assert watch.not_serving.wait(PATIENCE_SECONDS)
+        client.stop()
         late = Caller(server.address)
-        seen.insert(0, late.call(message(live.requests[0])))
+        client.seen.insert(0, late.call(messages[0]))
         late.close()
         with refused() as found:
             waiting.result()
@@ -129,6 +115,6 @@ def test_sigterm_after_swaps_abandons_a_load_and_loses_no_request(
         assert found[0].reason == "draining"
         assert server.wait() == 0
     assert watch.seen[:2] == ["SERVING", "NOT_SERVING"]
-    assert_none_lost(seen, expected, server)
+    assert_none_lost(client.seen, expected, server)
     assert len(server.log("swapped")) == 2
     assert not server.log("load_failed")

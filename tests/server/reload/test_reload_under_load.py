@@ -1,9 +1,7 @@
 """A minute of reloads under load: no call fails, no reply mixes versions, memory stays flat."""
 
 import os
-import threading
 import time
-from typing import Self
 
 import pytest
 
@@ -11,7 +9,7 @@ from grace.bench.load.soak.holdings import holdings_of
 from grace.bench.running_server import GRACE_SERVE
 from support.live_snapshots import LiveRoot, assert_plain
 from support.operators import Operator, operator_of
-from support.retrieve_calls import Caller, Outcome, assert_counters_conserve, message
+from support.retrieve_calls import SteadyCallers, assert_counters_conserve, message
 from support.served import front_ends
 from support.server_process import ServerProcess
 
@@ -22,40 +20,6 @@ LOAD_EVERY_SECONDS = 1.0
 MOST_GROWTH_MIB = 8.0
 """The allocator keeps a little more from load to load at first; a pair that is not freed costs some
 MiB each time, and there are dozens of loads."""
-
-
-class Load:
-    """Callers on threads, whose outcomes are kept."""
-
-    def __init__(self, server: ServerProcess, live: LiveRoot) -> None:
-        self._address, self._requests = server.address, list(map(message, live.requests))
-        self._end = threading.Event()
-        self._threads = [threading.Thread(target=self._call, args=(each,)) for each in range(5)]
-        self.seen: list[Outcome] = []
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _call(self, number: int) -> None:
-        caller = Caller(self._address)
-        while not self._end.is_set():
-            number += 1
-            self.seen.append(caller.call(self._requests[number % len(self._requests)]))
-        caller.close()
-
-    def assert_plain(self, live: LiveRoot) -> None:
-        """Each answer is the plain one of the version that it names, and both have answered."""
-        expected = live.expected(1, 2)
-        for outcome in self.seen:
-            assert_plain(outcome.response, expected)
-        assert {outcome.response.snapshot_version for outcome in self.seen} == {1, 2}
 
 
 @pytest.mark.parametrize(
@@ -79,10 +43,13 @@ def test_a_minute_of_reloads_fails_no_call_and_leaves_memory_as_it_was(
     )
     command = () if device == "cpu" else GRACE_SERVE  # where a GPU is, `grace` is not installed
     with ServerProcess(config, command=command) as server, operator_of(server) as operator:
-        with Load(server, live) as load:
+        messages = list(map(message, live.requests))
+        with SteadyCallers(server.address, messages, threads=5) as callers:
             memory = memory_while_loading(server, operator)
-        load.assert_plain(live)
-        total = len(load.seen)
+        expected, total = live.expected(1, 2), len(callers.seen)
+        for outcome in callers.seen:
+            assert_plain(outcome.response, expected)
+        assert {outcome.response.snapshot_version for outcome in callers.seen} == {1, 2}
         assert assert_counters_conserve(server, total).ends == {"OK": total}
         assert server.metric("grace_snapshot_load_total", result="ok") == len(memory) + 1
         assert server.metric("grace_snapshot_load_total", result="failed") == 0

@@ -1,7 +1,8 @@
 """In any order of publishes, loads, rollbacks, updates and kills, a server serves what is plain.
 
-Hypothesis draws the steps; `support.plain_server` has the rules. What cannot serve is reported
-everywhere, and the old pair serves on. tests/storage covers every damage of every file.
+Hypothesis draws the steps of `support.state_machine`; `support.plain_server` has the rules. What
+cannot serve is reported everywhere, and the old pair serves on. tests/storage covers every damage
+of every file.
 """
 
 import os
@@ -15,7 +16,7 @@ from time import sleep
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from grace.index.storage.versions import some_of, versions
@@ -23,8 +24,9 @@ from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from support.forgery import Fields, forge_array, forge_manifest, read_array_file
 from support.operators import refused
-from support.plain_server import JUNK, Answers, Machine
+from support.plain_server import Answers
 from support.serving_files import ServingFiles, model_spec
+from support.state_machine import JUNK, Machine
 
 pytestmark = pytest.mark.subprocess
 
@@ -49,7 +51,8 @@ def missing(version: Path) -> None:
 
 def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machine: Machine) -> None:
     """These steps in this order, however many sequences are drawn."""
-    machine.updated("stop", frozenset(machine.some_ads[:3]))
+    weights = {ad: float(place) for place, ad in enumerate(machine.some_ads)}
+    machine.updated(stop={"ad": machine.some_ads[:3]}, weights=weights)
     machine.published(2)
     bad = machine.published_another(1, missing)
     machine.rolled_back(1)
@@ -71,12 +74,17 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machin
     machine.restart(kills=True)
 
 
+@pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.soak)])
 def test_a_server_serves_what_is_plain_in_any_order_of_steps(
-    serving_files: ServingFiles, answers: Answers
+    serving_files: ServingFiles, answers: Answers, examples: int
 ) -> None:
     run_state_machine_as_test(
         lambda: Machine(serving_files, answers),  # type: ignore[arg-type]
-        settings=settings(max_examples=3, stateful_step_count=18),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=18,
+            phases=[Phase.generate],  # shrinking would start a server hundreds of times
+        ),
     )
 
 
