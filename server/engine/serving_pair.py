@@ -29,7 +29,6 @@ from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products
-from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
 from grace.server.engine.memory import require_memory
 
 MOST_PLACES = 2**31 - 1
@@ -81,7 +80,6 @@ class ServingPair:
     users: UserEncoder
     matcher: ExactMatcher
     live: LiveAds
-    eligibility: EligibilityFacts
     blocks: Blocks  # that batches are read into
 
     @property
@@ -108,7 +106,7 @@ def load_pair(
     threads = available_cores()
     snapshot = load_version(config.snapshots, version, eligibility, device, most, threads)
     model = load_model(config, snapshot, device)
-    return serving_pair(snapshot, model, config.threads.post, most)
+    return serving_pair(snapshot, model, config.threads.post)
 
 
 def load_version(
@@ -163,9 +161,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     return model
 
 
-def serving_pair(
-    snapshot: Snapshot, model: ServingModel, match_threads: int, max_batch: int
-) -> ServingPair:
+def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
     index = DecodeIndex.of(snapshot, model.device)
     users = UserEncoder(snapshot.schema, snapshot.set_values)
     return ServingPair(
@@ -175,7 +171,6 @@ def serving_pair(
         users=users,
         matcher=ExactMatcher(snapshot, match_threads),
         live=LiveAds(snapshot),
-        eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
         blocks=Blocks(model.device),
     )
 

@@ -132,8 +132,7 @@ class Loader:
             model = self._model(wanted.checkpoint, snapshot)
             self._go_on()
         if is_other:
-            threads, max_batch = self.config.threads.post, self.config.generation.max_batch
-            pair = serving_pair(snapshot, model, threads, max_batch)
+            pair = serving_pair(snapshot, model, self.config.threads.post)
         elif model is served.model:
             return served
         else:
