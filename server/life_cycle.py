@@ -284,7 +284,7 @@ class Server:
         state.phase, state.takes = Phase.SERVING, True
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
-        engine = asdict(pair.model.engine)
+        engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
         _LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:
