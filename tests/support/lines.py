@@ -10,7 +10,7 @@ from pathlib import Path
 
 PARTS = {
     "product": ("proto configs native index kernels model server client cli docker", 48_920),
-    "bench and catalogues": ("bench catalogues", 14_300),
+    "bench and catalogues": ("bench catalogues", 13_500),
     "tests": ("tests native/tests", 38_700),
 }
 """The folders and the budget of each part."""
