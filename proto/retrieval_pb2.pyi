@@ -274,7 +274,7 @@ class LoadStatus(_message.Message):
     def __init__(self, current_version: _Optional[int] = ..., loading_version: _Optional[int] = ..., pinned_version: _Optional[int] = ..., pinned_until_above: _Optional[int] = ..., fault: _Optional[str] = ..., failed_version: _Optional[int] = ...) -> None: ...
 
 class UpdatesStatus(_message.Message):
-    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full")
+    __slots__ = ("sequence", "stopped", "ads_stopped", "weights", "awaits_full", "source_fault")
     class StoppedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -287,15 +287,17 @@ class UpdatesStatus(_message.Message):
     ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FULL_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FAULT_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     stopped: _containers.ScalarMap[str, int]
     ads_stopped: int
     weights: int
     awaits_full: bool
-    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ...) -> None: ...
+    source_fault: str
+    def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -306,6 +308,9 @@ class SnapshotStatus(_message.Message):
     SETS_FIELD_NUMBER: _ClassVar[int]
     ENTITIES_FIELD_NUMBER: _ClassVar[int]
     UPDATES_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_LIST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_MASK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -316,7 +321,10 @@ class SnapshotStatus(_message.Message):
     sets: _containers.RepeatedScalarFieldContainer[str]
     entities: _containers.RepeatedScalarFieldContainer[str]
     updates_watermark: int
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ...) -> None: ...
+    eligibility_list_bytes: int
+    eligibility_mask_bytes: int
+    eligibility_ms: float
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")
@@ -366,6 +374,18 @@ class ProfileStatus(_message.Message):
     beams: _containers.RepeatedScalarFieldContainer[int]
     num_sids: int
     def __init__(self, name: _Optional[str] = ..., beams: _Optional[_Iterable[int]] = ..., num_sids: _Optional[int] = ...) -> None: ...
+
+class SetLogLevelRequest(_message.Message):
+    __slots__ = ("level",)
+    LEVEL_FIELD_NUMBER: _ClassVar[int]
+    level: str
+    def __init__(self, level: _Optional[str] = ...) -> None: ...
+
+class SetLogLevelResponse(_message.Message):
+    __slots__ = ("previous",)
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    previous: str
+    def __init__(self, previous: _Optional[str] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
     __slots__ = ("snapshot_version", "checkpoint")

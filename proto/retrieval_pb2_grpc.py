@@ -120,6 +120,11 @@ class AdminStub(object):
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
                 response_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.FromString,
                 _registered_method=True)
+        self.SetLogLevel = channel.unary_unary(
+                '/grace.v1.Admin/SetLogLevel',
+                request_serializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.SerializeToString,
+                response_deserializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.FromString,
+                _registered_method=True)
         self.Load = channel.unary_unary(
                 '/grace.v1.Admin/Load',
                 request_serializer=grace_dot_proto_dot_retrieval__pb2.LoadRequest.SerializeToString,
@@ -163,6 +168,13 @@ class AdminServicer(object):
 
     def GetStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetLogLevel(self, request, context):
+        """Sets the lowest level that the server logs, until the next change or its end.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -228,6 +240,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.FromString,
                     response_serializer=grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.SerializeToString,
             ),
+            'SetLogLevel': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetLogLevel,
+                    request_deserializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.FromString,
+                    response_serializer=grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.SerializeToString,
+            ),
             'Load': grpc.unary_unary_rpc_method_handler(
                     servicer.Load,
                     request_deserializer=grace_dot_proto_dot_retrieval__pb2.LoadRequest.FromString,
@@ -292,6 +309,33 @@ class Admin(object):
             '/grace.v1.Admin/GetStatus',
             grace_dot_proto_dot_retrieval__pb2.GetStatusRequest.SerializeToString,
             grace_dot_proto_dot_retrieval__pb2.GetStatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetLogLevel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/grace.v1.Admin/SetLogLevel',
+            grace_dot_proto_dot_retrieval__pb2.SetLogLevelRequest.SerializeToString,
+            grace_dot_proto_dot_retrieval__pb2.SetLogLevelResponse.FromString,
             options,
             channel_credentials,
             insecure,

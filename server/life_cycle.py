@@ -39,7 +39,7 @@ from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.observe.timeline import Timeline
+from grace.server.observe.timeline import FILED, Timeline
 from grace.server.reload.reloads import Reloads, serve_on
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
@@ -75,9 +75,6 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
-
-FILED_BATCHES = 20_000
-"""The batches of the file that `--timeline` asks for."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -182,7 +179,7 @@ class Server:
         self._predictions = Predictions()
         self._state = state = ServerState()
         if timeline is not None:
-            state.timeline = Timeline(FILED_BATCHES)
+            state.timeline = Timeline(FILED)
         self._metrics = Metrics(state, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
@@ -287,7 +284,7 @@ class Server:
         state.phase, state.takes = Phase.SERVING, True
         await self._listeners.set_health(serving=True)
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
-        engine = asdict(pair.model.engine)
+        engine = {**asdict(pair.model.engine), **asdict(pair.eligibility)}
         _LOG.info("ready", extra={"device": config.device, **facts, **engine})
 
     async def _serve_and_end(self) -> NoReturn:

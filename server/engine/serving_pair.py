@@ -29,6 +29,7 @@ from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products
+from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
 from grace.server.engine.memory import require_memory
 
 MOST_PLACES = 2**31 - 1
@@ -80,6 +81,7 @@ class ServingPair:
     users: UserEncoder
     matcher: ExactMatcher
     live: LiveAds
+    eligibility: EligibilityFacts
     blocks: Blocks  # that batches are read into
 
     @property
@@ -106,7 +108,7 @@ def load_pair(
     threads = available_cores()
     snapshot = load_version(config.snapshots, version, eligibility, device, most, threads)
     model = load_model(config, snapshot, device)
-    return serving_pair(snapshot, model, config.threads.post)
+    return serving_pair(snapshot, model, config.threads.post, most)
 
 
 def load_version(
@@ -161,7 +163,9 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     return model
 
 
-def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) -> ServingPair:
+def serving_pair(
+    snapshot: Snapshot, model: ServingModel, match_threads: int, max_batch: int
+) -> ServingPair:
     index = DecodeIndex.of(snapshot, model.device)
     users = UserEncoder(snapshot.schema, snapshot.set_values)
     return ServingPair(
@@ -171,6 +175,7 @@ def serving_pair(snapshot: Snapshot, model: ServingModel, match_threads: int) ->
         users=users,
         matcher=ExactMatcher(snapshot, match_threads),
         live=LiveAds(snapshot),
+        eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
         blocks=Blocks(model.device),
     )
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from grace.configs.serving import LogsConfig
+from grace.configs.serving import LogLevel, LogsConfig
 from grace.server.observe.thread_names import name_this_thread
 
 LOGGER = "grace.server"
@@ -38,9 +38,7 @@ def configure_logs(config: LogsConfig) -> None:
     """Set up this process's logging as the configuration says."""
     writer = LineWriter(partial(_write, sys.stderr.fileno()))
     log_with(writer, JsonLines() if config.format == "json" else TextLines())
-    level = logging.getLevelNamesMapping()[config.level.upper()]
-    logging.getLogger().setLevel(max(level, logging.WARNING))  # foreign libraries
-    logging.getLogger(_OURS).setLevel(level)
+    set_log_level(config.level)
 
 
 def log_with(writer: "LineWriter", formatter: logging.Formatter) -> None:
@@ -48,6 +46,16 @@ def log_with(writer: "LineWriter", formatter: logging.Formatter) -> None:
     writer.addFilter(RareForeignLines())
     writer.setFormatter(formatter)
     logging.getLogger().handlers[:] = [writer]
+
+
+def set_log_level(name: LogLevel) -> str:
+    """Log lines of this level and above from now on; return the previous level."""
+    level = logging.getLevelNamesMapping()[name.upper()]
+    root, ours = logging.getLogger(), logging.getLogger(_OURS)
+    previous = logging.getLevelName(ours.level).lower()
+    root.setLevel(max(level, logging.WARNING))  # foreign libraries
+    ours.setLevel(level)
+    return previous
 
 
 def flush_logs() -> None:

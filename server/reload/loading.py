@@ -132,7 +132,8 @@ class Loader:
             model = self._model(wanted.checkpoint, snapshot)
             self._go_on()
         if is_other:
-            pair = serving_pair(snapshot, model, self.config.threads.post)
+            threads, max_batch = self.config.threads.post, self.config.generation.max_batch
+            pair = serving_pair(snapshot, model, threads, max_batch)
         elif model is served.model:
             return served
         else:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 import torch
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from grace.configs.serving import ServingConfig
+from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
 from grace.model.definition.spec import (
@@ -36,6 +36,8 @@ from grace.proto.retrieval_pb2 import (
     ProfileStatus,
     RollbackRequest,
     RollbackResponse,
+    SetLogLevelRequest,
+    SetLogLevelResponse,
     SnapshotStatus,
     UnknownIds,
     UnpinRequest,
@@ -46,13 +48,14 @@ from grace.proto.retrieval_pb2 import (
 from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import (
+    FIELD_CHARACTERS,
     ServiceError,
     internal,
     invalid_field,
     malformed,
     unknown_field,
 )
-from grace.server.observe.logs import LOGGER
+from grace.server.observe.logs import LOGGER, set_log_level
 from grace.server.reload.reloads import Reloads
 from grace.server.server_state import ServerState
 from grace.server.stages.stages import Stages
@@ -69,6 +72,7 @@ MOST_UNKNOWN = 10
 """The most ids of one level that a reply of UpdateAds names as unknown."""
 
 _LOG = logging.getLogger(LOGGER)
+_LOG_LEVELS = get_args(LogLevel)
 _Request = TypeVar("_Request", bound=Message)
 _KINDS: dict[type[InputSpec], str] = {
     DenseInput: "dense",
@@ -91,6 +95,7 @@ class Admin:
     def methods(self) -> Mapping[str, Method]:
         return {
             "GetStatus": _method(GetStatusRequest, self._get_status),
+            "SetLogLevel": _method(SetLogLevelRequest, self._set_log_level),
             "Load": _method(LoadRequest, self._load),
             "Rollback": _method(RollbackRequest, self._roll_back),
             "Unpin": _method(UnpinRequest, self._unpin),
@@ -99,6 +104,21 @@ class Admin:
             "GetStops": _method(GetStopsRequest, self._get_stops),
             "Explain": _method_of_bytes(self._explain.reply),
         }
+
+    async def _set_log_level(self, request: SetLogLevelRequest) -> SetLogLevelResponse:
+        level = request.level
+        if level not in _LOG_LEVELS:
+            shown = level[:FIELD_CHARACTERS]
+            fault = f"{shown!r} is not a level; give one of {', '.join(_LOG_LEVELS)}"
+            raise invalid_field("level", fault)
+        previous = set_log_level(cast("LogLevel", level))
+        fields = {"level_now": level, "level_before": previous}
+        # `_LOG.info` would hide the change to a level above it.
+        made = _LOG.makeRecord(
+            _LOG.name, logging.INFO, __file__, 0, "log_level", (), None, extra=fields
+        )
+        _LOG.handle(made)
+        return SetLogLevelResponse(previous=previous)
 
     async def _load(self, request: LoadRequest) -> LoadResponse:
         checkpoint = _folder(request.checkpoint)
@@ -253,6 +273,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         attributes=[attribute.name for attribute in schema.attributes],
         sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
+        **asdict(pair.eligibility),
         updates_watermark=facts.updates_watermark,
     )
 

@@ -11,6 +11,8 @@ from grace.client import Client
 from grace.proto.retrieval_pb2 import (
     ExplainRequest,
     GetStatusResponse,
+    SetLogLevelRequest,
+    SetLogLevelResponse,
 )
 from support.faults import Faults
 from support.health import HealthWatch, health, status
@@ -133,3 +135,34 @@ def test_a_request_leaves_one_line_in_the_log_with_its_times(
     assert sum(parts) <= answered["total_us"]
     assert (failed["code"], failed["field"]) == ("INVALID_ARGUMENT", "profile")
     assert failed["batch_size"] is failed["queue_us"] is failed["post_us"] is None
+
+
+def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
+    healthy_server: ServerProcess,
+) -> None:
+    server = healthy_server
+    with grpc.insecure_channel(server.admin) as channel:
+        set_level: Any = channel.unary_unary("/grace.v1.Admin/SetLogLevel")
+
+        def change(level: str) -> str:
+            request = SetLogLevelRequest(level=level).SerializeToString()
+            return SetLogLevelResponse.FromString(set_level(request, timeout=30)).previous
+
+        assert change("error") == "info"
+        caller = Caller(server.address)
+        caller.call(message({"request_id": "unlogged", "profile": "nix"}))
+        assert change("info") == "error"
+        caller.call(message({"request_id": "logged", "profile": "nix"}))
+        caller.close()
+
+        def ids() -> set[str]:
+            return {line["request_id"] for line in server.log("request")}
+
+        server.wait_until(lambda: "logged" in ids(), "the second has a line")
+        assert "unlogged" not in ids()
+        changes = [(line["level_before"], line["level_now"]) for line in server.log("log_level")]
+        assert changes[-2:] == [("info", "error"), ("error", "info")]
+        with pytest.raises(grpc.RpcError) as refused:
+            change("loud")
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "'loud' is not a level; give one of debug, info" in str(refused.value.details())

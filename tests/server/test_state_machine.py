@@ -57,6 +57,7 @@ def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machin
     bad = machine.published_another(1, missing)
     machine.rolled_back(1)
     machine.loaded(2)  # refused, while the pin holds
+    machine.updated(resume={"ad": machine.some_ads[1:3]}, unweight=machine.some_ads[:2])
     machine.rolled_back(bad)
     machine.published(2)
     machine.published(bad)  # the pin outlasts what CURRENT named, too

@@ -12,7 +12,7 @@ from grace.model.checkpoints.checkpoint import checkpoint_id
 from grace.model.checkpoints.init import write_random
 from grace.proto.retrieval_pb2 import RetrieveResponse, UnknownIds, UpdateAdsRequest
 from support.live_snapshots import LiveRoot
-from support.oracle import RawAd, eligible
+from support.oracle import RawAd
 from support.plain_updates import PlainState, named
 from support.serving_files import ServingFiles, model_spec
 from support.stage_cases import (
@@ -203,14 +203,6 @@ class Answers:
             batch = request_batch(pair, [request], 1, str(request["profile"]))
             (self._replies[key],) = replies_of(answer(batch)).values()
         return self._replies[key]
-
-    def assert_allowed(
-        self, request: JsonRequest, reply: RetrieveResponse, stopped: frozenset[int]
-    ) -> None:
-        """Require, by the definition on raw strings, that the user may see each ad."""
-        user = {name: given.get("values", ()) for name, given in request["user"].items()}
-        assert not stopped.intersection(reply.ad_ids)
-        assert all(eligible(self.schema, self.ads[1][ad_id], user) for ad_id in reply.ad_ids)
 
     def unknown(self, like: int, update: UpdateAdsRequest) -> dict[str, UnknownIds]:
         """Return what a reply to an update says about ids that the served ads do not have."""

@@ -19,6 +19,7 @@ from grace.index.storage.folder import version_name
 from grace.proto.retrieval_pb2 import RetrieveResponse, UpdateAdsResponse
 from support.live_snapshots import LiveRoot
 from support.operators import operator_of
+from support.plain_replies import assert_plain as plain_rules
 from support.plain_server import Answers, Live, Plain, RefusedError
 from support.retrieve_calls import Caller, Outcome, message
 from support.server_process import ServerProcess
@@ -183,9 +184,12 @@ class Machine(RuleBasedStateMachine):
             st.dictionaries(st.sampled_from(self.some_ads), st.sampled_from([-1.5, 2.25, 1e9]))
         )
         if not full:
+            stopped: dict[str, list[int]] = {}
+            for level, each in sorted(self.plain.updates.stopped):
+                stopped.setdefault(level, []).append(each)
             changes["resume"] = {
                 level: some - changes["stop"].get(level, frozenset())
-                for level, some in data.draw(some_of_each(ids)).items()
+                for level, some in data.draw(some_of_each(stopped)).items()
             }
             some = data.draw(st.frozensets(st.sampled_from(self.some_ads)))
             changes["unweight"] = sorted(some - changes["weights"].keys())
@@ -338,10 +342,10 @@ class Machine(RuleBasedStateMachine):
         if begun == ended and begun % 2 == 0:
             self.assert_plain(request, reply, live)
         elif ended - begun < 4:  # too few steps to resume an ad and stop it again
-            self.answers.assert_allowed(request, reply, live.stopped & later.stopped)
+            assert not (live.stopped & later.stopped).intersection(reply.ad_ids)
 
     def assert_plain(self, request: JsonRequest, reply: RetrieveResponse, live: Live) -> None:
-        """Require the plain reply, bit for bit, but for the times."""
+        """Require the plain reply, bit for bit but for the times, and the plain rules for it."""
         like, checkpoint = self.plain.like[reply.snapshot_version], reply.checkpoint
         expected = RetrieveResponse()
         expected.CopyFrom(
@@ -350,7 +354,9 @@ class Machine(RuleBasedStateMachine):
         expected.snapshot_version = reply.snapshot_version
         reply.ClearField("timings")
         assert reply == expected
-        self.answers.assert_allowed(request, reply, live.stopped)
+        answers, weights = self.answers, dict(live.weights)
+        ads = answers.ads[like].values()
+        plain_rules(answers.schema, ads, request, reply, live.stopped, weights)
 
 
 def ads_of_a_sid(reply: RetrieveResponse) -> list[int]:

@@ -1,0 +1,63 @@
+"""What a reply must say of the SIDs that were generated for it, by plain rules for their ads."""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+
+from grace.index.targeting.schema import TargetingSchema
+from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
+from support.oracle import RawAd, eligible, is_excluded, within_limits
+from support.stage_cases import GENERATION, JsonRequest
+
+
+def assert_plain(
+    schema: TargetingSchema,
+    catalogue: Collection[RawAd],
+    request: JsonRequest,
+    reply: RetrieveResponse,
+    stopped: Collection[int] = (),
+    weights: Mapping[int, float] = MappingProxyType({}),
+    exact: bool = True,
+) -> Counts:
+    """Compare a reply with the plain rules for its SIDs, and return its counts.
+
+    exact  the search admits a SID only if one of its ads may be returned
+    """
+    user = {name: given.get("values", []) for name, given in request["user"].items()}
+    denied = set(map(int, request.get("exclude_ads", ())))
+    exclude = {name: set(given["ids"]) for name, given in request.get("exclude", {}).items()}
+    at_most, known_names = request.get("at_most", {}), {*schema.names, *schema.entities}
+    length = reply.sids.length
+    tokens = [tuple(reply.sids.tokens[i * length : (i + 1) * length]) for i in range(99)]
+    score_of = dict(zip(tokens, reply.sids.scores, strict=False))
+    generated = [ad for ad in catalogue if ad.sid in score_of]
+    passed = [ad for ad in generated if eligible(schema, ad, user)]
+    live = [ad for ad in passed if ad.ad_id not in stopped]
+    left = [ad for ad in live if ad.ad_id not in denied and not is_excluded(ad, exclude)]
+    ranked = sorted(
+        left, key=lambda ad: (-score_of[ad.sid], -weights.get(ad.ad_id, ad.weight), ad.ad_id)
+    )
+    known = {name: most for name, most in at_most.items() if name in schema.entities}
+    chosen = within_limits(ranked, known, request["max_ads"])
+    expected = [ranked[place] for place in chosen.places]
+    assert list(reply.ad_ids) == [ad.ad_id for ad in expected]
+    assert list(reply.scores) == [score_of[ad.sid] for ad in expected]
+    assert [tokens[i] for i in reply.sids.sid_of_ad] == [ad.sid for ad in expected]
+    assert list(reply.sids.scores) == sorted(reply.sids.scores, reverse=True)
+    assert reply.truncated == chosen.truncated
+    assert list(reply.ignored_names) == sorted({*user, *exclude, *at_most} - known_names)
+    assert reply.counts == Counts(
+        sids_generated=len(reply.sids.scores),
+        ads_generated=len(generated),
+        ads_matched=len(left),
+        ads_returned=len(expected),
+        ads_stopped=len(passed) - len(live),
+        ads_excluded=len(live) - len(left),
+        ads_limited=chosen.left_out,
+    )
+    # Every SID has an eligible live ad, and only a want of those leaves a beam empty.
+    useful = {ad.sid for ad in catalogue if ad.ad_id not in stopped and eligible(schema, ad, user)}
+    if exact:
+        num_sids = GENERATION.profiles[reply.profile].num_sids
+        assert set(score_of) <= useful
+        assert len(score_of) == min(num_sids, len(useful))
+    return reply.counts
