@@ -2,14 +2,13 @@
 
     python -m grace.bench.pace_bench --seconds 15
 
-Two processes only compute, each on a processor of its own, in equal pieces. A moment is slow if
-both need far longer for their pieces. Neither has a cause of its own for that, nor a server beside
-them: where virtual machines share a host, others have the processors in such moments.
+Two processes only compute, in equal pieces, on a machine without other work. A moment is slow if
+both need far longer for their pieces. Neither has a cause of its own for that: where virtual
+machines share a host, others have the processors in such moments.
 """
 
 import argparse
 import multiprocessing
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,12 +38,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _rows(seconds: float) -> Iterator[Row]:
-    processors = sorted(os.sched_getaffinity(0))[-2:]
-    given = [(processor, seconds) for processor in processors]
     context = multiprocessing.get_context("spawn")
-    together = context.Barrier(len(given))
-    with context.Pool(len(given), initializer=together.wait) as pool:
-        found = pool.starmap(_compute, given)
+    together = context.Barrier(2)
+    with context.Pool(2, initializer=together.wait) as pool:
+        found = pool.map(_compute, [seconds] * 2)
     took = np.concatenate(found)[:, 1] * 1e3
     slow = slow_moments(found)
     yield {
@@ -59,8 +56,7 @@ def _rows(seconds: float) -> Iterator[Row]:
     }
 
 
-def _compute(processor: int, seconds: float) -> Pieces:
-    os.sched_setaffinity(0, {processor})
+def _compute(seconds: float) -> Pieces:
     pieces, now = [], perf_counter()
     end = now + seconds
     while now < end:

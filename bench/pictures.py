@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grace.bench.eligibility.tables import CATALOGUES
 from grace.bench.gpu.pages.published import LADDER
 from grace.bench.result_file import Row, read_result
 from grace.configs.extras import install_command
@@ -33,11 +34,6 @@ _LINES = {
     "exact": ("test exactly", "#1f4e8c", "o"),
 }
 """The name, colour and mark of each way to decode."""
-
-_SIDES = {
-    "paper": "Ads near each other have similar rules",
-    "shuffled": "Rules do not follow the SIDs",
-}
 
 
 def draw_pictures(results: Path) -> list[Path]:
@@ -111,9 +107,9 @@ def _draw_groups(
 
 def _pass_rates(rows: Sequence[Row]) -> Figure:
     """Draw eligible ads by selectivity, one line per way to decode."""
-    figure = Figure(figsize=(5.5 * len(_SIDES), 4.4), layout="constrained")
+    figure = Figure(figsize=(5.5 * len(CATALOGUES), 4.4), layout="constrained")
     figure.suptitle("How many ads that the user may see does one request find?")
-    for axes, (side, title) in zip(figure.subplots(1, 2), _SIDES.items(), strict=True):
+    for axes, (side, title) in zip(figure.subplots(1, 2), CATALOGUES.items(), strict=True):
         sweep = [
             row for row in rows if (row.get("catalogue"), row.get("audience")) == (side, "sweep")
         ]

@@ -49,7 +49,7 @@ def record(
     """
     result: dict[str, Any] = {**facts, "rows": []}
     if out is not None:
-        _require_place(out)
+        require_place(out)
         if out.exists() and add:
             result = _continued(read_result(out), facts, out)
         elif out.exists() and only:
@@ -98,7 +98,8 @@ def rows_of(rows: Sequence[Row], *measures: str) -> list[Row]:
     return [row for row in rows if row["measure"] in measures]
 
 
-def _require_place(out: Path) -> None:
+def require_place(out: Path) -> None:
+    """Refuse a place that no command can write, before anything is measured."""
     if out.is_dir():
         raise InputError(f"--out {out}: is a folder; name a file")
     if not out.parent.is_dir():

@@ -13,8 +13,8 @@ from typing import Any
 
 from grace.bench.eligibility.tables import paper_tables, study_tables
 from grace.bench.eligibility.tables import printed_tables as printed_study
-from grace.bench.fleet.tables import fleet_tables
-from grace.bench.gpu.pages.document import tables_of
+from grace.bench.gpu.pages.document import SECTIONS
+from grace.bench.gpu.pages.serve_tables import fleet_tables
 from grace.bench.markdown import origin, table_of
 from grace.bench.result_file import Row, read_result
 from grace.configs.marked_text import rewrite
@@ -41,7 +41,7 @@ def main(docs: Path) -> None:
 def printed_tables(name: str, rows: Sequence[Row]) -> str:
     """Return the rows of a table of `grace bench` in Markdown."""
     own = {"eligibility": printed_study, "fleet": fleet_tables}
-    return own[name](rows) if name in own else tables_of(name, rows)
+    return own[name](rows) if name in own else SECTIONS[name][1](rows)
 
 
 def fleet_document(result: Mapping[str, Any]) -> dict[str, str]:

@@ -4,7 +4,7 @@ The last one is the log of interactions that training reads; not every catalogue
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from grace.index.targeting.schema import TargetingSchema
 _FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
 Progress = Callable[[int, int], None]  # (ads written, ads in all)
-WriteFile = Callable[[Path], None]
+WriteFile = Callable[[Path], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,10 @@ def write_files(
     write_log: WriteFile | None = None,
 ) -> int:
     """Write the files of a catalogue. The log of an earlier catalogue is removed."""
+    lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in requests)
     writers: dict[str, WriteFile] = {
-        TARGETING_FILE: lambda path: _write_lines(path, [targeting]),
-        REQUESTS_FILE: lambda path: _write_lines(path, _json_lines(requests)),
+        TARGETING_FILE: lambda path: path.write_text(targeting, encoding="utf-8"),
+        REQUESTS_FILE: lambda path: path.write_text(lines, encoding="utf-8"),
         **({} if write_log is None else {LOG_FILE: write_log}),
         ADS_FILE: write_ads,
     }
@@ -83,15 +84,6 @@ def write_tables(out: Path, writers: Mapping[str, WriteFile], removed: Sequence[
         return sum((out / name).stat().st_size for name in writers)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(lines)
-
-
-def _json_lines(objects: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    return (json.dumps(each, ensure_ascii=False) + "\n" for each in objects)
 
 
 def targeting_yaml(schema: TargetingSchema) -> str:

@@ -4,8 +4,8 @@ with AdminClient("127.0.0.1:50052") as client:
     client.load(timeout=600.0)
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar
+from collections.abc import Iterator
+from typing import Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -57,11 +57,7 @@ class AdminClient:
         return self._call("Unpin", wire.UnpinRequest(), wire.UnpinResponse, timeout)
 
     def update_ads(self, request: wire.UpdateAdsRequest, timeout: float) -> wire.UpdateAdsResponse:
-        return self.start_update(request.SerializeToString(), timeout)()
-
-    def start_update(self, message: bytes, timeout: float) -> Callable[[], wire.UpdateAdsResponse]:
-        """Send the bytes of an UpdateAdsRequest. Return a function that waits for the reply."""
-        return self._start("UpdateAds", message, wire.UpdateAdsResponse, timeout)
+        return self._call("UpdateAds", request, wire.UpdateAdsResponse, timeout)
 
     def confirm_updates(self, sequence: int, timeout: float) -> wire.ConfirmUpdatesResponse:
         request = wire.ConfirmUpdatesRequest(sequence=sequence)
@@ -78,22 +74,14 @@ class AdminClient:
         return self._call("Explain", request, wire.ExplainResponse, timeout)
 
     def _call(self, name: str, request: Message, kind: type[_Reply], timeout: float) -> _Reply:
-        return self._start(name, request.SerializeToString(), kind, timeout)()
-
-    def _start(
-        self, name: str, message: bytes, kind: type[_Reply], timeout: float
-    ) -> Callable[[], _Reply]:
-        method: Any = self._channel.unary_unary(
-            f"/grace.v1.Admin/{name}", response_deserializer=kind.FromString
+        method = self._channel.unary_unary(
+            f"/grace.v1.Admin/{name}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=kind.FromString,
         )
-        call = method.future(message, timeout=timeout)
-
-        def reply() -> _Reply:
-            try:
-                answer: _Reply = call.result()
-            except grpc.RpcError as error:
-                failed = FailedCall.of(error)
-                raise call_error(self.address, self._tls, failed, ELSEWHERE) from None
-            return answer
-
+        try:
+            reply: _Reply = method(request, timeout=timeout)
+        except grpc.RpcError as error:
+            failed = FailedCall.of(error)
+            raise call_error(self.address, self._tls, failed, ELSEWHERE) from None
         return reply

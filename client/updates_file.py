@@ -10,6 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -99,9 +100,15 @@ class GrowingFile:
 @dataclass(frozen=True, slots=True)
 class _Update:
     line: int
-    message: bytes
-    sequence: int
-    full: bool
+    request: UpdateAdsRequest
+
+    @property
+    def sequence(self) -> int:
+        return self.request.sequence
+
+    @property
+    def full(self) -> bool:
+        return self.request.kind == UpdateAdsRequest.KIND_FULL
 
 
 class _LineError(Exception):
@@ -125,6 +132,7 @@ class UpdatesFollower:
         self.sequence = 0
         self._path, self._file = path, GrowingFile(path)
         self._client, self._timeout, self._show = client, timeout, show
+        self._threads = ThreadPoolExecutor(TOGETHER)
         self._fault = ""  # of a line, after which only a FULL update is sent
         self._unsure = 0  # updates up to this one may be in force without a reply that said so
         self._waits_after = ""  # the error of a call that is tried again
@@ -207,10 +215,11 @@ class UpdatesFollower:
     def _sent(self, group: list[_Update]) -> int:
         """Send updates together. Return how many of them need no second try."""
         before = self.sequence
-        calls = [self._client.start_update(each.message, self._timeout) for each in group]
+        submit, timeout = self._threads.submit, self._timeout
+        calls = [submit(self._client.update_ads, each.request, timeout) for each in group]
         for place, (update, call) in enumerate(zip(group, calls, strict=True)):
             try:
-                reply = call()
+                reply = call.result()
             except CallError as error:
                 if error.code in _MAY_PASS or error.reason == "too_many_updates":
                     self._unsure = group[-1].sequence
@@ -262,9 +271,9 @@ def _together(updates: deque[_Update]) -> list[_Update]:
     one update alone.
     """
     group = [first := updates[0]]
-    size = len(first.message)
+    size = first.request.ByteSize()
     for each in islice(updates, 1, TOGETHER):
-        size += len(each.message)
+        size += each.request.ByteSize()
         in_a_row = each.sequence == group[-1].sequence + 1
         if first.full or each.full or not in_a_row or size > TOGETHER_BYTES:
             break
@@ -282,8 +291,7 @@ def _read(line: Line) -> _Update:
     except (ParseError, RecursionError) as error:
         fault = next(iter(str(error).splitlines()), "")
         raise _LineError(f"not an UpdateAdsRequest: {fault}") from None
-    full = request.kind == UpdateAdsRequest.KIND_FULL
-    return _Update(line.number, request.SerializeToString(), request.sequence, full)
+    return _Update(line.number, request)
 
 
 def _parsed(text: str) -> UpdateAdsRequest:

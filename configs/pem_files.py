@@ -16,17 +16,13 @@ CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE--
 MAX_BYTES = 1 << 20
 
 
-def read_bytes(setting: str, path: Path, remedy: str) -> bytes:
-    """Return all bytes of a small file."""
+def read_pem(setting: str, path: Path) -> bytes:
     try:
         return read_regular(path, MAX_BYTES)
     except OSError as error:
         fault = error.strerror or str(error)
-        raise ConfigError(f"{setting}: {path}: {fault[:1].lower()}{fault[1:]}; {remedy}") from None
-
-
-def read_pem(setting: str, path: Path) -> bytes:
-    return read_bytes(setting, path, "name a PEM file that may be read")
+        text = f"{fault[:1].lower()}{fault[1:]}; name a PEM file that may be read"
+        raise ConfigError(f"{setting}: {path}: {text}") from None
 
 
 def read_certificates(setting: str, path: Path) -> bytes:

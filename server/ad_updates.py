@@ -10,6 +10,7 @@ One thread takes all updates that wait as a group, and carries the group out in 
 So no reply that follows an update's has an ad that it stopped, and a stop outlasts the process.
 """
 
+import asyncio
 import logging
 import threading
 import weakref
@@ -147,6 +148,13 @@ class AdUpdates:
 
     def start(self) -> None:
         self._thread.start()
+
+    async def until_complete(self) -> None:
+        """Wait for the updates without which the server must not be ready."""
+        for event, wait in (("awaits_full", self.complete), ("awaits_sender", self.sent)):
+            if not wait.done():
+                _LOG.warning(event)
+            await asyncio.wrap_future(wait)
 
     def close(self, seconds: float) -> None:
         """Refuse updates from now on, and wait for those that are being carried out."""

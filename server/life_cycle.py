@@ -39,8 +39,8 @@ from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.thread_names import name_this_thread
-from grace.server.observe.timeline import Timeline
-from grace.server.reload.reloads import Reloads
+from grace.server.observe.timeline import FILED, Timeline
+from grace.server.reload.reloads import Reloads, serve_on
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.stage_faults import place_of
@@ -75,9 +75,6 @@ BEAT_SECONDS = 1.0
 
 JOIN_SECONDS = 5.0
 """The time that the pipeline's threads have to end, once nothing is under way."""
-
-FILED_BATCHES = 20_000
-"""The batches of the file that `--timeline` asks for."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -182,7 +179,7 @@ class Server:
         self._predictions = Predictions()
         self._state = state = ServerState()
         if timeline is not None:
-            state.timeline = Timeline(FILED_BATCHES)
+            state.timeline = Timeline(FILED)
         self._metrics = Metrics(state, device)
         self._credentials = credentials = WatchedCredentials(config, self._metrics)
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
@@ -198,8 +195,9 @@ class Server:
                 self._thread_died,
             )
         died = self._broken.set
+        self._attach = serve_on if state.updates is None else state.updates.attach
         self._reloads = Reloads(
-            config, state, self._metrics, device, stages, requests, died, self._attach_updates
+            config, state, self._metrics, device, stages, requests, died, self._attach
         )
         self._admin = Admin(state, config, self._reloads, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
@@ -239,7 +237,7 @@ class Server:
             return None
         try:
             pair = loading.result()
-            await DaemonThread("grace-aside").run(lambda: self._attach_updates(pair))
+            await DaemonThread("grace-aside").run(lambda: self._attach(pair))
         except Exception:  # counted, and raised again
             self._metrics.loaded("failed")
             raise
@@ -247,21 +245,13 @@ class Server:
         self._state.pair = pair
         return pair
 
-    def _attach_updates(self, pair: ServingPair) -> None:
-        """Apply all updates to a pair, before it serves."""
-        if self._state.updates is not None:
-            self._state.updates.attach(pair)
-
     async def _updates_complete(self) -> None:
         """Wait for the updates without which the server must not be ready."""
         if (updates := self._state.updates) is None:
             fields = {"refused": "stops, weights and rollbacks", "remedy": "set state_dir"}
             _LOG.warning("no_state_dir", extra=fields)
-            return
-        for event, wait in (("awaits_full", updates.complete), ("awaits_sender", updates.sent)):
-            if not wait.done():
-                _LOG.warning(event)
-            await asyncio.wrap_future(wait)
+        else:
+            await updates.until_complete()
 
     async def _goes_on_until(self, work: Awaitable[object]) -> bool:
         """Wait for the work. Return False if the server is asked to stop, or breaks, before."""

@@ -1,7 +1,7 @@
 """The generator's score of every prefix for one user, in torch: on a GPU, milliseconds for 30 M.
 
-`Generator.logits` (catalogues/paper) defines them. So every way to decode reads the same scores,
-and the best eligible SIDs of the whole catalogue are known.
+catalogues/paper/generator.py defines them. So every way to decode reads the same scores, and the
+best eligible SIDs of the whole catalogue are known.
 """
 
 from itertools import pairwise

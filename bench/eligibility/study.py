@@ -6,7 +6,6 @@ mode `exact` has in place of matchers), `pass` (per catalogue, mode and bucket o
 calibrated for mode `cd` alone (docs/eligibility-calibration.md): nothing is fitted to another mode.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -63,24 +62,21 @@ class _Side:
 
 
 def measure(work: Workload) -> Iterator[Row]:
-    begin, threads = time.perf_counter(), available_cores()
+    threads = available_cores()
     spec = PaperSpec(work.sids, SEED)
     catalogue = with_many_locations(make_paper_catalogue(spec, threads))
     facts = paper_snapshot(catalogue, threads)
-    made = time.perf_counter() - begin
     sides: dict[str, _Side] = {}
     for name, modes in _asked(work.options.parts()).items():
         own = facts if name == PAPER else _with_shuffled_rules(facts)
         exact = derive(own, EXACT, threads)
         if not sides:
-            yield _catalogue_row(spec, summarize(exact), made)
+            yield _catalogue_row(spec, summarize(exact))
         sides[name] = _Side(Counting(exact, work.device, work.load_ops(work.device)), {})
         for mode in modes:
-            begin = time.perf_counter()
             snapshot = derive(own, Eligibility.of(mode), threads)
-            joined = time.perf_counter() - begin
             if name == PAPER:
-                yield from _index_rows(summarize(snapshot), joined)
+                yield from _index_rows(summarize(snapshot))
             sides[name].ways[mode] = _Way(DecodeIndex.of(snapshot, work.device))
             del snapshot  # k-way matchers are gigabytes: before the next mode's are made
     people = _serve(catalogue, sides, work)
@@ -145,7 +141,7 @@ def _rows(
             yield {"table": "selectivity", **place, "audience": audience, **row}
 
 
-def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Row:
+def _catalogue_row(spec: PaperSpec, summary: IndexSummary) -> Row:
     return {
         "table": "catalogue",
         "sid_space": spec.sid_space,
@@ -154,19 +150,14 @@ def _catalogue_row(spec: PaperSpec, summary: IndexSummary, seconds: float) -> Ro
         "ads_per_sid": summary.ads_per_sid,
         "levels": [asdict(level) for level in summary.levels],
         "rules": summary.rules,
-        "rule_bitmask_rows": summary.rule_bitmask_rows,
-        "set_rules": summary.set_rules,
-        "set_values": summary.set_values,
-        "made_s": round(seconds, 1),
         "knobs": asdict(spec.knobs),
         "generator": asdict(GeneratorKnobs()),
     }
 
 
-def _index_rows(summary: IndexSummary, seconds: float) -> Iterator[Row]:
+def _index_rows(summary: IndexSummary) -> Iterator[Row]:
     for matcher in summary.matchers:
         row = {"table": "matchers", "mode": summary.mode, **asdict(matcher)}
-        yield row | {"fill": round(matcher.fill, 4), "joined_s": round(seconds, 1)}
+        yield row | {"fill": round(matcher.fill, 4)}
     if summary.exact is not None:
-        row = {"table": "exact", "mode": summary.mode, **asdict(summary.exact)}
-        yield row | {"joined_s": round(seconds, 1)}
+        yield {"table": "exact", "mode": summary.mode, **asdict(summary.exact)}

@@ -36,7 +36,7 @@ WAYS = {
 _ELIGIBLE_ADS, _WASTED = "{eligible_ads:,.0f}", "{wasted_sids_pct:.1f}"
 _RECALL = "{score_mass_pct:.1f} / {top_ads_pct:.1f}"
 
-_CATALOGUES = {
+CATALOGUES = {
     "paper": "Ads near each other have similar rules",
     "shuffled": "Rules do not follow the SIDs",
 }
@@ -74,7 +74,7 @@ def study_tables(result: Mapping[str, Any]) -> dict[str, str]:
 def printed_tables(rows: Rows) -> str:
     """Return the tables of one run in Markdown, as far as it measured them."""
     parts = []
-    for name, heading in _CATALOGUES.items():
+    for name, heading in CATALOGUES.items():
         if own := _all(rows, catalogue=name):
             sweep = _all(own, table="selectivity", audience="sweep")
             parts += [f"## {heading}\n", _ways(own)]

@@ -70,17 +70,15 @@ class Envoy(ChildProcess):
 
     def is_ready(self) -> bool:
         try:
-            return self.ready() == "LIVE" and self.healthy() == set(self._servers)
+            return self.get(self.stats, "/ready").strip() == "LIVE" and self.healthy() == set(
+                self._servers
+            )
         except OSError:  # it does not listen yet
             return False
 
-    def wait_healthy(self, *servers: str) -> None:
-        what = f"its healthy servers were {', '.join(servers)}"
-        self.wait_until(lambda: self.healthy() == set(servers), what, WAIT_SECONDS)
-
     def healthy(self) -> set[str]:
         """The servers that Envoy may choose."""
-        shown = json.loads(self._get(self._admin, "/clusters?format=json"))
+        shown = json.loads(self.get(self._admin, "/clusters?format=json"))
         (grace,) = (each for each in shown["cluster_statuses"] if each["name"] == "grace")
         return {
             f"{where['address']}:{where['port_value']}"
@@ -91,16 +89,11 @@ class Envoy(ChildProcess):
 
     def counted(self, name: str) -> int:
         """Return a counter of the servers' cluster."""
-        text = self._get(self._admin, f"/stats?filter=^cluster.grace.{name}$")
+        text = self.get(self._admin, f"/stats?filter=^cluster.grace.{name}$")
         return int(text.rpartition(": ")[2])
 
-    def scrape(self) -> str:
-        return self._get(self.stats, "/stats/prometheus")
-
-    def ready(self) -> str:
-        return self._get(self.stats, "/ready").strip()
-
-    def _get(self, port: int, path: str) -> str:
+    def get(self, port: int, path: str) -> str:
+        """Return a page of the port of statistics or of admin."""
         with urlopen(f"http://127.0.0.1:{port}{path}", timeout=ANSWER_SECONDS) as reply:
             return str(reply.read().decode())
 

@@ -21,9 +21,15 @@ from typing import NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from grace.bench.gpu.instruments.floors import Counts, Least, count_admission, counting_ops
+from grace.bench.gpu.instruments.floors import (
+    Counts,
+    Least,
+    NamedProducts,
+    count_admission,
+    counting_ops,
+    named_rounded,
+)
 from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, sustained
-from grace.bench.gpu.subjects.named_products import NamedProducts, named_rounded
 from grace.bench.gpu.subjects.search import (
     DecoderBatch,
     DecoderGraph,

@@ -54,13 +54,6 @@ SIZES = (3_000_000, 10_000_000, 30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 4  # over the batches: a run is then long enough to be launched ahead
 
-_OWN_SNAPSHOT = {
-    "static": MatcherMode.STATIC,
-    "dynamic": MatcherMode.DYNAMIC,
-    "exact": MatcherMode.EXACT,
-}
-"""The modes that need another snapshot; all others read the one of `union`, or a part of it."""
-
 
 @dataclass(frozen=True)
 class _Batch:
@@ -100,7 +93,7 @@ def _steps(work: Workload, engine: Engine, parts: list[str]) -> Iterator[Row]:
         measure, _, mode = part.partition(":")
         measures[mode].append(measure)
     asked = [mode for mode, wanted in measures.items() if wanted]
-    for built, modes in groupby(asked, key=lambda mode: _OWN_SNAPSHOT.get(mode, MatcherMode.UNION)):
+    for built, modes in groupby(asked, key=_snapshot_mode):
         snapshot = catalogue.snapshot(built)
         index = DecodeIndex.of(snapshot, work.device)
         users = catalogue.users(snapshot, work.device, BATCHES, work.batch)
@@ -153,6 +146,11 @@ def _batches(
         slot.point_at(seen, index)
         batches.append(_Batch(seen, slot, traced_steps(engine, context, slot, work.dynamic)))
     return batches
+
+
+def _snapshot_mode(mode: str) -> MatcherMode:
+    """Return the snapshot that a mode needs; several read the one of `union`, or a part of it."""
+    return MatcherMode(mode) if mode in ("static", "dynamic", "exact") else MatcherMode.UNION
 
 
 def index_in_mode(mode: str, index: DecodeIndex) -> DecodeIndex:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import require_overlap
 from grace.bench.gpu.subjects.search import observed, shared, traced_search
-from grace.bench.gpu.subjects.trained_model import TrainingData, plan_of, prepare, train
+from grace.bench.gpu.subjects.trained_model import TrainingData, prepare, train
 from grace.bench.gpu.subjects.workload import Engine, Workload, random_decoder_alone
 from grace.bench.result_file import Row
 from grace.configs.eligibility import MatcherMode
@@ -113,10 +113,9 @@ def _cast(context: UserContext) -> Callable[[Precision], UserContext]:
 
 def _trained(work: Workload) -> Iterator[Row]:
     requests, device = _TINY_REQUESTS if work.options.tiny else REQUESTS, work.device
-    plan = plan_of(work.options.tiny, requests)
-    data = prepare(plan)
+    data = prepare(work.options.tiny, requests)
     with torch.inference_mode(mode=False):
-        model, learning = train(plan, data, device)
+        model, learning = train(data, device)
     index = DecodeIndex.of(data.snapshot, device)
     encoder = UserEncoder(data.snapshot.schema, data.snapshot.set_values)
     batches = []

@@ -35,7 +35,7 @@ from grace.bench.gpu.subjects.served import (
 from grace.bench.gpu.subjects.workload import Workload
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop
 from grace.bench.load.prompt_server import prompt_server
-from grace.bench.load.timeline import busy_share, generated_batches, read_timeline
+from grace.bench.load.timeline import read_timeline, saturation
 from grace.bench.result_file import Row
 from grace.client import AdminClient
 from grace.configs.eligibility import MatcherMode
@@ -160,11 +160,4 @@ def saturation_row(trace: Path, seconds: float) -> Row:
     slices = read_timeline(trace)
     last = slices[-1].end
     begin, end = last - (1 - EDGE_SHARE) * seconds, last - EDGE_SHARE * seconds
-    batches, mean_batch = generated_batches(slices, begin, end)
-    return {
-        "measure": "saturation",
-        "in_flight": IN_FLIGHT,
-        "batches": batches,
-        "mean_batch": round(mean_batch, 2),
-        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
-    }
+    return {"measure": "saturation", "in_flight": IN_FLIGHT, **saturation(slices, begin, end)}

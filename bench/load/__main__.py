@@ -17,9 +17,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-from grace.bench.load.client import ClosedLoop, Load, OpenLoop
+from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Target
 from grace.bench.load.client_process import run_together
-from grace.bench.load.ghz import load_result
+from grace.bench.load.ghz import Result, load_report, load_result, offered
 from grace.bench.load.options import (
     add_tls_options,
     data_file,
@@ -29,7 +29,6 @@ from grace.bench.load.options import (
     run_command,
     tls_from,
 )
-from grace.bench.load.report import Result, load_report, offered
 from grace.bench.load.shots import read_shots
 
 MOST_PROCESSES = 64
@@ -59,31 +58,20 @@ def main(arguments: Sequence[str]) -> int:
 
 def _made(load: Load, options: argparse.Namespace) -> Result:
     """Make the load; standard error shows the time that has passed."""
+    name, what = f"in-flight-{options.in_flight}", f"{options.in_flight} calls under way"
+    if isinstance(load, OpenLoop):
+        name, what = f"rate-{load.rate:g}", f"{load.rate:g} calls a second"
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
     columns = TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as passed:
-        passed.add_task(f"{_named(load)} for {load.seconds:g} s")
-        run = run_together(
-            options.address,
-            read_shots(options.data, timeout),
-            load,
-            options.processes,
-            options.connections,
-            tls=tls_from(options),
-        )
+        passed.add_task(f"{what} for {load.seconds:g} s")
+        shots = read_shots(options.data, timeout)
+        target = Target(options.address, shots, options.connections, tls_from(options))
+        run = run_together(target, load, options.processes)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
-        name = f"in-flight-{options.in_flight}"
-        if isinstance(load, OpenLoop):
-            name = f"rate-{load.rate:g}"
         (options.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
     return result
-
-
-def _named(load: Load) -> str:
-    if isinstance(load, OpenLoop):
-        return f"{load.rate:g} calls a second"
-    return f"{load.in_flight} calls under way"
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -30,8 +30,6 @@ from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
 FINISH_SECONDS = 20.0
-CONNECT_SECONDS = 10.0
-WARM_UP_SECONDS = 10.0
 
 _SERVICE = DESCRIPTOR.services_by_name["AdsRetrieval"]
 METHOD = f"/{_SERVICE.full_name}/Retrieve"
@@ -148,33 +146,36 @@ def poisson_arrivals(rate: float, seconds: float, seed: int) -> npt.NDArray[np.f
     return np.sort(rng.random(count)) * seconds
 
 
-def run_load(
-    address: str,
-    shots: Sequence[Shot],
-    load: Load,
-    connections: int = 4,
-    part: Part = Part(),
-    *,
-    connect_seconds: float = CONNECT_SECONDS,
-    warm_up_seconds: float = WARM_UP_SECONDS,
-    tls: Tls | None = None,
-) -> LoadRun:
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The server to call, with what, and how; `connections` are of each client process."""
+
+    address: str
+    shots: Sequence[Shot]
+    connections: int = 4
+    tls: Tls | None = None
+    connect_seconds: float = 10.0
+    warm_up_seconds: float = 10.0
+
+
+def run_load(target: Target, load: Load, part: Part = Part()) -> LoadRun:
     """Make the load. Call i takes shot i and connection i, each in turn."""
+    address, shots, tls = target.address, target.shots, target.tls
 
     async def run() -> LoadRun:
         async with AsyncExitStack() as stack:
             channels = [
                 await stack.enter_async_context(aio_channel(address, tls, CHANNEL_OPTIONS))
-                for _ in range(connections)
+                for _ in range(target.connections)
             ]
             ready = asyncio.gather(*(channel.channel_ready() for channel in channels))
             try:
-                await asyncio.wait_for(ready, connect_seconds)
+                await asyncio.wait_for(ready, target.connect_seconds)
             except TimeoutError:
                 fault = await _connection_fault(address, channels[0], tls)
                 raise InputError(fault) from None
             methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
-            await _warm_up(methods, shots, warm_up_seconds)
+            await _warm_up(methods, shots, target.warm_up_seconds)
             stack.enter_context(_small_collections())
             begin = part.begin()
             wait = begin - time.perf_counter()

@@ -13,34 +13,21 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from grace.bench.load.client import (
-    CONNECT_SECONDS,
-    ClosedLoop,
-    Load,
-    LoadRun,
-    Part,
-    run_load,
-)
-from grace.bench.load.shots import Shot
-from grace.client import Tls
+from grace.bench.load.client import ClosedLoop, Load, LoadRun, Part, Target, run_load
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
 
 
 def run_together(
-    address: str,
-    shots: Sequence[Shot],
+    target: Target,
     load: Load,
     processes: int = 1,
-    connections: int = 4,
-    connect_seconds: float = CONNECT_SECONDS,
-    tls: Tls | None = None,
     *,
     apart: bool = False,
     begun: Callable[[], None] = lambda: None,
 ) -> LoadRun:
-    """Make the load from N processes with `connections` each.
+    """Make the load from N processes.
 
     If N is 1, this process makes it, unless it must be `apart` because other threads work here.
 
@@ -52,26 +39,24 @@ def run_together(
             "under way each; lower --processes"
         )
     if processes == 1 and not apart:
-        return run_load(address, shots, load, connections, connect_seconds=connect_seconds, tls=tls)
+        return run_load(target, load)
     context = get_context("spawn")  # a forked copy would lack gRPC's threads
     with ExitStack() as stack:
         team: list[tuple[SpawnProcess, Connection]] = []
         for number in range(processes):
             ours, theirs = context.Pipe()
-            given = (address, tuple(shots), load, connections, connect_seconds, tls)
-            process = context.Process(
-                target=_make_part, args=(theirs, number, processes, *given), daemon=True
-            )
+            given = (theirs, number, processes, target, load)
+            process = context.Process(target=_make_part, args=given, daemon=True)
             process.start()
             stack.callback(_end, process, ours)
             theirs.close()
             team.append((process, ours))
-        _receive(address, team)  # returns when every process is ready
+        _receive(target.address, team)  # returns when every process is ready
         begin = time.perf_counter() + _NOTICE_SECONDS
         for _, pipe in team:
             pipe.send(begin)
         begun()
-        return merged(_receive(address, team))
+        return merged(_receive(target.address, team))
 
 
 def merged(runs: Sequence[LoadRun]) -> LoadRun:
@@ -104,17 +89,7 @@ def _receive(address: str, team: Sequence[tuple[SpawnProcess, Connection]]) -> l
     return received
 
 
-def _make_part(
-    pipe: Connection,
-    number: int,
-    of: int,
-    address: str,
-    shots: tuple[Shot, ...],
-    load: Load,
-    connections: int,
-    connect_seconds: float,
-    tls: Tls | None,
-) -> None:
+def _make_part(pipe: Connection, number: int, of: int, target: Target, load: Load) -> None:
     """Report ready, receive the start time, make a part of the load, and send its run or error."""
 
     def begin() -> float:
@@ -122,12 +97,8 @@ def _make_part(
         at: float = pipe.recv()
         return at
 
-    part = Part(number, of, begin)
     try:
-        run = run_load(
-            address, shots, load, connections, part, connect_seconds=connect_seconds, tls=tls
-        )
-        pipe.send(run)
+        pipe.send(run_load(target, load, Part(number, of, begin)))
     except GraceError as error:
         pipe.send(error)
 

@@ -70,13 +70,3 @@ def data_file(text: str) -> Path:
     if not path.is_file():
         raise argparse.ArgumentTypeError(f"{text}: there is no such file of requests")
     return path
-
-
-def out_file(text: str) -> Path:
-    """Return the path after checking that the command can write it once the load is over."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: is a folder; name a file")
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text}: its folder does not exist; make it first")
-    return path

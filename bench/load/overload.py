@@ -13,13 +13,14 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from grace.bench.load.client import Call, LoadRun, OpenLoop
+from grace.bench.load.client import Call, LoadRun, OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, positive, positive_integer, run_command
@@ -112,17 +113,13 @@ def measure(case: Overload, folder: Path) -> Row:
         # The overload's processes take seconds to start, and the probe must not end before they do.
         begins = threading.Event()
         with ThreadPoolExecutor(2, initializer=_be_nice) as pool:
-            overloading = pool.submit(
-                run_together,
-                server.address,
-                shots,
-                load,
-                max(2, case.processes),
-                begun=begins.set,
-            )
+            target = Target(server.address, shots)
+            processes = max(2, case.processes)
+            overloading = pool.submit(run_together, target, load, processes, begun=begins.set)
             overloading.add_done_callback(lambda _: begins.set())
             begins.wait()
-            probing = pool.submit(run_together, server.address, shots, _probe(case), 1)
+            probe_load = OpenLoop(PROBE_SHARE * case.capacity, case.seconds + TAIL_SECONDS, seed=2)
+            probing = pool.submit(run_together, target, probe_load)
             overload, probe = overloading.result(), probing.result()
         executed = _executed(server) - before
     return _row(case, overload, probe, executed)
@@ -133,10 +130,6 @@ def _taskset() -> str:
     if found is None:
         raise InputError("--server-cores: no taskset on PATH; install util-linux")
     return found
-
-
-def _probe(case: Overload) -> OpenLoop:
-    return OpenLoop(PROBE_SHARE * case.capacity, case.seconds + TAIL_SECONDS, seed=2)
 
 
 def _be_nice() -> None:
@@ -169,12 +162,10 @@ def _row(case: Overload, overload: LoadRun, probe: LoadRun, executed: float) -> 
         "calls": len(calls),
         "goodput": round(len(ok) / case.seconds / case.capacity, 3),
         "executed_late": round(max(0.0, 1 - answered / executed), 4),
-        "ok_p50_ms": round(percentile(ok, 50), 1),
         "ok_p99_ms": round(percentile(ok, 99), 1),
-        "refused_p50_ms": round(percentile(refused, 50), 1) if refused else None,
         "refused_p99_ms": round(percentile(refused, 99), 1) if refused else None,
         "recovery_ms": round(1000 * _recovery(probe.calls, end)),
-        "reasons": _reasons(calls),
+        "reasons": Counter(call.reason or call.status for call in calls if call.status != "OK"),
         "client_late_p99_ms": round(percentile(late, 99), 1),
         "load_average": round(os.getloadavg()[0], 1),
     }
@@ -184,11 +175,6 @@ def _recovery(calls: Sequence[Call], end: float) -> float:
     """Return the seconds from the overload's end to the last call that failed."""
     failed = [call.intended - end for call in calls if call.status != "OK"]
     return max(0.0, *failed) if failed else 0.0
-
-
-def _reasons(calls: Sequence[Call]) -> dict[str, int]:
-    names = [call.reason or call.status for call in calls if call.status != "OK"]
-    return {name: names.count(name) for name in sorted(set(names))}
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from grace.bench.load.client import STAGES, ClosedLoop, Load, LoadRun, OpenLoop, run_load
+from grace.bench.load.client import STAGES, ClosedLoop, OpenLoop, Target, run_load
 from grace.bench.load.ghz import percentile
 from grace.bench.load.options import parser_of, run_command
 from grace.bench.load.shots import read_shots
-from grace.bench.load.timeline import busy_share, generated_batches, read_timeline
+from grace.bench.load.timeline import read_timeline, saturation
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
 from grace.bench.result_file import Row, facts_of, record
 from grace.bench.running_server import RunningServer
@@ -42,7 +42,8 @@ def main(arguments: Sequence[str]) -> None:
 def _overhead(files: TinyServerFiles, seconds: float) -> Row:
     config = files.write_config("overhead.yaml", logs={"requests": True})
     with RunningServer(config, files.folder / "o.log") as server:
-        run = _load(server, files, OpenLoop(OVERHEAD_RATE, seconds))
+        target = Target(server.address, read_shots(files.requests, None))
+        run = run_load(target, OpenLoop(OVERHEAD_RATE, seconds))
         lines = [line for line in server.events("request") if line["code"] == "OK"]
     late = lines[int(len(lines) * min(0.5, EDGE_SECONDS / seconds)) :]
     overhead = sorted(
@@ -64,25 +65,19 @@ def _saturation(files: TinyServerFiles, seconds: float) -> Row:
     trace = files.folder / "timeline.json"
     config = files.write_config("saturation.yaml", batching={"target_queue_ms": NO_SHEDDING_MS})
     with RunningServer(config, files.folder / "s.log", "--timeline", trace) as server:
-        run = _load(server, files, ClosedLoop(IN_FLIGHT, seconds))
+        target = Target(server.address, read_shots(files.requests, None))
+        run = run_load(target, ClosedLoop(IN_FLIGHT, seconds))
     slices = read_timeline(trace)
     begin, end = slices[0].begin + EDGE_SECONDS, slices[-1].end - EDGE_SECONDS
-    batches, mean_batch = generated_batches(slices, begin, end)
     return {
         "measure": "saturation",
         "precision": PRECISION,
         "in_flight": IN_FLIGHT,
         "answered_rps": round(sum(call.status == "OK" for call in run.calls) / run.seconds, 1),
         "seconds": round(end - begin, 1),
-        "batches": batches,
-        "mean_batch": round(mean_batch, 1),
-        "generate_busy": round(busy_share(slices, "generate", begin, end), 4),
+        **saturation(slices, begin, end),
         "errors": sum(bool(call.error) for call in run.calls),
     }
-
-
-def _load(server: RunningServer, files: TinyServerFiles, load: Load) -> LoadRun:
-    return run_load(server.address, read_shots(files.requests, None), load)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from grace.bench.result_file import Row
+
 
 class Slice(NamedTuple):
     """A stage's work on one batch, in seconds of the trace's clock."""
@@ -26,21 +28,17 @@ def read_timeline(path: Path) -> tuple[Slice, ...]:
     return tuple(sorted(slices, key=lambda part: part.begin))
 
 
-def busy_share(slices: Sequence[Slice], stage: str, begin: float, end: float) -> float:
-    """Return the share of [begin, end] in which the stage worked, overlaps counted once."""
-    busy, until = 0.0, begin
+def saturation(slices: Sequence[Slice], begin: float, end: float) -> Row:
+    """Return the batches that were generated in [begin, end], their mean size, and the share of
+    that time in which `generate` worked, overlaps counted once."""
+    busy, until, sizes = 0.0, begin, []
     for part in slices:
-        if part.stage == stage:
+        if part.stage == "generate" and part.begin < end and part.end > begin:
             busy += max(0.0, min(part.end, end) - max(part.begin, until))
             until = max(until, part.end)
-    return busy / (end - begin)
-
-
-def generated_batches(slices: Sequence[Slice], begin: float, end: float) -> tuple[int, float]:
-    """Return how many batches were generated in [begin, end], and their mean size."""
-    sizes = [
-        part.requests
-        for part in slices
-        if part.stage == "generate" and part.begin < end and part.end > begin
-    ]
-    return len(sizes), sum(sizes) / max(1, len(sizes))
+            sizes.append(part.requests)
+    return {
+        "batches": len(sizes),
+        "mean_batch": round(sum(sizes) / max(1, len(sizes)), 2),
+        "generate_busy": round(busy / (end - begin), 4),
+    }

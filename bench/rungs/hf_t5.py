@@ -123,11 +123,10 @@ def plain_generate(
 
 def shared_sequences(found: Tensor, expected: Tensor, beams: int) -> float:
     """The share of the expected ones that were found, request by request.   [B * beams, 1 + L]"""
-    common, got, wanted = 0, found.tolist(), expected.tolist()
-    for begin in range(0, len(wanted), beams):
-        own = slice(begin, begin + beams)
-        common += len({*map(tuple, got[own])} & {*map(tuple, wanted[own])})
-    return common / len(wanted)
+    of_requests = (x.view(-1, beams, x.shape[1]).tolist() for x in (found, expected))
+    pairs = zip(*of_requests, strict=True)
+    common = sum(len({*map(tuple, one)} & {*map(tuple, other)}) for one, other in pairs)
+    return common / len(expected)
 
 
 def allowed_by_trie(trie: SidTrie) -> AllowedTokens:

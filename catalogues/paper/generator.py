@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from grace.catalogues.arrays import FloatArray, Int64Array
 from grace.catalogues.paper.draws import Draws, Stream
 from grace.index.snapshot import Snapshot
 
@@ -40,12 +39,6 @@ class Generator:
         """Return what log(ads below) weighs for a user."""
         taste = float(self.draws.normal(Stream.TASTE, np.array([user]))[0])
         return self.knobs.popularity + self.knobs.popularity_spread * taste
-
-    def logits(self, user: int, nodes: Int64Array) -> FloatArray:
-        """Return the logits by definition. `bench/eligibility/path_scores.py` has all of them."""
-        liking = self.draws.normal(Stream.AFFINITY, nodes | np.int64(user << 32))
-        weighted = self.popularity_weight(user) * self.log_ads[nodes]
-        return (weighted + self.knobs.liking * liking).astype(np.float64)
 
 
 def generator_of(snapshot: Snapshot, draws: Draws, knobs: GeneratorKnobs) -> Generator:

@@ -7,9 +7,9 @@ Zipf's law over the catalogue, preferably of a favourite brand. Some steps retur
 before. A person meets only items with an ad that the person may see.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from enum import StrEnum
 
 import numpy as np
 
@@ -53,11 +53,26 @@ _TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
 MOST_CLICKS = 80
 
 
-class Person(Protocol):
-    @property
-    def attributes(self) -> Mapping[str, Sequence[str]]: ...
-    @property
-    def tastes(self) -> list[int]: ...
+class Kind(StrEnum):
+    ORDINARY = ""
+    ABROAD = "abroad"  # lives in a country that the schema does not know
+    UNPLACED = "unplaced"  # no location at all
+    ANONYMOUS = "anonymous"  # neither age nor gender
+    TRAVELLER = "traveller"  # as many places as a request may name
+    NEWCOMER = "newcomer"  # no history
+    MIGRANT = "migrant"  # two countries and two languages
+    MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    name: str  # as in a request id: tastes first, then home
+    kind: Kind
+    attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
+    device: str  # what the request came from, whether or not its targeting attribute is set
+    hour: int
+    tastes: list[int]  # topics, the strongest first
+    clicks: Int64Array  # indices of SIDs, oldest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +146,7 @@ class Browsing:
         )
 
     def people(
-        self, persons: Sequence[Person], which: Int64Array, rng: np.random.Generator
+        self, persons: Sequence[User], which: Int64Array, rng: np.random.Generator
     ) -> People:
         """Make people like the persons of each row, with favourite brands of their own."""
         topics = np.array([(each.tastes + each.tastes[:1] * 2)[:MOST_TASTES] for each in persons])
@@ -235,10 +250,6 @@ def _zipf(size: int) -> FloatArray:
 
 DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
 """Takes one person's topics and home country; returns indices of SIDs, oldest first."""
-
-
-def no_history(*_: object) -> Int64Array:
-    return np.zeros(0, np.int64)
 
 
 def picked(catalogue: Catalogue) -> DrawHistory:

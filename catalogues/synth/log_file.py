@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from grace.catalogues.arrays import BoolArray, Int64Array, frozen, offsets_of, position_in_run
 from grace.catalogues.folder import sid_column, sid_metadata
-from grace.catalogues.synth.browsing import NOTHING, Browsing, People, no_history
+from grace.catalogues.synth.browsing import NOTHING, Browsing, Kind, People, User
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.spec import ACTION_IDS, ACTION_ODDS, HOUR_MS, MINUTE_MS, NOW_MS, Stream
-from grace.catalogues.synth.users import Kind, User, draw_users
+from grace.catalogues.synth.users import draw_users
 
 FEWEST_EVENTS, MOST_EVENTS = 10, 40  # of a user
 PROFILES = 1_000  # distinct attributes, sets and tastes of users
@@ -47,7 +47,7 @@ def make_log(catalogue: Catalogue) -> InteractionLog:
     There are fewer if the catalogue has no ad for some of them.
     """
     rng, browsing = catalogue.spec.rng(Stream.LOG), Browsing.over(catalogue)
-    profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, no_history, rng)
+    profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, None, rng)
     profile = rng.integers(PROFILES, size=catalogue.spec.log_users)
     people = browsing.people(profiles, profile, rng)
     items, opens = browsing.walk(people, MOST_EVENTS, rng)

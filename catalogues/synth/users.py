@@ -5,20 +5,19 @@ schema does not know, no location, dozens of places, missing attributes, no hist
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from grace.catalogues.arrays import Int64Array
 from grace.catalogues.synth.browsing import (
     MOST_CLICKS,
     NOTHING,
     Browsing,
     DrawHistory,
+    Kind,
+    User,
     click_count,
-    no_history,
     picked,
 )
 from grace.catalogues.synth.catalogue import Catalogue
@@ -34,18 +33,6 @@ from grace.catalogues.synth.spec import (
     Stream,
 )
 from grace.catalogues.synth.topics import TOPICS, Topic
-
-
-class Kind(StrEnum):
-    ORDINARY = ""
-    ABROAD = "abroad"  # lives in a country that the schema does not know
-    UNPLACED = "unplaced"  # no location at all
-    ANONYMOUS = "anonymous"  # neither age nor gender
-    TRAVELLER = "traveller"  # as many places as a request may name
-    NEWCOMER = "newcomer"  # no history
-    MIGRANT = "migrant"  # two countries and two languages
-    MEMBER = "member"  # an attribute that the schema does not know, and ads seen too often
-
 
 # Of every 16 users, each special kind once.
 _KINDS = {
@@ -69,17 +56,6 @@ _DEVICE_ODDS = (0.62, 0.08, 0.25, 0.05)
 _NO_CLICKS = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
-    name: str  # as in a request id: tastes first, then home
-    kind: Kind
-    attributes: dict[str, tuple[str, ...]]  # attributes and sets; an empty tuple is a missing value
-    device: str  # what the request came from, whether or not its targeting attribute is set
-    hour: int
-    tastes: list[int]  # topics, the strongest first
-    clicks: Int64Array  # indices of SIDs, oldest first
-
-
 def make_users(catalogue: Catalogue) -> list[User]:
     """Return `spec.num_users` people with their clicks.
 
@@ -89,7 +65,7 @@ def make_users(catalogue: Catalogue) -> list[User]:
     kinds = [_KINDS.get(number % 16, Kind.ORDINARY) for number in range(catalogue.spec.num_users)]
     if not catalogue.spec.learned_tokens:
         return draw_users(catalogue, kinds, picked(catalogue), rng)
-    users, browsing = draw_users(catalogue, kinds, no_history, rng), Browsing.over(catalogue)
+    users, browsing = draw_users(catalogue, kinds, None, rng), Browsing.over(catalogue)
     people = browsing.people(users, np.arange(len(users)), rng)
     items, _ = browsing.walk(people, MOST_CLICKS, rng)
     return [
@@ -103,10 +79,10 @@ def make_users(catalogue: Catalogue) -> list[User]:
 def draw_users(
     catalogue: Catalogue,
     kinds: Sequence[Kind],
-    draw_history: DrawHistory,
+    draw_history: DrawHistory | None,
     rng: np.random.Generator,
 ) -> list[User]:
-    """Draw people, each with the home of a random ad."""
+    """Draw people, each with the home of a random ad; without `draw_history`, they have none."""
     ads = rng.integers(catalogue.num_ads, size=len(kinds))
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
@@ -126,7 +102,7 @@ def draw_users(
 
 def _user(
     catalogue: Catalogue,
-    draw_history: DrawHistory,
+    draw_history: DrawHistory | None,
     kind: Kind,
     city: int,
     tastes: list[int],
@@ -148,7 +124,9 @@ def _user(
         device=device,
         hour=int(rng.integers(24)),
         tastes=tastes,
-        clicks=_NO_CLICKS if kind is Kind.NEWCOMER else draw_history(tastes, home, rng),
+        clicks=_NO_CLICKS
+        if draw_history is None or kind is Kind.NEWCOMER
+        else draw_history(tastes, home, rng),
     )
 
 

@@ -9,7 +9,6 @@ import typer
 
 from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Dtype, require_known
-from grace.cli.progress import progress_bars
 from grace.configs.options import Option
 
 
@@ -36,14 +35,7 @@ def init_model(
     summary = summarize_model(loaded.model, loaded.generation)
     written: str | None = None
     if out is not None and not dry_run:
-        with progress_bars() as progress:
-            written = write_random(
-                loaded.model,
-                out,
-                seed,
-                DTYPES[dtype],
-                lambda done, total: progress("write", done, total),
-            )
+        written = write_random(loaded.model, out, seed, DTYPES[dtype])
     size = summary.weights * DTYPES[dtype].itemsize
     if as_json:
         facts = {**asdict(summary), "weights": summary.weights, "bytes": size}

@@ -9,14 +9,13 @@ docs/checkpoints.md describes the format and its faults.
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 import yaml
-from torch import Tensor
 
 from grace.configs.errors import CheckpointError, InputError
 from grace.configs.regular_files import open_regular, sync
@@ -40,14 +39,6 @@ _ID_DIGITS = 16
 
 def save_checkpoint(model: Model, folder: Path) -> str:
     """Write the model to a new or empty folder, whole or not at all. Return its id."""
-    state = model.state_dict()
-    return write_checkpoint(model.spec, state, state.__getitem__, folder)
-
-
-def write_checkpoint(
-    spec: ModelSpec, like: Mapping[str, Tensor], tensor_of: Callable[[str], Tensor], folder: Path
-) -> str:
-    """Do what `save_checkpoint` does, with one tensor in memory at a time: see `write_weights`."""
     folder = folder.absolute()
     require_new(folder)
     partial = folder.with_name(f".writing-{folder.name}")
@@ -55,8 +46,8 @@ def write_checkpoint(
         folder.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)  # from a writer that was killed
         partial.mkdir()
-        write_yaml(partial / MODEL_YAML, spec.to_json())
-        write_weights(partial / WEIGHTS, like, tensor_of)
+        write_yaml(partial / MODEL_YAML, model.spec.to_json())
+        write_weights(partial / WEIGHTS, model.state_dict())
         sync(partial)
         partial.rename(folder)
         sync(folder.parent)

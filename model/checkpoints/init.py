@@ -7,9 +7,7 @@ beam search has a choice. A tensor's values depend on the seed, its name and its
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,8 @@ from torch import Tensor
 from grace.configs.generation import GenerationConfig
 from grace.configs.sections import load_section
 from grace.configs.yaml_loader import read_yaml
-from grace.model.checkpoints.checkpoint import empty_model, write_checkpoint
+from grace.model.checkpoints.checkpoint import empty_model, save_checkpoint
+from grace.model.checkpoints.folder import require_new
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
 
@@ -54,22 +53,10 @@ def random_model(spec: ModelSpec, seed: int, dtype: torch.dtype = torch.float32)
     return model
 
 
-def write_random(
-    spec: ModelSpec,
-    folder: Path,
-    seed: int,
-    dtype: torch.dtype,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> str:
-    """Write `random_model`'s checkpoint with one tensor in memory at a time. Return its id."""
-    like = empty_model(spec).to(dtype).state_dict()
-    numbers = count(1)
-
-    def weight_of(name: str) -> Tensor:
-        progress(next(numbers), len(like))
-        return _random_weight(spec, seed, name, tuple(like[name].shape)).to(dtype)
-
-    return write_checkpoint(spec, like, weight_of, folder)
+def write_random(spec: ModelSpec, folder: Path, seed: int, dtype: torch.dtype) -> str:
+    """Write `random_model`'s checkpoint. Return its id."""
+    require_new(folder)  # drawing a large model takes minutes
+    return save_checkpoint(random_model(spec, seed, dtype), folder)
 
 
 def _random_weight(spec: ModelSpec, seed: int, name: str, shape: tuple[int, ...]) -> Tensor:

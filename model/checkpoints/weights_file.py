@@ -1,12 +1,11 @@
 """model.safetensors: tensors by name. Errors name every fault, and no code in a file ever runs.
 
 The format is 8 bytes of header length, a JSON header, and the bytes of one tensor after another.
-The writer holds one tensor in memory at a time, so it can write models larger than memory.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,32 +91,25 @@ def require_finite(path: Path, name: str, tensor: Tensor) -> None:
         )
 
 
-def write_weights(
-    path: Path, like: Mapping[str, Tensor], tensor_of: Callable[[str], Tensor]
-) -> None:
-    """Write a new file and sync it.
-
-    `tensor_of` makes one tensor after another, of the type and shape that `like` has by that name.
-    """
+def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a new file and sync it."""
     codes = {dtype: code for code, dtype in _CODES.items()}
     # Wide numbers come first, so that every tensor is aligned to the size of its numbers.
-    names = sorted(like, key=lambda name: (-like[name].dtype.itemsize, name))
+    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name in names:
-        begin, end = end, end + like[name].nbytes
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.nbytes
         header[name] = {
-            "dtype": codes[like[name].dtype],
-            "shape": list(like[name].shape),
+            "dtype": codes[tensor.dtype],
+            "shape": list(tensor.shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % _ALIGNMENT)
     with path.open("xb") as file:
         file.write(len(text).to_bytes(_HEADER_AT, "little") + text)
-        for name in names:
-            tensor = tensor_of(name)
-            assert (tensor.dtype, tensor.shape) == (like[name].dtype, like[name].shape), name
+        for name, tensor in ordered:
             require_finite(path, name, tensor)
             file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         file.flush()

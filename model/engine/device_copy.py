@@ -15,6 +15,7 @@ from torch import Tensor
 from grace.configs.arrays import AnyArray, Shape
 
 _ALIGNMENT = 64  # bytes; each array begins at a multiple of it
+KEPT_BYTES = 4 << 20  # of the largest block that is used again: callers choose how large some are
 
 
 class _Block:
@@ -71,5 +72,5 @@ class Staging:
         return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
 
     def __del__(self) -> None:
-        if self._block is not None:
+        if self._block is not None and self._block.here.nbytes <= KEPT_BYTES:
             self._free.append(self._block)

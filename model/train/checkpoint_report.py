@@ -7,7 +7,7 @@ server's precision changes.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ from grace.model.train.evaluate import (
     Quality,
     Ranked,
     Search,
-    compare,
     rank_of,
+    ranked,
     rounded,
 )
 from grace.model.train.interactions import HistoryBatches, history_input
@@ -98,10 +98,11 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     search = Search(model, index.without_matchers(), profile)
     batches, events = HistoryBatches(log, history), log.last_events(spec.users)
     with reproducible(device=device):
-        found = compare(search, batches, events, cutoffs, progress)
+        free = ranked(search, batches, events, progress)
         targeted = None
         if log.attributes:
-            targeted = _targeted(replace(search, index=index), catalogue, batches, events, cutoffs)
+            exact = replace(search, index=index)
+            targeted = _targeted(exact, catalogue, batches, events, free, cutoffs)
         precisions = by_precision(search, batches, events, cutoffs, kept, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
@@ -112,7 +113,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         unknown_events=read.left_out,
         beams=profile,
         device=device.type,
-        without_targeting=found,
+        without_targeting=free.qualities(cutoffs, profile.num_sids),
         targeted=targeted,
         by_precision=precisions,
     )
@@ -123,15 +124,14 @@ def _targeted(
     catalogue: Snapshot,
     batches: HistoryBatches,
     events: Int64,
+    free: Ranked,
     cutoffs: Sequence[int],
 ) -> Targeted:
-    """The index of the search has the rules of targeting."""
+    """The index of the search has the rules of targeting; `free` are ranks without it."""
     log = batches.log
     encoder = UserEncoder(catalogue.schema, catalogue.set_values)
-    free = replace(search, index=search.index.without_matchers())
     followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
-    targeted: list[Ranked] = []
-    untargeted: list[Ranked] = []
+    parts: list[Ranked] = []
     may_see: list[Bools] = []
     for start in range(0, len(events), USERS_PER_BATCH):
         part = events[start : start + USERS_PER_BATCH]
@@ -141,30 +141,23 @@ def _targeted(
         users = with_eligible(users, search.index, search.ops)
         eligible = _eligible_leaves(users, search.index, len(part))
         may_see.append(eligible[np.arange(len(part)), truth])
-        for ranked, one, who, among in (
-            (targeted, search, users, eligible),
-            (untargeted, free, None, None),
-        ):
-            listed = np.full(len(part), len(popularity.leaves))
-            if among is not None:
-                listed = among.sum(axis=1)
-            ranked.append(
-                Ranked(
-                    rank_of(truth, one.leaves(batches, part, who)),
-                    followers.ranks(last, truth, among),
-                    popularity.ranks(truth, among),
-                    listed,
-                )
+        parts.append(
+            Ranked(
+                rank_of(truth, search.leaves(batches, part, users)),
+                followers.ranks(last, truth, eligible),
+                popularity.ranks(truth, eligible),
+                eligible.sum(axis=1),
             )
-    seen, most = np.concatenate(may_see), search.profile.num_sids
-    listed = np.concatenate([each.listed for each in targeted])
+        )
+    targeted, seen = Ranked.joined(parts), np.concatenate(may_see)
+    most = search.profile.num_sids
     return Targeted(
         columns=tuple(log.attributes),
         people=len(events),
         measured=int(seen.sum()),
-        eligible_share=float((listed / catalogue.trie.num_leaves).mean()),
-        with_targeting=_joined(targeted, seen).qualities(cutoffs, most) if seen.any() else {},
-        without_targeting=_joined(untargeted, seen).qualities(cutoffs, most) if seen.any() else {},
+        eligible_share=float((targeted.listed / catalogue.trie.num_leaves).mean()),
+        with_targeting=targeted.of(seen).qualities(cutoffs, most) if seen.any() else {},
+        without_targeting=free.of(seen).qualities(cutoffs, most) if seen.any() else {},
     )
 
 
@@ -175,10 +168,3 @@ def _eligible_leaves(users: UserTensors, index: DecodeIndex, count: int) -> Bool
     rows = torch.stack([has_bit(leaves, user) for user in range(count)])
     eligible: Bools = rows.cpu().numpy()
     return eligible
-
-
-def _joined(parts: Sequence[Ranked], people: Bools) -> Ranked:
-    """Return the ranks of these people, from those of all batches."""
-    names = [each.name for each in fields(Ranked)]
-    whole = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    return Ranked(*(ranks[people] for ranks in whole))

@@ -9,7 +9,7 @@ With targeting, a recommender ranks only the SIDs that lead to an ad that the us
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -165,8 +165,7 @@ class Search:
         return np.concatenate(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranked:
+class Ranked(NamedTuple):
     """The ranks of each user's true SID by recommender; `listed` is how many SIDs random has."""
 
     model: Int64
@@ -174,8 +173,16 @@ class Ranked:
     popularity: Int64
     listed: Int64
 
+    @staticmethod
+    def joined(parts: Sequence["Ranked"]) -> "Ranked":
+        return Ranked(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def of(self, users: Bools) -> "Ranked":
+        return Ranked(*(ranks[users] for ranks in self))
+
     def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
-        """Return the quality of each recommender, the model's up to the SIDs that it lists."""
+        """Return the quality of each recommender; the model lists `most` SIDs, so it has no numbers
+        for cut-offs above that."""
         return {
             "model": quality(self.model, [k for k in cutoffs if k <= most]),
             "followers": quality(self.followers, cutoffs),
@@ -192,26 +199,16 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
     return ranks
 
 
-def compare(
-    search: Search,
-    batches: HistoryBatches,
-    events: Int64,
-    cutoffs: Sequence[int],
-    progress: Progress,
-) -> dict[str, Quality]:
-    """Return the quality of the model and of three baselines, without targeting.
-
-    The model lists `num_sids` SIDs, so it has no numbers for cut-offs above that.
-    """
+def ranked(search: Search, batches: HistoryBatches, events: Int64, progress: Progress) -> Ranked:
+    """Return the ranks of the model and of three baselines, without targeting."""
     log, trie_leaves = batches.log, len(batches.log.leaf_sids)
     last, truth = log.leaves[events - 1], log.leaves[events]
-    ranked = Ranked(
+    return Ranked(
         model=rank_of(truth, search.all_leaves(batches, events, progress)),
         followers=Followers.of(log).ranks(last, truth),
         popularity=Popularity.of(log, trie_leaves).ranks(truth),
         listed=np.full(len(events), trie_leaves),
     )
-    return ranked.qualities(cutoffs, search.profile.num_sids)
 
 
 def share_of_popular(counts: Int64) -> float:

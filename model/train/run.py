@@ -25,7 +25,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, compare, rounded, share_of_popular
+from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded, share_of_popular
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, read_log
 from grace.model.train.loop import Progress, fit, reproducible
@@ -146,7 +146,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     events, counts = log.last_events(MOST_USERS), log.leaf_counts(catalogue.trie.num_leaves)
     search = Search(load_checkpoint(out, device), index, profile)
     with reproducible(device=device):
-        found = compare(search, batches, events, CUTOFFS, progress)
+        ranks = ranked(search, batches, events, progress)
     return TrainingReport(
         checkpoint=checkpoint_id(out),
         sid_space=recipe.model.sid_space,
@@ -165,7 +165,9 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         losses=losses,
         train_seconds=seconds,
         beams=profile,
-        recall={name: each.recall for name, each in found.items()},
+        recall={
+            name: each.recall for name, each in ranks.qualities(CUTOFFS, profile.num_sids).items()
+        },
     )
 
 

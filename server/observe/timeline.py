@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from grace.server.messages import STAGE_NAMES, RequestBatch, Span, StageName
 
-LATEST = 1000
-"""The batches that a server keeps: those of the last seconds under load, in a few megabytes."""
+LATEST, FILED = 1000, 20_000
+"""The batches that a server keeps: those of the last seconds under load, in a few megabytes; and
+those that it keeps for a file."""
 
 
 class HostWork(NamedTuple):

@@ -14,8 +14,8 @@ import torch
 
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
-from grace.bench.fleet.tables import fleet_tables
 from grace.bench.gpu import attention, budget, gtm, ladder, overlap, serve
+from grace.bench.gpu.pages.serve_tables import fleet_tables
 from grace.bench.gpu.subjects.catalogue import Catalogue, catalogue_spec, full_requests
 from grace.bench.gpu.subjects.workload import PAPER, workload_of
 from grace.bench.markdown import ms

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from grace.bench.fleet.certificates import Authority
-from grace.bench.load.client import ClosedLoop, OpenLoop, poisson_arrivals, run_load
+from grace.bench.load.client import ClosedLoop, OpenLoop, Target, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
 from grace.client import Tls
@@ -49,7 +49,7 @@ def test_an_open_loop_makes_every_arrival_a_call_and_takes_shots_and_connections
 
     load, warm_up = OpenLoop(rate=150, seconds=0.5, seed=11), 2 * processes
     with known_server(answer, warm_up=0) as address:
-        run = run_together(address, SHOTS, load, processes=processes, connections=2)
+        run = run_together(Target(address, SHOTS, 2), load, processes)
     arrivals = poisson_arrivals(150, 0.5, seed=11)
     assert sorted(call.intended for call in run.calls) == arrivals.tolist()
     assert {call.status for call in run.calls} == {"OK"}
@@ -82,7 +82,7 @@ def test_a_closed_loop_keeps_the_given_number_of_calls_under_way(processes: int)
         return REPLY
 
     with known_server(answer, warm_up=processes) as address:
-        run = run_together(address, SHOTS, ClosedLoop(5, 0.2), processes, connections=1)
+        run = run_together(Target(address, SHOTS, 1), ClosedLoop(5, 0.2), processes)
     assert most == 5
     assert len(run.calls) > 5
     assert run.calls[0].server == (5, 10, 20, 30, 40), "read from the reply"
@@ -97,7 +97,7 @@ def test_a_slow_server_meets_all_the_calls_that_arrive_meanwhile() -> None:
 
     load = OpenLoop(rate=100, seconds=0.5, seed=2)
     with known_server(answer, threads=1) as address:
-        run = run_load(address, SHOTS, load)
+        run = run_load(Target(address, SHOTS), load)
     waited = 0.02 * len(run.calls) - 0.5
     assert waited > 0.25
     assert max(call.latency for call in run.calls) > waited
@@ -112,7 +112,7 @@ def test_the_garbage_collector_leaves_out_what_was_loaded_before() -> None:
         return REPLY
 
     with known_server(answer) as address:
-        run_load(address, SHOTS, ClosedLoop(in_flight=1, seconds=0.1))
+        run_load(Target(address, SHOTS), ClosedLoop(in_flight=1, seconds=0.1))
     assert frozen
     assert min(frozen) > len(gc.get_objects()) / 2
     assert gc.get_freeze_count() == 0
@@ -131,7 +131,7 @@ def test_the_end_of_a_warm_up_call_does_not_matter(fault: str) -> None:
 
     load = ClosedLoop(in_flight=5, seconds=0.1)
     with known_server(answer, warm_up=0) as address:
-        run = run_load(address, SHOTS, load, connections=3, warm_up_seconds=0.3)
+        run = run_load(Target(address, SHOTS, 3, warm_up_seconds=0.3), load)
         gate.set()
     assert {call.status for call in run.calls} == {"OK"}
 
@@ -149,7 +149,7 @@ def test_deadlines_end_calls_as_failures_and_the_client_s_own_cancels_as_withdra
     )
     load = OpenLoop(rate=60, seconds=0.5, seed=5, finish_seconds=0.2)
     with known_server(answer, threads=64) as address:
-        run = run_load(address, shots, load)
+        run = run_load(Target(address, shots), load)
         gate.set()
     assert len(run.calls) == len(poisson_arrivals(60, 0.5, 5))
     assert {(call.status, call.withdrawn, bool(call.error)) for call in run.calls} == {
@@ -161,7 +161,9 @@ def test_deadlines_end_calls_as_failures_and_the_client_s_own_cancels_as_withdra
 @PROCESSES
 def test_an_address_without_a_server_is_named_whichever_process_finds_it(processes: int) -> None:
     with pytest.raises(InputError, match=f"{CLOSED_ADDRESS}: no server answers there"):
-        run_together(CLOSED_ADDRESS, SHOTS, ClosedLoop(3, 0.1), processes, connect_seconds=0.2)
+        run_together(
+            Target(CLOSED_ADDRESS, SHOTS, connect_seconds=0.2), ClosedLoop(3, 0.1), processes
+        )
     assert active_children() == []
 
 
@@ -171,7 +173,7 @@ def test_a_server_that_refuses_the_connections_is_named_with_the_reason(tmp_path
         known_server(lambda request, _: request) as address,
         pytest.raises(InputError, match=f"{address} does not speak TLS; connect without it"),
     ):
-        run_load(address, SHOTS, ClosedLoop(3, 0.1), connect_seconds=0.2, tls=tls)
+        run_load(Target(address, SHOTS, tls=tls, connect_seconds=0.2), ClosedLoop(3, 0.1))
 
 
 @pytest.mark.subprocess
@@ -183,5 +185,5 @@ def test_the_death_of_a_client_process_ends_the_load_with_its_exit_code() -> Non
 
     fault = r"process \d of 2 of the load ended with exit code -9"
     with known_server(answer, warm_up=2) as address, pytest.raises(InputError, match=fault):
-        run_together(address, SHOTS, ClosedLoop(2, 5.0), processes=2, connections=1)
+        run_together(Target(address, SHOTS, 1), ClosedLoop(2, 5.0), processes=2)
     assert active_children() == []

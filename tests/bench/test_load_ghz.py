@@ -8,8 +8,7 @@ import pytest
 
 from grace.bench.load.client import Call, ClosedLoop, LoadRun, OpenLoop, ServerTimes
 from grace.bench.load.client_process import merged
-from grace.bench.load.ghz import invalid_because, load_result
-from grace.bench.load.report import load_report
+from grace.bench.load.ghz import invalid_because, load_report, load_result
 
 BEGAN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)

@@ -202,7 +202,7 @@ def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_
         text = (out / name).read_text().replace("#   :", "#").replace("  ignore: [tags]", "")
         text = re.sub(r"(?m)^# (?=  |attributes:|sets:)", "", text)
         (out / name).write_text(text)
-    rules = {
+    rules = (
         "country",
         "language",
         "members",
@@ -211,7 +211,7 @@ def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_
         "tags",
         "x",
         "true",
-    }
+    )
     built = build_data(out)
     assert built["coverage"]["with_rule"] == dict.fromkeys(rules, 1.0)
     assert built["ignored_columns"] == ["", "region"]
@@ -304,29 +304,18 @@ def test_columns_of_every_arrow_type_are_proposed_and_built(
     report = initialize(tmp_path / "ads.parquet", out)
     assert report["next"][1].endswith("/snapshots --without audience")
     found = roles(report)
-    assert {name: role for name, (role, _) in found.items() if role != "ignored"} == {
-        "id": "ad_id",
-        "country": "attribute",
-        "device": "attribute",
-        "language": "attribute",
-        "zip": "attribute",
-        "segments": "set",
-        "os_exclude": "exclude list",
-        "is_exclude": "exclude list",
-        "audience": "set",
-    }
+    expected = dict.fromkeys(("country", "device", "language", "zip"), "attribute")
+    expected |= dict.fromkeys(("os_exclude", "is_exclude"), "exclude list")
+    expected |= {"id": "ad_id", "segments": "set", "audience": "set"}
+    assert {name: role for name, (role, _) in found.items() if role != "ignored"} == expected
     assert (read_data_folder(out).id_map is not None) == numbered
     assert read_data_folder(out).ads.ignore == ("parts",)
     plain = ids.dictionary_decode() if pa.types.is_dictionary(ids.type) else ids
     write_codebook(out / "codebook", [str(each) for each in plain.to_pylist()])
     shares = build_data(out, "--without", "audience")["coverage"]["with_rule"]
+    of_three = dict.fromkeys(("country", "device", "language", "zip", "is", "segments"), 2)
     assert {name: round(3 * share) for name, share in shares.items()} == {
-        "country": 2,
-        "device": 2,
-        "language": 2,
-        "zip": 2,
+        **of_three,
         "os": 1,
-        "is": 2,
-        "segments": 2,
         "audience": 0,
     }

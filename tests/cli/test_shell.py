@@ -1,6 +1,5 @@
 """The `grace` command: its table, help, errors and exit codes; `grace doctor`."""
 
-import ast
 import json
 import os
 import re
@@ -17,18 +16,6 @@ from grace.configs.errors import ConfigError, SnapshotError
 from grace.native.loader import load_library
 from support.command import run_python, without_torch
 from support.in_process import invoke_grace
-
-
-def defines_its_name(file: Path) -> bool:
-    """A file of cli/ is a command; but for those that commands share."""
-    tree = ast.parse(file.read_text())
-    return any(isinstance(node, ast.FunctionDef) and node.name == file.stem for node in tree.body)
-
-
-def test_every_command_file_is_in_the_table(repository: Path) -> None:
-    files = [file for file in (repository / "cli").rglob("*.py") if defines_its_name(file)]
-    on_disk = {file.stem.replace("_", "-"): file.parent.name for file in files}
-    assert on_disk == COMMANDS
 
 
 def test_help_lists_every_command_in_the_tables_order() -> None:

@@ -268,7 +268,7 @@ def unstated(table: Table) -> tuple[str, ...]:
     )
 
 
-@examples(80)
+@examples(60)
 @given(data=st.data(), table=tables(), in_shards=st.booleans())
 def test_every_ad_has_the_rules_of_its_row_or_is_refused(
     data: st.DataObject, table: Table, in_shards: bool

@@ -14,7 +14,7 @@ from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_checkpoint
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, compare, share_of_popular
+from grace.model.train.evaluate import CUTOFFS, Search, ranked, share_of_popular
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.recipe import Recipe, read_recipe, recipe_for
@@ -76,7 +76,8 @@ def test_its_recall_is_that_of_its_metrics_and_clearly_above_the_followers(
     profile = recipe.generation.profiles[recipe.generation.default_profile]
     search = Search(load_checkpoint(checkpoint), DecodeIndex.of(catalogue, CPU), profile)
     batches = HistoryBatches(log, history_input(recipe.model))
-    found = compare(search, batches, log.last_events(), CUTOFFS, lambda *_: None)
+    ranks = ranked(search, batches, log.last_events(), lambda *_: None)
+    found = ranks.qualities(CUTOFFS, search.profile.num_sids)
     assert found["model"].recall[10] >= found["followers"].recall[10] + 0.05
     assert found["model"].recall[10] >= 3 * found["popularity"].recall[10]
     for name, quality in found.items():

@@ -216,8 +216,8 @@ def test_restarted_servers_get_every_line_once_before_they_are_ready_even_withou
             server.wait_ready()
             assert reached(server, 2, ad=1)
             server.kill()
-            source.append(update(3, stop={"ad": [2]}))
             follower.wait_fault(1, "UNAVAILABLE: no server at")
+            source.append(update(3, stop={"ad": [2]}))
             port = address.rpartition(":")[2]
             for state in ("state", "other"):
                 with ServerProcess(config(state, port)) as again:  # which waits until it is ready

@@ -143,7 +143,8 @@ class SteadyCallers:
         caller = Caller(self._address)
         while not self._end.wait(self._pause):
             number += 1
-            self.seen.append(caller.call(self._messages[number % len(self._messages)]))
+            request = self._messages[number % len(self._messages)]
+            self.seen.append(caller.call(request, PATIENCE_SECONDS))
         caller.close()
 
 

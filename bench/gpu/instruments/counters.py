@@ -44,9 +44,8 @@ _METRICS = {
     "instructions": "smsp__inst_executed.sum",
     "occupancy_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "hbm_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "microseconds": "gpu__time_duration.sum",
 }
-_MICROSECONDS = {"ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3}
+_DURATION = "gpu__time_duration.sum"
 _INSTALLED = Path("/opt/nvidia/nsight-compute")
 
 
@@ -69,7 +68,7 @@ def _counted(work: Workload) -> tuple[list[dict[str, Any]] | None, str]:
     command = [
         *(ncu, "--csv", "--page", "raw", "--profile-from-start", "off"),
         *("--target-processes", "all", "--clock-control", "none"),
-        *("--metrics", ",".join(_METRICS.values())),
+        *("--metrics", ",".join((*_METRICS.values(), _DURATION))),
         *(sys.executable, "-m", "grace.bench.gpu.instruments.counters"),
         *(["--tiny"] if work.options.tiny else []),
     ]
@@ -88,24 +87,20 @@ def counters_of_csv(text: str) -> list[dict[str, Any]]:
     begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
     if begin is None:
         return []
-    units, *kernels = csv.DictReader(io.StringIO("\n".join(lines[begin:])))
+    _, *kernels = csv.DictReader(io.StringIO("\n".join(lines[begin:])))  # the first are units
     calls: list[list[dict[str, str]]] = []
     for kernel in kernels:
         if _MARK in kernel["Kernel Name"]:
             calls.append([])
         elif calls:
             calls[-1].append(kernel)
-    return [_longest(units, call) for call in calls if call]
+    return [_longest(call) for call in calls if call]
 
 
-def _longest(units: dict[str, str], kernels: Sequence[dict[str, str]]) -> dict[str, Any]:
-    time = _METRICS["microseconds"]
-    longest = max(kernels, key=lambda row: _number(row[time]))
-    counters: dict[str, Any] = {"kernel_name": longest["Kernel Name"]}
-    for name, metric in _METRICS.items():
-        factor = _MICROSECONDS.get(units[metric], 1.0) if metric == time else 1.0
-        counters[name] = float(f"{_number(longest[metric]) * factor:.5g}")
-    return counters
+def _longest(kernels: Sequence[dict[str, str]]) -> dict[str, Any]:
+    longest = max(kernels, key=lambda row: _number(row[_DURATION]))
+    counters = {name: float(f"{_number(longest[x]):.5g}") for name, x in _METRICS.items()}
+    return {"kernel_name": longest["Kernel Name"], **counters}
 
 
 def _number(text: str) -> float:

@@ -37,7 +37,7 @@ _CROSS_NAMES = {
 def performance_document(results: Path) -> str:
     """Return the Markdown of all sections."""
     parts = []
-    for name, (heading, tables) in _SECTIONS.items():
+    for name, (heading, tables) in SECTIONS.items():
         parts.append(f"## {heading}\n")
         file = results / f"{name}.json"
         result = read_result(file)
@@ -49,12 +49,6 @@ def performance_document(results: Path) -> str:
         source = f"From `{shown}`, commit `{result['commit']}`, {result['machine']}"
         parts.append(f"{source}:\n\n```sh not run: needs a GPU\n{commands}\n```\n")
     return "\n".join(parts)
-
-
-def tables_of(name: str, rows: Sequence[Row]) -> str:
-    """Return the Markdown of the rows of one table of `grace bench`."""
-    _, tables = _SECTIONS[name]
-    return tables(rows)
 
 
 def _ladder_tables(rows: Sequence[Row]) -> str:
@@ -349,7 +343,7 @@ def _time_and_memory(row: Row) -> str:
     return f"{ms(row['p50_ms'])}{memory}"
 
 
-_SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
+SECTIONS: Mapping[str, tuple[str, Callable[[Sequence[Row]], str]]] = {
     "ladder": ("Decoder and whole path", _ladder_tables),
     "attention": ("Attention kernels", _attention_tables),
     "gtm": ("Admission and selection", _gtm_tables),

@@ -1,4 +1,4 @@
-"""The tables of the service in docs/performance.md: its loads by mode, and live loads."""
+"""The tables of servers under load: of one in docs/performance.md, of several in docs/fleet.md."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -77,3 +77,46 @@ def _swap_table(rows: Sequence[Row]) -> str:
         ("failed loads", lambda x: "; ".join(x["live_load_faults"]) or "0"),
         ("valid", lambda x: "yes" if x["valid"] and x["alone_valid"] else "no"),
     )
+
+
+def fleet_tables(rows: Sequence[Row]) -> str:
+    """Return a table of all loads, and one that compares them with one server without Envoy."""
+    loads = table_of(
+        rows,
+        ("load", "{measure}"),
+        ("through", "{variant}"),
+        *load_columns(
+            ("Envoy's CPU, ms", lambda x: ms(x.get("envoy_cpu_ms"))),
+            ("repeated by Envoy", lambda x: x.get("envoy_retries", "")),
+            unit=", ms",
+        ),
+    )
+    through = [row for row in rows if row["variant"] != "direct"]
+    compared = table_of(
+        [{**row, "direct": direct} for row in through if (direct := _direct(rows, row))],
+        ("load", "{measure}"),
+        ("through", "{variant}"),
+        ("type", "{precision}"),
+        (
+            "rate",
+            lambda x: f"**{_rate(x) / _rate(x['direct']):.2f}x**" if _rate(x["direct"]) else "",
+        ),
+        ("P50, ms more", lambda x: _more(x, "p50_ms")),
+        ("P99, ms more", lambda x: _more(x, "p99_ms")),
+    )
+    return f"{loads}\n**Against one server without Envoy**\n\n{compared}"
+
+
+def _direct(rows: Sequence[Row], row: Row) -> Row | None:
+    wanted = {"variant": "direct", "measure": row["measure"], "precision": row["precision"]}
+    return next((each for each in rows if wanted.items() <= each.items()), None)
+
+
+def _rate(row: Row) -> float:
+    rate: float = row["answered_rps"] if "answered_rps" in row else row["rps"]
+    return rate
+
+
+def _more(row: Row, name: str) -> str:
+    own, direct = row[name], row["direct"][name]
+    return "" if own is None or direct is None else f"{own - direct:+.1f}"

@@ -36,7 +36,7 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.load import load_encoder_ops
 from grace.model.definition.beam_search import Generated, leaves_of
-from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
+from grace.model.definition.inputs import FeatureTensors, UserContext
 from grace.model.engine.decode_weights import Precision
 from grace.model.engine.device_copy import Blocks
 from grace.model.engine.fast_encoder import fast_encoder
@@ -99,14 +99,7 @@ class Surroundings:
         model = self.engine.plain
         messages = [request.message for request in requests]
         inputs = read_inputs(self.work.spec, messages, len(messages)).to(self.work.device)
-        features = model.features(inputs)
-        single = features.non_sequence
-        context: UserContext = model.encoder(
-            FeatureTensors(
-                None if single is None else single.float(),
-                tuple(SequenceTensors(s.states.float(), s.mask) for s in features.sequences),
-            )
-        )
+        context: UserContext = model.encoder(model.features(inputs).to(torch.float32))
         return context
 
     def pair(self, generation: "_RungGeneration", loaded: LoadedSnapshot) -> ServingPair:

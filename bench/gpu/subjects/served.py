@@ -15,7 +15,7 @@ from google.protobuf.json_format import MessageToJson
 
 from grace.bench.gpu.subjects.catalogue import FIRST_VERSION, full_requests
 from grace.bench.gpu.subjects.workload import Workload, random_weights
-from grace.bench.load.client import Load, OpenLoop, ServerTimes
+from grace.bench.load.client import Load, OpenLoop, ServerTimes, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import load_result
 from grace.bench.load.shots import Shot
@@ -167,11 +167,9 @@ def latencies(
     address: str, files: ServedFiles, load: Load, processes: LoadProcesses, tls: Tls | None = None
 ) -> dict[str, Any]:
     """Make the load from other processes, and return our client's own part of the result."""
-    connections = processes.connections
-    run = run_together(
-        address, files.shots, load, processes.clients, connections, tls=tls, apart=True
-    )
-    result = load_result(run, load, connections, None)
+    target = Target(address, files.shots, processes.connections, tls)
+    run = run_together(target, load, processes.clients, apart=True)
+    result = load_result(run, load, processes.connections, None)
     return {**result["grace"], "seconds": result["total"] / 1e9}
 
 

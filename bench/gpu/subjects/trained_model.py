@@ -35,54 +35,45 @@ _EVENTS = 8  # of a history, each four tokens
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingPlan:
-    catalogue: CatalogueSpec
-    model: ModelSpec
-    training: TrainingConfig
-
-
-@dataclass(frozen=True, slots=True)
 class TrainingData:
-    """A catalogue with union matchers, its log, and people's attributes."""
+    """A catalogue with union matchers, its log, people's attributes, and what is trained on it."""
 
     snapshot: Snapshot
     log: Interactions
     users: tuple[UserAttributes, ...]
     batches: HistoryBatches
+    model: ModelSpec
+    training: TrainingConfig
 
     def inputs(self, events: slice, device: torch.device) -> ModelInputs:
         """Return the histories of held-out people before their newest event."""
         return self.batches.inputs(self.log.last_events()[events]).to(device)
 
 
-def plan_of(tiny: bool, users: int) -> TrainingPlan:
+def prepare(tiny: bool, users: int) -> TrainingData:
     """`users` is the number of the catalogue's users to generate for."""
+    catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
+    model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)
+    training = TrainingConfig(3500, 1024, 1e-3, warmup_steps=200)
     if tiny:
         catalogue = CatalogueSpec("overlap-tiny", 300, users, (64, 16, 16, 16), 1, log_users=200)
         model = _model_spec(catalogue, layers=2, encoder_layers=1, d_model=128, heads=2, d_ff=128)
-        return TrainingPlan(catalogue, model, TrainingConfig(40, 63, 5e-3, warmup_steps=4))
-    catalogue = CatalogueSpec("overlap", 120_000, users, (512,) * 4, 1, log_users=120_000)
-    model = _model_spec(catalogue, layers=4, encoder_layers=2, d_model=512, heads=8, d_ff=1024)
-    return TrainingPlan(catalogue, model, TrainingConfig(3500, 1024, 1e-3, warmup_steps=200))
-
-
-def prepare(plan: TrainingPlan) -> TrainingData:
+        training = TrainingConfig(40, 63, 5e-3, warmup_steps=4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_folder(plan.catalogue, folder)
+        write_folder(catalogue, folder)
         data = read_data_folder(folder)
         snapshot = catalogue_of(data, eligibility=Eligibility(MatcherMode.UNION))
         log = read_log(data, snapshot).interactions
-    users = tuple(user.attributes for user in make_users(make_catalogue(plan.catalogue)))
-    return TrainingData(snapshot, log, users, HistoryBatches(log, history_input(plan.model)))
+    people = tuple(user.attributes for user in make_users(make_catalogue(catalogue)))
+    batches = HistoryBatches(log, history_input(model))
+    return TrainingData(snapshot, log, people, batches, model, training)
 
 
-def train(
-    plan: TrainingPlan, data: TrainingData, device: torch.device
-) -> tuple[Model, dict[str, Any]]:
+def train(data: TrainingData, device: torch.device) -> tuple[Model, dict[str, Any]]:
     """Return the model on the device in float32, and how its training went."""
-    config, examples = plan.training, len(data.log.examples())
-    model = random_model(plan.model, seed=1).to(device)
+    config, examples = data.training, len(data.log.examples())
+    model = random_model(data.model, seed=1).to(device)
     begin = perf_counter()
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

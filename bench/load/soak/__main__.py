@@ -1,11 +1,10 @@
 """Load a server of the tiny catalogue lightly for hours, and report whether anything grows.
 
     python -m grace.bench.load.soak --out soak.json
-    python -m grace.bench.load.soak --seconds 300 --only good scrape
+    python -m grace.bench.load.soak --seconds 300
 
 The table shows the memory, threads and descriptors of the server and of each of its relays. The
-command exits with 1 if one of them grows, or if clients and server count different calls. `--only`
-loads the server with some kinds of work, to find the one that makes something grow.
+command exits with 1 if one of them grows, or if clients and server count different calls.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grace.bench.load.options import out_file, parser_of, positive, run_command
+from grace.bench.load.options import parser_of, positive, run_command
 from grace.bench.load.shots import read_requests
 from grace.bench.load.soak.holdings import (
     Sample,
@@ -28,7 +27,7 @@ from grace.bench.load.soak.holdings import (
 )
 from grace.bench.load.soak.mixed_load import RATES, MixedLoad, Target
 from grace.bench.load.tiny_server import TinyServerFiles, write_tiny_server_files
-from grace.bench.result_file import Row, write_result
+from grace.bench.result_file import Row, require_place, write_result
 from grace.bench.running_server import RunningServer
 from grace.server.errors import STATUS_OF
 
@@ -77,16 +76,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("grace.bench.load.soak", __doc__)
     parser.add_argument("--seconds", type=positive, default=3600.0, help="default: 3600")
     parser.add_argument("--front-ends", type=int, default=2, help="listen.front_ends; default: 2")
-    kinds = f"kinds of work, from {', '.join(RATES)}"
-    parser.add_argument(
-        "--only", nargs="+", choices=list(RATES), metavar="KIND", default=list(RATES), help=kinds
-    )
-    parser.add_argument("--out", type=out_file, help="result file")
+    parser.add_argument("--out", type=Path, help="result file")
     options = parser.parse_args(arguments)
-    rates = {name: RATES[name] for name in options.only}
+    if options.out is not None:
+        require_place(options.out)
     with tempfile.TemporaryDirectory() as folder:
         files = write_tiny_server_files(Path(folder))
-        soak = run_soak(files, options.seconds, options.front_ends, rates)
+        soak = run_soak(files, options.seconds, options.front_ends)
     print(soak_report(soak))
     if options.out is not None:
         facts = {"ends": soak.ends, "counted": soak.counted, "faults": soak.faults}
@@ -95,9 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if soak.passed else 1
 
 
-def run_soak(
-    files: TinyServerFiles, seconds: float, front_ends: int, rates: Mapping[str, float] = RATES
-) -> Soak:
+def run_soak(files: TinyServerFiles, seconds: float, front_ends: int) -> Soak:
     """Start a server, load it, and stop it. Raise CallError if the server ends under load."""
     config = files.write_config(
         f"soak{front_ends}.yaml",
@@ -111,7 +105,7 @@ def run_soak(
         target = Target(
             listening["retrieve"], listening["admin"], listening["metrics"], MESSAGE_BYTES
         )
-        load = MixedLoad(target, requests, rates)
+        load = MixedLoad(target, requests, RATES)
         samples = asyncio.run(_sampled(server.pid, load, seconds))
         counted = _settled_counts(server)
     rows = growth_rows(samples)

@@ -16,7 +16,7 @@ import pytest
 
 from grace.bench.child_process import free_port
 from grace.bench.fleet.certificates import Identities
-from grace.bench.fleet.envoy import Envoy, envoy_program, server_name
+from grace.bench.fleet.envoy import WAIT_SECONDS, Envoy, envoy_program, server_name
 from grace.client import Client
 from grace.client.connection import channel_credentials
 from grace.index.storage.versions import versions
@@ -58,7 +58,12 @@ class Fleet:
         """Replace one server after the other."""
         for place in (self.first, self.second):
             place.replace()
-            self.envoy.wait_healthy(*self.addresses)
+            wait_healthy(self.envoy, *self.addresses)
+
+
+def wait_healthy(envoy: Envoy, *servers: str) -> None:
+    what = f"its healthy servers were {', '.join(servers)}"
+    envoy.wait_until(lambda: envoy.healthy() == set(servers), what, WAIT_SECONDS)
 
 
 @contextmanager
@@ -95,24 +100,24 @@ def kill_drain_and_freeze(fleet: Fleet, clients: FleetClients, calls: int = 10) 
 
     first.server.kill()
     clients.wait_for_answers(calls)
-    envoy.wait_healthy(second.address)
+    wait_healthy(envoy, second.address)
     first.start()
-    envoy.wait_healthy(*fleet.addresses)
+    wait_healthy(envoy, *fleet.addresses)
     clients.wait_for_answers(calls)
 
     version = fleet.live.add(like=2)
     fleet.live.publish(version)
     second.replace()
-    envoy.wait_healthy(*fleet.addresses)
+    wait_healthy(envoy, *fleet.addresses)
     clients.wait_for_answers(calls, version)
 
     first.server.signal(signal.SIGSTOP)
     try:
-        envoy.wait_healthy(second.address)
+        wait_healthy(envoy, second.address)
         clients.wait_for_answers(calls)
     finally:
         first.server.signal(signal.SIGCONT)
-    envoy.wait_healthy(*fleet.addresses)
+    wait_healthy(envoy, *fleet.addresses)
     clients.wait_for_answers(calls)
 
 
@@ -162,8 +167,10 @@ def test_an_update_of_all_servers_fails_no_call_and_envoy_serves_only_retrieve(
             clients.wait_for_answers(20)
         assert_all_plain(fleet, clients)
         assert set(clients.ends) == {"OK"}
-        assert fleet.envoy.ready() == "LIVE"
-        assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="grace"}' in fleet.envoy.scrape()
+        envoy = fleet.envoy
+        assert envoy.get(envoy.stats, "/ready").strip() == "LIVE"
+        scraped = envoy.get(envoy.stats, "/stats/prometheus")
+        assert 'envoy_cluster_upstream_rq_total{envoy_cluster_name="grace"}' in scraped
         credentials = fleet.credentials
         for method in ("/grpc.health.v1.Health/Watch", "/grace.v1.Admin/GetStatus"):
             with grpc.secure_channel(fleet.envoy.address, credentials) as channel:

@@ -17,7 +17,7 @@ import pytest
 
 import support.abuse
 from grace.bench.load.client import Call as ClientCall
-from grace.bench.load.client import OpenLoop
+from grace.bench.load.client import OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.overload import FIXED_SERVER
@@ -65,7 +65,7 @@ def attacked(address: str, kind: str) -> Iterator[Sequence[bytes]]:
 
 def good_calls(address: str, shots: Sequence[Shot]) -> Sequence[ClientCall]:
     """Call at random times for a while."""
-    return run_together(address, shots, OpenLoop(CALLS_PER_SECOND, SECONDS), 1).calls
+    return run_together(Target(address, shots), OpenLoop(CALLS_PER_SECOND, SECONDS)).calls
 
 
 def share_and_p99(calls: Sequence[ClientCall]) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from grace.bench.load.client import ClosedLoop, LoadRun
+from grace.bench.load.client import ClosedLoop, LoadRun, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import percentile
 from grace.bench.load.overload import FIXED_SERVER, Overload, measure
@@ -119,7 +119,9 @@ def test_calls_next_to_large_updates_take_at_most_three_times_as_long_as_usual(
         def calls(meanwhile: Callable[[], object]) -> LoadRun:
             timer = threading.Timer(3.0, meanwhile)
             timer.start()
-            run = run_together(server.address, shots, ClosedLoop(IN_FLIGHT, LONG), IN_FLIGHT)
+            run = run_together(
+                Target(server.address, shots), ClosedLoop(IN_FLIGHT, LONG), IN_FLIGHT
+            )
             timer.join()
             return run
 
