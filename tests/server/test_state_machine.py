@@ -26,7 +26,7 @@ from support.forgery import Fields, forge_array, forge_manifest, read_array_file
 from support.operators import refused
 from support.plain_server import Answers
 from support.serving_files import ServingFiles, model_spec
-from support.state_machine import JUNK, Machine
+from support.state_machine import JUNK, NOWHERE, Machine
 
 pytestmark = pytest.mark.subprocess
 
@@ -52,7 +52,7 @@ def missing(version: Path) -> None:
 def test_a_pin_holds_over_starts_and_ends_with_a_newer_version_that_loads(machine: Machine) -> None:
     """These steps in this order, however many sequences are drawn."""
     weights = {ad: float(place) for place, ad in enumerate(machine.some_ads)}
-    machine.updated(stop={"ad": machine.some_ads[:3]}, weights=weights)
+    machine.updated(stop={"ad": [*machine.some_ads[:3], *NOWHERE]}, weights=weights)
     machine.published(2)
     bad = machine.published_another(1, missing)
     machine.rolled_back(1)
