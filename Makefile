@@ -181,7 +181,7 @@ bench: native  ## measure build, eligibility, matching and the server; writes be
 load: native $(INSTALLED)  ## load a server of the tiny catalogue, or ADDRESS with DATA, and write a report
 	@test -z '$(ADDRESS)$(DATA)' || test -n '$(ADDRESS)' -a -n '$(DATA)' || { \
 	  echo "ADDRESS='$(ADDRESS)' DATA='$(DATA)': give both, a server and its requests, or none" >&2; exit 2; }
-ifneq ($(and $(ADDRESS),$(shell command -v ghz)),)
+ifneq ($(and $(ADDRESS),$(shell command -v ghz),$(shell command -v jq)),)
 	@mkdir -p $(LOAD_OUT)
 	jq -s . $(DATA) > $(LOAD_OUT)/requests.json
 	set -e; for rate in $(RATES); do ghz --config bench/load/ghz.json --format summary --timeout 1s --rps $$rate \

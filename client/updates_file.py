@@ -7,6 +7,7 @@ another file takes the name.
 """
 
 import json
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from grace.configs.errors import CallError, one_line
 from grace.configs.regular_files import open_regular
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
-LOOK_SECONDS, RETRY_SECONDS = 0.1, 1.0
+LOOK_SECONDS, RETRY_SECONDS, PAGE_SECONDS = 0.1, 1.0, 60.0
 READ_BYTES = 1 << 20
 MOST_LINE_BYTES = 256 << 20  # four times what a server takes: JSON needs more bytes
 TOGETHER, TOGETHER_BYTES = 32, 1 << 20  # updates that are sent before the first reply has come
@@ -137,6 +138,7 @@ class UpdatesFollower:
         self._unsure = 0  # updates up to this one may be in force without a reply that said so
         self._waits_after = ""  # the error of a call that is tried again
         self._failed_looks = 0  # at the file, in a row
+        self._paged = -math.inf  # when the server's alerts were last made to fire
 
     def run(self) -> NoReturn:
         """Follow the file until an exception ends it. Raise a CallError if the server does not
@@ -151,11 +153,13 @@ class UpdatesFollower:
                 self._failed_looks = 0
                 if monotonic() >= confirmed + RETRY_SECONDS:
                     self._last_update(all_sent=True)
+                    self._waits_after = ""
                     confirmed = monotonic()
             except _ServerBeganAgainError:
                 self._file.begin_again()
             except OSError as error:
                 self._cannot_read(error)
+            self._page()
             sleep(LOOK_SECONDS)
 
     def _last_update(self, *, all_sent: bool = False) -> int:
@@ -247,12 +251,20 @@ class UpdatesFollower:
         if not self._fault:
             self._fault = one_line(f"line {line}: {fault.rstrip('.')}; {_REMEDY}")
             self._show(f"{self._path}: {self._fault}", True)
-            with suppress(CallError):  # the server refuses an empty update, so that its alerts fire
+
+    def _page(self) -> None:
+        """While there is a fault, send an empty update each minute. The server refuses it, so that
+        its alerts fire."""
+        faulty = self._fault or self._failed_looks * LOOK_SECONDS >= RETRY_SECONDS
+        if faulty and monotonic() >= self._paged + PAGE_SECONDS:
+            self._paged = monotonic()
+            with suppress(CallError):
                 self._client.update_ads(UpdateAdsRequest(), self._timeout)
 
     def _go_on(self) -> None:
         if self._fault:
             self._show(f"{self._path}: followed again", False)
+            self._paged = -math.inf
         self._fault = ""
 
     def _cannot_read(self, error: OSError) -> None:
@@ -274,7 +286,7 @@ def _together(updates: deque[_Update]) -> list[_Update]:
     size = first.request.ByteSize()
     for each in islice(updates, 1, TOGETHER):
         size += each.request.ByteSize()
-        in_a_row = each.sequence == group[-1].sequence + 1
+        in_a_row = each.sequence == group[-1].sequence + 1 > 1
         if first.full or each.full or not in_a_row or size > TOGETHER_BYTES:
             break
         group.append(each)
@@ -318,7 +330,9 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _integers(ids: list[Any]) -> list[int]:
+def _integers(ids: Any) -> list[int]:
+    if not isinstance(ids, list):
+        raise ValueError("no list")
     texts = "".join(each for each in ids if type(each) is str)
     if not set(map(type, ids)) <= {int, str} or (texts and not texts.isdecimal()):
         raise ValueError("other ids")

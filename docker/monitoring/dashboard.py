@@ -178,7 +178,7 @@ PROCESS = [
           "percentunit",
           [Query(f"process_open_fds{KEPT} / process_max_fds{KEPT}", "{{instance}}")], 6),
     Panel("Replies unread and files refused", "Calls reset because their callers did not read the "
-          "reply, and changed certificates or tokens that the server could not use.", "cps",
+          "reply, and changed certificates that the server could not use.", "cps",
           [Query(rate("grace_replies_unread_total"), "unread"),
            Query(rate("grace_credentials_load_total", of='result="failed"'), "refused")], 6),
     Panel("Certificate", "Time until it expires, by listener.", "s",

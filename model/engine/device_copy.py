@@ -71,6 +71,11 @@ class Staging:
         pairs = zip(block.tensors, filled, strict=True)
         return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
 
+    def finish(self) -> None:
+        """Wait until the current stream has done all that reads the block."""
+        if self._blocks.device.type != "cpu":
+            torch.cuda.current_stream(self._blocks.device).synchronize()
+
     def __del__(self) -> None:
         if self._block is not None and self._block.here.nbytes <= KEPT_BYTES:
             self._free.append(self._block)

@@ -22,6 +22,7 @@ from prometheus_client.exposition import choose_encoder
 
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.thread_names import name_this_thread
+from grace.server.observe.timeline import LATEST
 from grace.server.server_state import Phase, ServerState
 
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
@@ -131,7 +132,7 @@ class _Page(BaseHTTPRequestHandler):
                 word = "STALLED" if stalled else state.phase.name
                 self._answer(status, "text/plain; charset=utf-8", f"{word}\n".encode())
             case "/timeline":
-                trace = self.server.state.timeline.trace()
+                trace = self.server.state.timeline.trace(LATEST)
                 self._answer(HTTPStatus.OK, "application/json", trace.encode())
             case _:
                 pages = "there are /metrics, /healthz and /timeline"

@@ -50,42 +50,36 @@ class Timeline:
     def write(self, path: Path) -> None:
         path.write_text(self.trace(), encoding="utf-8")
 
-    def trace(self) -> str:
-        """Return the trace of the batches that it keeps."""
+    def trace(self, latest: int = FILED) -> str:
+        """Return the trace of the latest batches that it keeps."""
         with self._lock:
-            entries, batches = tuple(self._entries), self.batches
+            entries, batches = tuple(self._entries)[-latest:], self.batches
         origin = min((each.begin for _, host, _ in entries for each in host), default=0.0)
-        common = {"pid": 1, "ph": "X"}
         names = [name for stage in STAGE_NAMES for name in (stage, _on_host(stage))]
         tracks = {name: number for number, name in enumerate(names, start=1)}
-
-        def slice_of(name: str, begin: float, end: float, **facts: object) -> dict[str, Any]:
-            ts, dur = (round(seconds * 1e6, 3) for seconds in (begin - origin, end - begin))
-            return {
-                **common,
-                "name": name,
-                "tid": tracks[name],
-                "ts": ts,
-                "dur": dur,
-                "args": facts,
-            }
-
-        slices = []
-        for spans, host, facts in entries:
-            slices += [slice_of(each.stage, each.begin, each.end, **facts) for each in spans]
-            for stage, begin, end, processor in host:
-                used = {"processor_us": round(processor * 1e6, 3)}
-                slices.append(slice_of(_on_host(stage), begin, end, **facts, **used))
+        # Each event is encoded alone: one call for all would hold the interpreter for long.
         events = [
-            {**common, "ph": "M", "name": "thread_name", "tid": track, "args": {"name": name}}
+            _event("M", name="thread_name", tid=track, args={"name": name})
             for name, track in tracks.items()
         ]
-        trace = {
-            "displayTimeUnit": "ms",
-            "otherData": {"batches": batches, "left_out": batches - len(entries)},
-            "traceEvents": [*events, *slices],
-        }
-        return json.dumps(trace)
+
+        def add(name: str, begin: float, end: float, facts: dict[str, Any]) -> None:
+            ts, dur = (round(seconds * 1e6, 3) for seconds in (begin - origin, end - begin))
+            events.append(_event("X", name=name, tid=tracks[name], ts=ts, dur=dur, args=facts))
+
+        for spans, host, facts in entries:
+            for span in spans:
+                add(span.stage, span.begin, span.end, facts)
+            for stage, begin, end, processor in host:
+                used = {"processor_us": round(processor * 1e6, 3)}
+                add(_on_host(stage), begin, end, {**facts, **used})
+        counts = json.dumps({"batches": batches, "left_out": batches - len(entries)})
+        head = f'{{"displayTimeUnit": "ms", "otherData": {counts}, "traceEvents": ['
+        return f"{head}{', '.join(events)}]}}"
+
+
+def _event(kind: str, **fields: object) -> str:
+    return json.dumps({"pid": 1, "ph": kind, **fields})
 
 
 def _on_host(stage: StageName) -> str:

@@ -1,1 +1,1 @@
-"""When a batch forms, what it waits for, and the four threads that carry it."""
+"""When a batch forms, what it waits for, and the threads that carry it."""

@@ -224,6 +224,7 @@ class Pipeline:
             self._end(carried.batch.failures)
             self._features(carried)
         elif carried is not None:
+            self._streams["input"].finish()  # it may still read the batch
             self._end(carried.batch.failures, under_way)
 
     def _features(self, given: _Carried[InputBatch]) -> None:
@@ -259,6 +260,7 @@ class Pipeline:
                 self._done(given.under_way, carried.batch, spans)
         finally:
             answered.set()
+        self._watch.end("post")
 
     def _bind(self, under_way: BatchUnderWay) -> RequestBatch:
         return RequestBatch(
@@ -304,7 +306,8 @@ class Pipeline:
             self._batch_failed(stage, given.under_way, error)
             return None
         finally:
-            self._watch.end(stage)
+            if stage != "post":  # which goes on until the outcomes are reported
+                self._watch.end(stage)
         self._failed[stage].clear()
         times = (*given.times, _Timed(stage, begin, end, host))
         return _Carried(given.under_way, made, times, (*given.made, given.batch))
@@ -327,7 +330,9 @@ class Pipeline:
 
     def _give_up(self, given: _Carried[FeatureBatch], failures: Sequence[Failure]) -> None:
         """Generate has not read the batch, so it is free once features' work is done."""
+        self._watch.begin("generate", given.requests)
         self._marks.wait_for(given.times[-1].end)
+        self._watch.end("generate")
         self._end(failures, given.under_way)
 
     def _spans(self, times: tuple[_Timed, ...]) -> tuple[Span, ...]:

@@ -49,23 +49,27 @@ def explain_ad(
     # stage makes the masks of eligible nodes, so the search begins there.
     stops = stops_among(levels)
     prepared = stages.input(batch)
-    for failure in prepared.failures:
-        raise failure.error
-    reply = wire.ExplainResponse(
-        ad_id=ad_id,
-        snapshot_version=snapshot.facts.version,
-        checkpoint=batch.pair.checkpoint,
-        profile=batch.profile_name,
-        ignored_names=prepared.ignored[0],
-    )
-    if ordinal < 0:
-        reply.outcome = Outcome.OUTCOME_NOT_IN_CATALOGUE
-        reply.text = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
+    try:
+        for failure in prepared.failures:
+            raise failure.error
+        reply = wire.ExplainResponse(
+            ad_id=ad_id,
+            snapshot_version=snapshot.facts.version,
+            checkpoint=batch.pair.checkpoint,
+            profile=batch.profile_name,
+            ignored_names=prepared.ignored[0],
+        )
+        if ordinal < 0:
+            reply.outcome = Outcome.OUTCOME_NOT_IN_CATALOGUE
+            reply.text = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
+            return reply
+        explained = _Explained(ordinal, levels, prepared, reply)
+        steps = explained.search(stages, require_wanted)
+        explained.conclude(steps, {**stops, **stops_among(levels)})
         return reply
-    explained = _Explained(ordinal, levels, prepared, reply)
-    steps = explained.search(stages, require_wanted)
-    explained.conclude(steps, {**stops, **stops_among(levels)})
-    return reply
+    finally:
+        for staging in prepared.staged:
+            staging.finish()
 
 
 class _Explained:

@@ -151,7 +151,7 @@ def test_after_a_faulty_line_nothing_is_sent_until_a_full_update_or_another_file
 
     refused = operated.metric("grace_updates_total", result="refused")
     with following(source, operated.admin) as follower:
-        source.append(delta(1), '{"sequence": "2", "kind": }\n', delta(2))
+        source.append(delta(1), written(2, '{"ad": {"ids": "4711"}}'), delta(2))  # a text, no list
         follower.wait_fault(1, "line 2: not an UpdateAdsRequest: ")
         assert follower.faults[-1].endswith(REMEDY)
         wait_until(

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter, sleep
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor
 
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
+from grace.server.errors import internal
 from grace.server.messages import (
     Answer,
     AnsweredBatch,
+    Failure,
     FeatureBatch,
     GeneratedBatch,
     InputBatch,
@@ -246,6 +249,29 @@ def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: s
     recorder = run(LazyStages(device, SometimesFailing(stage)))
     assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
     assert wrong(recorder) == 0
+    assert device.faults == []
+
+
+class SometimesRefusing(LazyStages):
+    """Input sends a block to the device, and refuses every second batch."""
+
+    batches = 0
+
+    def read(self, batch: RequestBatch) -> InputBatch:
+        made = super().read(batch)
+        block: Any = torch.zeros(1)
+        self.device.queue(lambda made, given: None, made.users.bitmask, block)
+        self.batches += 1
+        if self.batches % 2:
+            return replace(made, staged=(block,))
+        refused = tuple(Failure(each, internal()) for each in batch.requests)
+        return replace(made, requests=(), failures=refused, staged=(block,))
+
+
+def test_a_batch_that_is_refused_with_a_copy_queued_is_held_until_that_is_done() -> None:
+    device = LazyDevice()
+    recorder = run(SometimesRefusing(device))
+    assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
     assert device.faults == []
 
 

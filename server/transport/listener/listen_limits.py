@@ -38,7 +38,6 @@ class ListenLimits:
     idle_seconds   the time without calls after which a connection closes
     reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
-    tokens         whether calls of the service need a token
     requests       requests that may come in at once; further ones wait at the client. 0: any number
     window_bytes   half of the most bytes that gRPC keeps of a call while nothing reads them: a
                    request that has no place yet, or bytes after the request of an open call
