@@ -1,6 +1,8 @@
 """Readiness, what a server reports about itself, and its end. test_start_up.py has its start."""
 
+from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -166,3 +168,22 @@ def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
             change("loud")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert "'loud' is not a level; give one of debug, info" in str(refused.value.details())
+
+
+THREADS = (
+    *("grace-loop", "grace-log", "grace-metrics", "grace-feed", "grace-generate", "grace-post"),
+    "grace-match",  # one less than threads.post
+)
+
+
+def names_of(pid: int) -> Counter[str]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter((task / "comm").read_text().strip() for task in tasks)
+
+
+def test_every_thread_that_matters_has_its_name(healthy_server: ServerProcess) -> None:
+    names = names_of(healthy_server.pid)
+    assert {name: names[name] for name in THREADS} == dict.fromkeys(THREADS, 1), names
+    assert Path(f"/proc/{healthy_server.pid}/comm").read_text().strip() == "grace-loop"
+    relay_names = [names_of(relay)["grace-relay"] for relay in healthy_server.children]
+    assert relay_names == [1] * status(healthy_server).front_ends

@@ -71,6 +71,7 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         ("snapshots: ", "damaged/", "; build or publish another version"),
     ),
     "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
+    "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
     "no-checkpoint": (
         {"checkpoint": "{}/nowhere"},
         ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
