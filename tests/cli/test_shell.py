@@ -60,6 +60,7 @@ print("loaded", sorted(heavy & set(sys.modules)))
 def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) -> None:
     """The import takes seconds, and reading tables may take minutes."""
     full, file = tmp_path / "full", tmp_path / "full" / "file"
+    codes = tmp_path / "full" / "codes.index.json"
     full.mkdir()
     file.write_text("")
     t5 = ("--sid-space", "x", "--vocab-sizes", "7,7")
@@ -67,9 +68,9 @@ def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) ->
         ("train", "--data", tmp_path, "--out", full): f"{full}: is already there; choose a new",
         ("train", "--data", tmp_path, "--out", file): f"{file}: is already there; choose a new",
         ("import-t5", tmp_path, "--out", full, *t5): f"{full}: is already there; choose a new",
-        ("import-sids", f"{file}.npy", "--out", file, "--sid-space", "x"): "--force replaces it",
+        ("import-sids", codes, "--out", file, "--sid-space", "x"): "--force replaces it",
     }
-    (tmp_path / "full" / "file.npy").touch()
+    codes.touch()
     for said, words in zip(without_torch([*refused]), refused.values(), strict=True):
         assert said.startswith("error: ")
         assert words in said

@@ -125,3 +125,25 @@ def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: 
     report = build(spec_of(tmp_path, only_country), silent)
     assert report.coverage.falls == (CoverageFall("audience", 0.6, None),)
     assert not report.published
+
+
+@pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])
+def test_a_damaged_current_version_is_named_and_replaced_only_if_every_fall_is_allowed(
+    tmp_path: Path, damaged: str
+) -> None:
+    first = build(spec_of(tmp_path, ads_with(50, 10)), silent)
+    file = first.path / damaged
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    notes: list[str] = []
+    report = build(spec_of(tmp_path, ads_with(0, 10)), silent, notes.append)
+    assert (report.published, report.coverage.before) == (False, None)
+    assert current_version(tmp_path / "root") == 1
+    (note,) = notes
+    assert report.coverage.fault is not None
+    assert damaged in report.coverage.fault
+    spec = spec_of(tmp_path, ads_with(0, 10), max_coverage_drop=1.0)
+    assert build(spec, silent).published
+    assert note.startswith("coverage is compared with no version: ")
+    assert damaged in note

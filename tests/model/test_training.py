@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from grace.configs.errors import ConfigError
+from grace.configs.errors import ConfigError, InputError
 from grace.index.snapshot import Snapshot
 from grace.index.trie import SidTrie
 from grace.model.checkpoints.checkpoint import load_checkpoint
@@ -217,3 +217,28 @@ def test_the_recipe_of_a_checkpoint_makes_the_same_recipe_again(
     )
     assert again.model == load_checkpoint(tmp_path / "out").spec
     assert again.training.steps == 1
+
+
+def test_a_run_that_cannot_work_is_refused_before_it_trains(
+    training_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    run = small_run(training_folder, tmp_path / "x")
+    cases = [
+        (replace(run, out=tmp_path / "full"), InputError, "full: is already there"),
+        (replace(run, out=tmp_path / "full" / "file"), InputError, "file: is already there"),
+        (replace(run, data=tmp_path), InputError, "so it is no data folder"),
+        (replace(run, config=tmp_path / "no.yaml"), ConfigError, r"no\.yaml: cannot be read"),
+    ]
+    for each, error, message in cases:
+        with pytest.raises(error, match=message):
+            train_model(each, lambda *_: pytest.fail("training has started"))
+    assert not (tmp_path / "x").exists()
+
+
+def test_settings_of_torch_are_restored(batches: HistoryBatches, recipe: Recipe) -> None:
+    torch.set_deterministic_debug_mode("default")
+    config = replace(recipe.training, steps=1, threads=2)
+    fit(random_model(recipe.model, 1), batches, config, 1, silent)
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == (1, False)

@@ -1,5 +1,6 @@
 """Faults of a real server: stages that fail, die or hang, full queues, a log that is not read."""
 
+import json
 import re
 import signal
 import socket
@@ -15,8 +16,10 @@ from support.health import HealthWatch, health, healthz
 from support.occupied import FAULTY_PLACES, occupied_engine, start_waiting
 from support.retrieve_calls import (
     Caller,
+    Counters,
     Outcome,
     counted_calls,
+    give_up,
     logged_ends,
     message,
 )
@@ -262,3 +265,43 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
             assert all(not call.outcome().ok for call in calls)
         assert logged_ends(server) == {"cancelled": len(calls)}
         caller.close()
+
+
+def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
+    faulty_server: ServerProcess, serving_files: ServingFiles
+) -> None:
+    server, good = faulty_server, serving_files.requests[0]
+    bad = {"features": {"categorical": {"device": {"ids": ["40"]}}}}
+    with counted_calls(server) as caller:
+        with occupied_engine(server, caller, good) as ahead:
+            calls = start_waiting(server, caller, bad, "bad0", "bad1")
+        codes = [call.outcome().code for call in calls]
+        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2
+        assert all(call.outcome().ok for call in ahead)
+        assert caller.call(message(good)).ok
+    assert server.faults.batches("input")[-2] == ["bad0", "bad1"]
+    assert "bad0" not in server.faults.reached("features")
+
+
+@front_ends
+def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_counted_once(
+    serving_files: ServingFiles, front_ends: int
+) -> None:
+    request = message(serving_files.requests[0])
+    config = serving_files.write_config(
+        f"cancelled-{front_ends}.yaml", listen={"front_ends": front_ends}, logs={"requests": False}
+    )
+    with ServerProcess(config) as server:
+        caller, before = Caller(server.address), len(server.lines)
+        give_up(caller, request, 600)
+        assert caller.call(request).ok
+        wait_until(lambda: server.metric("grace_open_calls") == 0, "no call stays open")
+        counted = Counters.of(server)
+        assert caller.ends["OK"] <= counted.ok
+        assert counted.calls == counted.ok + counted.failures <= caller.sent
+        caller.close()
+        server.terminate()
+        assert server.wait() == 0
+    lines = server.lines[before:]
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+    assert len(lines) < 20

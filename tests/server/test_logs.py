@@ -241,3 +241,21 @@ def test_headers_that_grpc_cannot_decode_do_not_fill_the_log(healthy_server: Ser
             client.read_ends(23)
     lines = [line for line in healthy_server.lines[before:] if '"library"' in line]
     assert len(lines) <= 3  # one from each process
+
+
+@pytest.mark.subprocess
+def test_the_configuration_decides_on_form_and_level() -> None:
+    code = """
+import logging
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs
+for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
+    configure_logs(config)
+    logging.getLogger(LOGGER).info("quiet")
+    logging.getLogger(LOGGER).warning("loud")
+    logging.getLogger("asyncio").info("foreign")
+"""
+    done = run_python(code)
+    first, *others = done.stderr.splitlines()
+    assert (done.returncode, json.loads(first)["event"]) == (0, "loud")
+    assert [line.split()[1:] for line in others] == [["INFO", "quiet"], ["WARNING", "loud"]]

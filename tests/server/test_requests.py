@@ -137,3 +137,22 @@ def test_the_id_of_a_refused_request_can_still_be_read() -> None:
         message = message_of({"request_id": request_id, "exclude_ads": ["123"]})
         assert request_id_of(message) == request_id_of(message + b"\x6a\x01a") == request_id
         assert request_id_of(message + b"\xff") is None
+
+
+def test_a_long_name_leaves_room_for_what_is_wrong() -> None:
+    name = "é" * 400
+    limits = replace(LIMITS, value_bytes=1024)
+    for request_json, begin in (
+        ({"user": {name: {"values": [""] * 112}}}, "user.éé"),
+        (
+            {"features": {"sequences": {name: {"side": {name: {"ids": ones(64)}}}}}},
+            "features.sequences.",
+        ),
+    ):
+        error = refusal(request_json, limits)
+        field, _, fault = error.text.partition(": ")
+        assert field.startswith(begin)
+        assert "éé...éé" in field
+        assert field.endswith((".values", ".ids"))
+        assert len(field) <= 131
+        assert "(limits." in fault

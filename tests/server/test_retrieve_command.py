@@ -146,3 +146,29 @@ def test_a_text_that_is_no_request_is_refused_with_its_file_and_line_before_any_
     file = tmp_path / "requests.jsonl"
     file.write_text(text)
     assert complaint("retrieve", "--request", file, *line) == f"{file}{error}"
+
+
+def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:
+    request = json.loads(requests.read_text(encoding="utf-8").splitlines()[2])
+    file = tmp_path / "request.json"
+    file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
+    options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")
+    shown = printed("retrieve", "--address", address, "--request", file, *options, "--json")
+    reply = json.loads(shown)
+    assert (reply["profile"], reply["ignored_names"]) == ("reduced", ["shoe_size"])
+    assert reply["counts"]["sids_generated"] <= 4
+    assert len(reply["ad_ids"]) <= 3
+
+
+def test_a_table_that_does_not_have_the_ads_says_so(
+    address: str, requests: Path, serving_files: ServingFiles, tmp_path: Path
+) -> None:
+    table = tmp_path / "ads.parquet"
+    pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
+    asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
+    shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
+    shown = printed(*asked, "--data", tmp_path)
+    absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", shown, re.M)
+    assert len(absent) == 9
+    table.write_bytes(b"text")
+    assert f"{table}: not a readable Parquet file: " in complaint(*asked, "--data", tmp_path)

@@ -72,6 +72,18 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     ),
     "pipe": ({"snapshots": "{}/pipe"}, ("snapshots: ", "pipe/CURRENT: ", NOT_REGULAR)),
     "pipe-checkpoint": ({"checkpoint": "{}/pipe"}, ("pipe/model.yaml: ", NOT_REGULAR)),
+    "taken-metrics": (
+        {"metrics": {"port": "PORT"}},
+        ("metrics: 127.0.0.1:", TAKEN, "metrics.port"),
+    ),
+    "not-here-relays": (
+        {"listen": {"host": "203.0.113.7", "front_ends": 2}},
+        ("listen: 203.0.113.7:0: cannot assign requested address; choose",),
+    ),
+    "open-admin-over-tls": (
+        {"admin": {"host": "::", "tls": TLS}},
+        ("admin.host: :: is beyond loopback, ", "; give admin.tls with client_ca, or listen on"),
+    ),
     "no-checkpoint": (
         {"checkpoint": "{}/nowhere"},
         ("checkpoint: ", "nowhere", "expected a folder with model.yaml"),
