@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from grace.index.storage.folder import version_name
 from grace.proto.retrieval_pb2 import RetrieveResponse, UpdateAdsResponse
@@ -99,15 +99,22 @@ class Machine(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        """Take any step. As rules of their own, most would be left out of each sequence."""
+        steps = [self.update, self.retrieve, self.load, self.roll_back, self.publish, self.end_pin]
+        steps += [self.publish_another] * (len(self.plain.like) < MOST_VERSIONS)
+        steps += [self.lose_current] * self.plain.readable + [
+            self.restart_somehow
+        ] * self.plain.can_start
+        data.draw(st.sampled_from(steps))(data)
+
     def publish(self, data: st.DataObject) -> None:
         self.published(data.draw(st.sampled_from([*self.plain.like])))
 
-    @precondition(lambda self: len(self.plain.like) < MOST_VERSIONS)
-    @rule(like=st.sampled_from([1, 2]), bad=st.booleans())
-    def publish_another(self, like: int, bad: bool) -> None:
-        self.published_another(
-            like, (lambda folder: (folder / "ad_weight.npy").unlink()) if bad else None
-        )
+    def publish_another(self, data: st.DataObject) -> None:
+        bad = data.draw(st.booleans())
+        damage = (lambda folder: (folder / "ad_weight.npy").unlink()) if bad else None
+        self.published_another(data.draw(st.sampled_from([1, 2])), damage)
 
     def published_another(self, like: int, damage: Callable[[Path], object] | None = None) -> int:
         version = self.live.add(like)
@@ -126,10 +133,8 @@ class Machine(RuleBasedStateMachine):
         self.plain.publish(version)
         self.check()
 
-    @precondition(lambda self: self.plain.readable)
-    @rule(content=st.sampled_from([None, JUNK]))
-    def lose_current(self, content: bytes | None) -> None:
-        self.current_becomes(content)
+    def lose_current(self, data: st.DataObject) -> None:
+        self.current_becomes(data.draw(st.sampled_from([None, JUNK])))
 
     def current_becomes(self, content: bytes | None) -> None:
         """Let CURRENT go, or hold junk."""
@@ -146,8 +151,8 @@ class Machine(RuleBasedStateMachine):
         new.write_bytes(content)
         new.rename(self.live.root / "CURRENT")
 
-    @rule(data=st.data(), checkpoint=st.sampled_from([None, None, 0, 1]))
-    def load(self, data: st.DataObject, checkpoint: int | None) -> None:
+    def load(self, data: st.DataObject) -> None:
+        checkpoint = data.draw(st.sampled_from([None, None, 0, 1]))
         self.loaded(data.draw(st.sampled_from([0, *self.plain.like])), checkpoint)
 
     def loaded(self, version: int = 0, checkpoint: int | None = None) -> str:
@@ -157,7 +162,6 @@ class Machine(RuleBasedStateMachine):
             lambda: self.operator.load(version, folder).changed,
         )
 
-    @rule(data=st.data())
     def roll_back(self, data: st.DataObject) -> None:
         self.rolled_back(data.draw(st.sampled_from([0, *self.plain.like])))
 
@@ -167,17 +171,16 @@ class Machine(RuleBasedStateMachine):
             lambda: self.operator.roll_back(version).previous_version,
         )
 
-    @rule()
+    def end_pin(self, _: st.DataObject) -> None:
+        self.unpin()
+
     def unpin(self) -> None:
         self.both(self.plain.unpin, lambda: self.operator.unpin().previous_pin)
 
-    @rule(
-        data=st.data(),
-        full=st.sampled_from([False, False, True]),
-        ahead=st.sampled_from([1, 1, 1, 0, 2]),
-    )
-    def update(self, data: st.DataObject, full: bool, ahead: int) -> None:
+    def update(self, data: st.DataObject) -> None:
         """Stop, resume and weigh ads. A number may have been before, or leave one out."""
+        full = data.draw(st.sampled_from([False, False, True]))
+        ahead = data.draw(st.sampled_from([1, 1, 1, 0, 2]))
         ids = self.some_ids | {"ad": [*self.some_ads, *NOWHERE]}
         changes: dict[str, Any] = {"stop": data.draw(some_of_each(ids))}
         changes["weights"] = data.draw(
@@ -229,8 +232,8 @@ class Machine(RuleBasedStateMachine):
             for name in ENTITIES
         }
 
-    @rule(data=st.data(), profile=st.sampled_from([*GENERATION.profiles]))
-    def retrieve(self, data: st.DataObject, profile: str) -> None:
+    def retrieve(self, data: st.DataObject) -> None:
+        profile = data.draw(st.sampled_from([*GENERATION.profiles]))
         entities = some_of_each(self.some_ids).map(
             lambda given: {name: {"ids": sorted(ids)} for name, ids in given.items()}
         )
@@ -252,8 +255,9 @@ class Machine(RuleBasedStateMachine):
         assert (reply.snapshot_version, self.answers.ids.index(reply.checkpoint)) == served
         self.assert_plain(request, reply, self.state[1])
 
-    @precondition(lambda self: self.plain.can_start)
-    @rule(kills=st.booleans())
+    def restart_somehow(self, data: st.DataObject) -> None:
+        self.restart(kills=data.draw(st.booleans()))
+
     def restart(self, kills: bool) -> None:
         self.stop_calls()
         if kills:
