@@ -3,8 +3,8 @@
     python -m grace.bench.pace_bench --seconds 15
 
 Two processes only compute, in equal pieces, on a machine without other work. A moment is slow if
-both need far longer for their pieces. Neither has a cause of its own for that: where virtual
-machines share a host, others have the processors in such moments.
+both need far longer for their pieces. Then the machine is slow, not one of them: where virtual
+machines share a host, others probably have the processors.
 """
 
 import argparse

@@ -165,7 +165,7 @@ class UpdatesFollower:
     def _last_update(self, *, all_sent: bool = False) -> int:
         """Return the number of the server's last update. Wait for the server if it is not there.
 
-        If all lines are sent, tell the server, which may wait for that.
+        With `all_sent`, tell the server that it has all lines: it may wait for that.
         """
         sequence = None
         while sequence is None:

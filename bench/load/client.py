@@ -148,7 +148,7 @@ def poisson_arrivals(rate: float, seconds: float, seed: int) -> npt.NDArray[np.f
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server to call, with what, and how; `connections` are of each client process."""
+    """The server to call, the requests to send, and how; each client process has `connections`."""
 
     address: str
     shots: Sequence[Shot]
