@@ -8,7 +8,7 @@ tensors have as many rows as its bucket; requests have the first rows, the other
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal, TypeAlias, get_args
@@ -23,7 +23,6 @@ from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_lookups import FeatureLookups
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
 
@@ -164,7 +163,7 @@ class InputBatch:
     ignored: tuple[tuple[str, ...], ...]  # of each request: names that the schema does not know
     user_rows: UserRows  # [bucket], in the CPU's memory, for exact matching
     users: UserTensors  # [bucket], on the device
-    inputs: FeatureLookups  # [bucket], on the device
+    features: Callable[[], FeatureTensors]  # [bucket], computes them on the device
     staged: tuple[Staging, ...] = ()  # what holds the memory of these three
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class SingleInputs:
     numbers      float32 [B, numbers]
     categorical  int32 [B, inputs]       rows of the table
     bag_offsets  int32 [B * bags + 1]
-    bag_rows     int32 [n]               rows of the table
+    bag_rows     int32 [n]               rows of the table; those after the last offset mean nothing
     """
 
     numbers: Tensor
@@ -48,10 +49,14 @@ class SingleInputs:
 
 @dataclass(frozen=True, slots=True)
 class FeatureOps:
-    """One implementation of each operation; its `..._reference` says what it computes."""
+    """One implementation of each operation; its `..._reference` says what it computes.
 
-    sum_events: Callable[[Tensor, Tensor, Sequence[int]], Sequences]  # (table, events, lengths)
-    join_inputs: Callable[[SingleTables, SingleInputs], Tensor]
+    Each returns a function that computes what its arguments' memory then holds, any number of
+    times. The results may share memory, and the function may hold only addresses.
+    """
+
+    sum_events: Callable[[Tensor, Tensor, Sequence[int]], Callable[[], Sequences]]
+    join_inputs: Callable[[SingleTables, SingleInputs], Callable[[], Tensor]]
 
 
 def sum_events_reference(table: Tensor, events: Tensor, lengths: Sequence[int]) -> Sequences:
@@ -82,7 +87,7 @@ def join_inputs_reference(tables: SingleTables, inputs: SingleInputs) -> Tensor:
     dense = functional.linear(inputs.numbers, weight, bias)
     categorical = functional.embedding(inputs.categorical, tables.categorical.float())
     bags = functional.embedding_bag(
-        inputs.bag_rows,
+        inputs.bag_rows[: inputs.bag_offsets[-1]],
         tables.bags.float(),
         inputs.bag_offsets,
         mode="mean",
@@ -126,4 +131,7 @@ def check_join_inputs(tables: SingleTables, inputs: SingleInputs) -> tuple[int, 
     return requests, dense // width + ids + bags
 
 
-PLAIN_FEATURES = FeatureOps(sum_events=sum_events_reference, join_inputs=join_inputs_reference)
+PLAIN_FEATURES = FeatureOps(
+    sum_events=lambda *given: partial(sum_events_reference, *given),
+    join_inputs=lambda *given: partial(join_inputs_reference, *given),
+)

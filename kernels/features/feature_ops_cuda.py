@@ -4,7 +4,7 @@ Every sequence's states are contiguous, as copies of them need.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_int32, c_int64, c_void_p
 
 import torch
@@ -47,59 +47,70 @@ _sum_events = declare(
 )
 
 
-def sum_events_cuda(table: Tensor, events: Tensor, lengths: Sequence[int]) -> Sequences:
-    """Compute what `sum_events_reference` does, for up to 64 sequences."""
+def sum_events_cuda(
+    table: Tensor, events: Tensor, lengths: Sequence[int]
+) -> Callable[[], Sequences]:
+    """Prepare what `sum_events_reference` does, for up to 64 sequences."""
     check_sum_events(table, events, lengths)
     (batch, places, ids), (rows, d) = events.shape, table.shape
     device, dtype = table.device, table.dtype
     states = torch.empty(batch * places * d, dtype=dtype, device=device)
     mask = torch.empty(batch * places, dtype=torch.bool, device=device)
-    if states.numel():
-        _sum_events(
-            current_stream(device),
-            number_kind("table", dtype),
-            address("table", table, device, dtype),
-            rows - 1,
-            d,
-            address("events", events, device, torch.int32),
-            batch,
-            ids,
-            len(lengths),
-            (c_int32 * len(lengths))(*lengths),
-            states.data_ptr(),
-            mask.data_ptr(),
-        )
+    given = (
+        number_kind("table", dtype),
+        address("table", table, device, dtype),
+        rows - 1,
+        d,
+        address("events", events, device, torch.int32),
+        batch,
+        ids,
+        len(lengths),
+        (c_int32 * len(lengths))(*lengths),
+        states.data_ptr(),
+        mask.data_ptr(),
+    )
     sizes = [batch * length for length in lengths]
     of_sequences = states.split_with_sizes([d * size for size in sizes])
     parts = zip(lengths, of_sequences, mask.split_with_sizes(sizes), strict=True)
-    return tuple((x.view(batch, length, d), y.view(batch, length)) for length, x, y in parts)
+    sums = tuple((x.view(batch, length, d), y.view(batch, length)) for length, x, y in parts)
+
+    def run() -> Sequences:
+        if states.numel():
+            _sum_events(current_stream(device), *given)
+        return sums
+
+    return run
 
 
-def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Tensor:
-    """Compute what `join_inputs_reference` does."""
+def join_inputs_cuda(tables: SingleTables, inputs: SingleInputs) -> Callable[[], Tensor]:
+    """Prepare what `join_inputs_reference` does."""
     requests, num_inputs = check_join_inputs(tables, inputs)
     device, dtype = tables.categorical.device, tables.categorical.dtype
     width, categorical = tables.categorical.shape[1], inputs.categorical.shape[1]
     dense = len(tables.dense_bias) // width
     joined = torch.empty((requests, num_inputs * width), dtype=dtype, device=device)
-    if joined.numel():
-        given = _SingleInputs(
-            dense_weight=address("dense_weight", tables.dense_weight, device, dtype),
-            dense_bias=address("dense_bias", tables.dense_bias, device, dtype),
-            categorical_table=address("tables.categorical", tables.categorical, device, dtype),
-            bag_table=address("bags", tables.bags, device, dtype),
-            numbers=address("numbers", inputs.numbers, device, torch.float32),
-            categorical=address("categorical", inputs.categorical, device, torch.int32),
-            bag_rows=address("bag_rows", inputs.bag_rows, device, torch.int32),
-            bag_offsets=address("bag_offsets", inputs.bag_offsets, device, torch.int32),
-            joined=joined.data_ptr(),
-            requests=requests,
-            width=width,
-            num_numbers=inputs.numbers.shape[1],
-            num_dense=dense,
-            num_categorical=categorical,
-            num_bags=num_inputs - dense - categorical,
-            kind=number_kind("tables", dtype),
-        )
-        _join_inputs(current_stream(device), ctypes.sizeof(given), ctypes.byref(given))
-    return joined
+    given = _SingleInputs(
+        dense_weight=address("dense_weight", tables.dense_weight, device, dtype),
+        dense_bias=address("dense_bias", tables.dense_bias, device, dtype),
+        categorical_table=address("tables.categorical", tables.categorical, device, dtype),
+        bag_table=address("bags", tables.bags, device, dtype),
+        numbers=address("numbers", inputs.numbers, device, torch.float32),
+        categorical=address("categorical", inputs.categorical, device, torch.int32),
+        bag_rows=address("bag_rows", inputs.bag_rows, device, torch.int32),
+        bag_offsets=address("bag_offsets", inputs.bag_offsets, device, torch.int32),
+        joined=joined.data_ptr(),
+        requests=requests,
+        width=width,
+        num_numbers=inputs.numbers.shape[1],
+        num_dense=dense,
+        num_categorical=categorical,
+        num_bags=num_inputs - dense - categorical,
+        kind=number_kind("tables", dtype),
+    )
+
+    def run() -> Tensor:
+        if joined.numel():
+            _join_inputs(current_stream(device), ctypes.sizeof(given), ctypes.byref(given))
+        return joined
+
+    return run

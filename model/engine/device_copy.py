@@ -5,14 +5,17 @@ also releases the interpreter's lock, and waits if another thread takes it. So t
 and their tensors are made once, and a batch needs one operation to copy them all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grace.configs.arrays import AnyArray, Shape
+
+T = TypeVar("T")
 
 _ALIGNMENT = 64  # bytes; each array begins at a multiple of it
 KEPT_BYTES = 4 << 20  # of the largest block that is used again: callers choose how large some are
@@ -29,6 +32,7 @@ class _Block:
         self.there = self.here if on_host else torch.empty_like(self.here, device=device)
         self.arrays: list[AnyArray] = []
         self.tensors: list[Tensor] = []
+        self.made: Any = None
         for (kind, shape), size, begin in zip(shapes, sizes, [0, *ends], strict=False):
             part = slice(begin, begin + size)
             self.arrays.append(self.here.numpy()[part].view(kind).reshape(shape))
@@ -59,7 +63,7 @@ class Staging:
         self._block = self._free.pop() if self._free else _Block(shapes, self._blocks.device)
         return self._block.arrays
 
-    def send(self, filled: Iterable[AnyArray]) -> list[Tensor]:
+    def send(self, filled: Iterable[AnyArray] = ()) -> list[Tensor]:
         """Copy to the device, without waiting for it: what runs later on the same stream sees it.
 
         Return a tensor for each array, as long as what was filled of it.
@@ -68,8 +72,17 @@ class Staging:
         assert block is not None
         if block.there is not block.here:
             block.there.copy_(block.here, non_blocking=True)
-        pairs = zip(block.tensors, filled, strict=True)
+        pairs = zip(block.tensors, filled, strict=False)
         return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
+
+    def once(self, make: Callable[[list[Tensor]], T]) -> T:
+        """Return what `make` made of the block's tensors on the device when the block was new."""
+        block = self._block
+        assert block is not None
+        if block.made is None:
+            block.made = make(block.tensors)
+        made: T = block.made
+        return made
 
     def finish(self) -> None:
         """Wait until the current stream has done all that reads the block."""

@@ -7,13 +7,15 @@ tokens, and another look-up reads all sequences. Sums and means are accumulated 
 rounded once.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from grace.configs.errors import RequestError
 from grace.kernels import load_feature_ops
 from grace.kernels.features.feature_ops import FeatureOps, SingleInputs, SingleTables
 from grace.kernels.row_stable import linear
@@ -34,15 +36,24 @@ from grace.model.engine.feature_lookups import (
     model_inputs_of,
     squash,
 )
-from grace.model.engine.feature_reader import FeatureReader, ReadFeatures
+from grace.model.engine.feature_reader import FeatureReader
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFeatures:
+    """A batch that `FeatureReader.read` has read, with its faults and ignored names.
+
+    compute  makes the features on the device's current stream, in memory of the batch's staging
+    """
+
+    compute: Callable[[], FeatureTensors]
+    faults: tuple[RequestError | None, ...]
+    ignored: tuple[tuple[str, ...], ...]
 
 
 class FeatureStage(Protocol):
-    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
-        """Read a batch of messages, as `FeatureReader.read` does, and send it to the device."""
-
-    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
-        """Compute features from the look-ups of `read`, on the device's current stream."""
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
+        """Read a batch of messages and send it to the device."""
 
 
 def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
@@ -58,11 +69,12 @@ class PlainStage:
         self._features = model.features
         self._reader = FeatureReader(model.spec)
 
-    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
-        return self._reader.read(messages, size, staging.arrays)
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
+        read = self._reader.read(messages, size, staging.arrays)
+        return BatchFeatures(partial(self._compute, read.inputs), read.faults, read.ignored)
 
     @torch.inference_mode()
-    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
+    def _compute(self, lookups: FeatureLookups) -> FeatureTensors:
         features: FeatureTensors = self._features(model_inputs_of(self._spec, lookups))
         return features
 
@@ -89,25 +101,24 @@ class FastStage:
             assert len(self._events) == zeros + 1
             self._single = _SingleInputs(features, dtype, self._ops)
 
-    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> ReadFeatures:
+    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
         read = self._reader.read(messages, size, staging.arrays)
         squash(read.inputs.dense.numpy())
-        filled = [tensor.numpy() for tensor in read.inputs.tensors()]
-        return replace(read, inputs=FeatureLookups(*staging.send(filled)))
+        staging.send()
+        return BatchFeatures(staging.once(self._prepared), read.faults, read.ignored)
 
-    @torch.inference_mode()
-    def compute(self, lookups: FeatureLookups) -> FeatureTensors:
-        return FeatureTensors(
-            None if self._single is None else self._single.tokens(lookups),
-            self._sequences(lookups.events),
-        )
+    def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], FeatureTensors]:
+        """Return what computes the features of every batch that these tensors will hold. To check
+        and to allocate for each batch would take four times as long as to launch its kernels."""
+        lookups = FeatureLookups(*tensors)
+        tokens = None if self._single is None else self._single.prepared(lookups)
+        sums = self._ops.sum_events(self._events, lookups.events, self._lengths)
 
-    def _sequences(self, events: Tensor) -> tuple[SequenceTensors, ...]:
-        """Return each sequence's tensors.   events int32 [B, places, ids]"""
-        if not self._lengths:
-            return ()
-        sequences = self._ops.sum_events(self._events, events, self._lengths)
-        return tuple(SequenceTensors(states, mask) for states, mask in sequences)
+        def compute() -> FeatureTensors:
+            sequences = tuple(SequenceTensors(*each) for each in sums())
+            return FeatureTensors(None if tokens is None else tokens(), sequences)
+
+        return compute
 
 
 class _SingleInputs:
@@ -136,17 +147,17 @@ class _SingleInputs:
             bags=_together([no_rows, *bags], dtype),
         )
 
-    def tokens(self, lookups: FeatureLookups) -> Tensor:
+    def prepared(self, lookups: FeatureLookups) -> Callable[[], Tensor]:
         """-> [B, tokens, d]"""
-        batch = len(lookups.events)
-        if self._project is None:
-            return self._tokens.expand(batch, -1, -1)
+        tokens, project = self._tokens.expand(len(lookups.events), -1, -1), self._project
+        if project is None:
+            return lambda: tokens
+        bias, shape = self._tokens.flatten(), tokens.shape
         inputs = SingleInputs(
             lookups.dense, lookups.categorical, lookups.bag_offsets, lookups.bag_rows
         )
         joined = self._ops.join_inputs(self._tables, inputs)
-        tokens = linear(joined, self._project, self._tokens.flatten())
-        return tokens.view(batch, *self._tokens.shape)
+        return lambda: linear(joined(), project, bias).view(shape)
 
 
 def _event_tables(features: InterFormerFeatures) -> list[Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_reader import ReadFeatures
+from grace.model.engine.feature_stage import BatchFeatures
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, invalid_field, wrong_pair
 from grace.server.messages import Failure, InputBatch, PendingRequest, RequestBatch, Retrieval
@@ -59,7 +59,7 @@ def _read(
         ignored=ignored,
         user_rows=of_users.rows,
         users=users,
-        inputs=features.inputs,
+        features=features.compute,
         staged=(for_users, for_features),
     )
     return made, faults
@@ -80,7 +80,7 @@ def _unknown_name(
 def _ignored(
     requests: Sequence[PendingRequest],
     rows: UserRows,
-    features: ReadFeatures,
+    features: BatchFeatures,
     entities: tuple[str, ...],
 ) -> tuple[tuple[str, ...], ...]:
     # Rows of padding, which have no request, come last.

@@ -35,7 +35,7 @@ class Stages:
 
 
 def compute_features(batch: InputBatch) -> FeatureBatch:
-    return FeatureBatch(batch, batch.batch.pair.model.features.compute(batch.inputs))
+    return FeatureBatch(batch, batch.features())
 
 
 def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> GeneratedBatch:

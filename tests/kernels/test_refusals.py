@@ -18,6 +18,7 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.encoder.token_product import Run, TokenProduct
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, SingleInputs, SingleTables
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
+from support.feature_op_cases import run_once
 from support.strategies import random_schema
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
@@ -173,5 +174,6 @@ def test_what_does_not_fit_is_refused(
     is_struct = not isinstance(fits, dict)
     arguments = [replace(fits, **change)] if is_struct else [*{**fits, **change}.values()]
     for table in tables:
+        operation = run_once if table in FEATURES else getattr
         with pytest.raises(ValueError, match=message):
-            getattr(table, name)(*arguments)
+            operation(table, name)(*arguments)

@@ -68,7 +68,11 @@ def encoder_calls(dtypes: Collection[torch.dtype], most: int | None = None) -> l
 
 
 def feature_calls(dtypes: Collection[torch.dtype]) -> list[Call]:
-    return list(_calls(CUDA_FEATURES, PLAIN_FEATURES, feature_op_cases.CASES, dtypes))
+    return list(
+        _calls(
+            CUDA_FEATURES, PLAIN_FEATURES, feature_op_cases.CASES, dtypes, feature_op_cases.run_once
+        )
+    )
 
 
 def calls_in_turns(dtypes: Collection[torch.dtype]) -> Iterator[Call]:

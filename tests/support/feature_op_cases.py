@@ -1,6 +1,6 @@
 """Inputs on which the bodies of the features stage's operations must agree with the references."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,3 +52,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _inputs((5, 9), bags=2, width=129, dense=1, numbers=19),
     ),
 }
+
+
+def run_once(table: Any, name: str) -> Callable[..., Any]:
+    """Return an operation of features that is prepared and run."""
+    return lambda *arguments: getattr(table, name)(*arguments)()

@@ -17,7 +17,6 @@ from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserEncoder, UserRows
 from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
-from grace.model.engine.feature_lookups import FeatureLookups
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import (
@@ -116,7 +115,7 @@ def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputB
             object.__new__(UserEncoder), (AskedBits(np.zeros((batch.bucket, 1), np.uint64)),), ()
         ),
         users=UserTensors.asking(torch.zeros(batch.bucket, 1, dtype=torch.int64)),
-        inputs=FeatureLookups(*[torch.zeros(0)] * 5),
+        features=lambda: FeatureTensors(None, ()),
     )
 
 
