@@ -40,10 +40,6 @@ class FeatureLookups:
     bag_rows: Tensor
     events: Tensor
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of the constructor's arguments."""
-        return (self.dense, self.categorical, self.bag_offsets, self.bag_rows, self.events)
-
 
 @dataclass(frozen=True, slots=True)
 class EventRows:

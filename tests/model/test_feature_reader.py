@@ -21,6 +21,7 @@ from grace.model.definition.inputs import (
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
 from support.encoder_cases import INTERFORMER, random_features
+from support.named_tensors import named_tensors
 from support.plain_inputs import (
     EventSequence,
     RequestFeatures,
@@ -54,7 +55,8 @@ def test_a_batch_is_read_alike_on_any_number_of_threads_and_a_fault_empties_its_
     messages = list(map(features_message, [*requests[:5], faulty, strange, *requests[8:]]))
     messages.insert(7, b"\xff")
     one, three = (FeatureReader(INTERFORMER, threads).read(messages, 64) for threads in (1, 3))
-    assert all(map(torch.equal, three.inputs.tensors(), one.inputs.tensors()))
+    tensors = [[tensor for _, tensor in named_tensors(each.inputs)] for each in (one, three)]
+    assert all(map(torch.equal, *tensors))
     assert list(map(str, three.faults)) == list(map(str, one.faults))
     assert three.ignored == one.ignored
     assert three.ignored[6] == ("bags.mood", "bags.place")
