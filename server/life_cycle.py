@@ -32,13 +32,10 @@ from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
 from grace.kernels import device_named, load_ops
 from grace.server.ad_updates import AdUpdates
-from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
-from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
-from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import FILED, Timeline
 from grace.server.reload.reloads import Reloads, serve_on
 from grace.server.scheduling.pipeline import Pipeline
@@ -51,13 +48,14 @@ from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
     load_and_warm_up,
     require_descriptors,
-    require_distinct_addresses,
     require_folder_of,
     require_guarded_admin,
+    start_fault,
     too_little_memory,
 )
+from grace.server.threads import DaemonThread, name_this_thread
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials.watched_credentials import WatchedCredentials
+from grace.server.transport.certificates import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
@@ -97,7 +95,6 @@ def serve(
         torch.set_num_threads(config.threads.torch)
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         try:
-            require_distinct_addresses(config)
             require_guarded_admin(config)
             require_descriptors(config.limits.connections)
             device = device_named(config.device)
@@ -181,7 +178,9 @@ class Server:
         if timeline is not None:
             state.timeline = Timeline(FILED)
         self._metrics = Metrics(state, device)
-        self._credentials = credentials = WatchedCredentials(config, self._metrics)
+        self._credentials = credentials = WatchedCredentials(
+            config, self._metrics.credentials_loaded
+        )
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)

@@ -9,22 +9,19 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from time import perf_counter
 
 import torch
 
 from grace.configs.eligibility import Eligibility
-from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one_line
+from grace.configs.errors import CheckpointError, GraceError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
-from grace.index.storage import Published, root_of
+from grace.index.storage import root_of
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
-from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingModel,
@@ -33,25 +30,17 @@ from grace.server.engine.serving_pair import (
     load_version,
     serving_pair,
 )
-from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import warm_up
-from grace.server.start_up import too_little_memory
+from grace.server.start_up import start_fault, too_little_memory
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
-
-MOST_HANGING = 4
-"""The most loads that may hang. Each keeps a thread, and the memory that it has taken."""
-
-HANG_SECONDS = 120.0
-"""The time without progress after which a load fails. A network file system takes up to 90 s to
-come back after its server restarts."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -71,17 +60,15 @@ class LoadFault:
     text              one line with file and remedy
     file              the file at fault, if there is one
     device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
-    may_pass          whether the file system caused it: the same load may succeed later
     """
 
     text: str
     file: str | None = None
     device_is_broken: bool = False
-    may_pass: bool = False
 
 
 class AbandonedError(Exception):
-    """The server shuts down, or has counted the load as failed: no caller waits for it."""
+    """The server shuts down: no caller waits for the load."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +78,7 @@ class Loader:
     requests     each new pair warms up with them
     before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
                  exception fails the load
-    stopped      set when no caller waits for the load any more: it then ends at its next step
+    stopped      set when the server shuts down: a load then ends at its next step
     """
 
     config: ServingConfig
@@ -184,7 +171,7 @@ class Loader:
             file = error.file
         elif isinstance(error, OSError) and error.filename:
             file = str(error.filename)
-        return LoadFault(text, file, self._device_is_broken(), _is_leased(error))
+        return LoadFault(text, file, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
@@ -195,67 +182,3 @@ class Loader:
         except RuntimeError:
             return True
         return False
-
-
-class Loads:
-    """Runs the loader on a thread, one load after another. It belongs to the event loop.
-
-    A load that hangs fails. It keeps its thread, and the next load gets another one.
-    """
-
-    def __init__(self, loader: Loader, hang_seconds: float) -> None:
-        """A load that makes no progress for `hang_seconds` hangs. If the fault of a load may pass,
-        the load may be tried again after this time."""
-        self.thread = DaemonThread("grace-load")
-        self._loader = loader
-        self._hang_seconds = hang_seconds
-        self._retry: tuple[int | None, float] | None = None
-
-    async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        self._retry, version = None, wanted.version
-        made = await self._made(wanted, served)
-        may_pass = isinstance(made, LoadFault) and made.may_pass
-        follows = wanted.checkpoint is None  # an operator knows that a load with one has failed
-        if may_pass and follows and version not in (None, served.snapshot.facts.version):
-            self._retry = version, perf_counter() + self._hang_seconds
-        return made
-
-    def retry_is_due(self, seen: Published | None) -> bool:
-        """Return whether to try the failed load of what CURRENT names again; True only once."""
-        if seen is None or self._retry is None or self.thread.hanging:
-            return False
-        version, after = self._retry
-        if seen.version != version or perf_counter() < after:
-            return False
-        self._retry = None
-        return True
-
-    async def _made(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        loader, version = self._loader, wanted.version or served.snapshot.facts.version
-        what = f"version {version} of {root_of(loader.config.snapshots)}"
-        if wanted.checkpoint is not None:
-            what += f", checkpoint {wanted.checkpoint}"
-        if (hanging := self.thread.hanging) >= MOST_HANGING:
-            remedy = "repair their file system, or restart the server"
-            text = one_line(f"{what}: {hanging} earlier loads still hang; {remedy}")
-            return LoadFault(text, may_pass=True)
-        try:
-            work, seconds = partial(loader.load, wanted, served), self._hang_seconds
-            return await self.thread.run_unless_it_hangs(work, seconds)
-        except TimeoutError:
-            self.stop()
-            self._loader = replace(loader, stopped=threading.Event())
-            fault = f"the load has made no progress for {seconds:g} s"
-            remedy = "check whether its file system hangs, then load it again"
-            return LoadFault(one_line(f"{what}: {fault}; {remedy}"), may_pass=True)
-
-    def stop(self) -> None:
-        """Let the load under way end at its next step."""
-        self._loader.stopped.set()
-
-
-def _is_leased(error: BaseException | None) -> bool:
-    """Return whether a file that another process has leased caused the error."""
-    while error is not None and not isinstance(error, BlockingIOError):
-        error = error.__cause__ or error.__context__
-    return error is not None

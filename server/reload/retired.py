@@ -9,7 +9,7 @@ import weakref
 from queue import SimpleQueue
 
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.observe.thread_names import name_this_thread
+from grace.server.threads import name_this_thread
 
 
 class Retired:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import resource
 import socket
 import threading
 import time
@@ -186,27 +185,6 @@ def test_healthz_is_200_while_the_server_serves_and_says_its_phase(
     state.phase = phase
     status, _, text = fetched(page, "/healthz")
     assert (status, text) == (200 if phase == Phase.SERVING else 503, f"{phase.name}\n")
-
-
-def test_without_descriptors_the_page_waits_logs_one_line_and_recovers(
-    page: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    host, port = page.removeprefix("http://").split(":")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as client:
-        used = len(list(Path("/proc/self/fd").iterdir()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(used // 2, soft), hard))
-        try:
-            client.connect((host, int(port)))
-            spent = time.process_time()
-            time.sleep(0.5)
-            spent = time.process_time() - spent
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.0 503"
-    assert spent < 0.25
-    assert [record.message for record in caplog.records] == ["cannot_accept"]
 
 
 def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -195,10 +195,8 @@ async def test_watchers_on_many_connections_are_bounded_too(service: Service) ->
 
 @serving(LimitsConfig(connections=5))
 @pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize("path", [WATCH.decode(), REFLECTION, CHECK.decode()])
-async def test_a_refused_call_of_health_or_reflection_is_freed_at_once(
-    service: Service, path: str
-) -> None:
+@pytest.mark.parametrize("path", [WATCH.decode(), CHECK.decode()])
+async def test_a_refused_call_of_health_is_freed_at_once(service: Service, path: str) -> None:
     def alive() -> int:
         return sum(type(each) is grpc.aio.AbortError for each in gc.get_objects())
 

@@ -28,7 +28,7 @@ from grace.server.start_up import (
     require_folder_of,
     too_little_memory,
 )
-from support.command import GRACE, plain_environment, run_command, without_torch
+from support.command import GRACE, plain_environment, run_command
 from support.forked import Forked, forked
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
@@ -46,7 +46,7 @@ def stop_and_go_on(config):
     for number in (signal.SIGINT, signal.SIGTERM):
         os.kill(os.getpid(), number)
 
-life_cycle.require_distinct_addresses = stop_and_go_on
+life_cycle.require_guarded_admin = stop_and_go_on
 sys.exit(life_cycle.serve(load_serving_config(Path("{config}"))))
 """
 
@@ -109,10 +109,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "taken-relays": (
         {"listen": {"port": "PORT", "front_ends": 2}},
         ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
-    ),
-    "same": (
-        {"listen": {"port": "PORT"}, "admin": {"port": "PORT"}},
-        ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
     ),
     "no-name": (
         {"listen": {"host": "é" * 70 + ".com"}},
@@ -221,15 +217,6 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
-
-
-def test_a_wrong_checkpoint_is_found_before_torch_is_imported(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    write_random(replace(model_spec(), sid_space="other-1"), tmp_path / "other", 1, torch.float32)
-    config = serving_files.write_config("early.yaml", checkpoint=str(tmp_path / "other"))
-    (said,) = without_torch([("serve", "--config", config)])
-    assert said.startswith(f"error: checkpoint: {tmp_path}/other/model.yaml: the model's sid_space")
 
 
 def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(

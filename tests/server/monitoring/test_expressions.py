@@ -21,12 +21,9 @@ SCRAPE_SECONDS = 0.5
 RATE_INTERVAL = "1m"
 """Long enough that a busy machine's missing scrapes leave two samples."""
 RISES_FIRST = ("grace:answers:rate5m > 0", "rate(grace_request_failures_total[1m]) > 0")
-NOT_HERE = {"GPU memory": "on a CPU", "Certificate": "without TLS"}
+NOT_HERE = {"GPU memory": "on a CPU"}
 """Panels without data on this server."""
-NO_SELECTOR_HERE = {
-    'grace_certificate_expiry_timestamp_seconds{job="grace"}',
-    'up{job="grace-envoy"}',
-}
+NO_SELECTOR_HERE = {'up{job="grace-envoy"}'}
 MAY_FIRE = {"GraceErrorBudgetBurns", "GraceLatencyBudgetBurns"}
 """A server on a busy machine is late, and refuses calls."""
 

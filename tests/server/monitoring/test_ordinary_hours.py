@@ -70,7 +70,6 @@ def ordinary_series(rng: np.random.Generator, updates: Numbers, restart: int) ->
         "grace_pinned": minute * 0,
         "grace_update_seq": updates - late,
         "grace_event_loop_lag_seconds": lag,
-        'grace_certificate_expiry_timestamp_seconds{listener="listen"}': minute * 0 + 90 * 86_400,
     }
     return {name: since_restart(each, restart) for name, each in counters.items()} | gauges
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.server.reload.decision import Pin
-from grace.server.reload.pin_file import NAME, NEW, PinFile
+from grace.server.reload.pin import NAME, NEW, Pin, PinFile
 from support.killed import deaths_of
 
 PIN, OTHER = Pin(7, 12), Pin(18_446_744_073_709_551_614, 18_446_744_073_709_551_615)
