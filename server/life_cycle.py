@@ -48,7 +48,6 @@ from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
     load_and_warm_up,
     require_descriptors,
-    require_folder_of,
     require_guarded_admin,
     start_fault,
     too_little_memory,
@@ -101,7 +100,6 @@ def serve(
             load_ops(device)
             engine_settings(config, device)
             requests = warm_up_requests(config.warm_up, config.limits, config.generation)
-            require_folder_of(timeline)
             with (
                 redirect_stderr(PrintedText()),
                 asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -2,7 +2,6 @@
 
 import resource
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 
@@ -11,7 +10,6 @@ from grace.configs.errors import (
     ConfigError,
     DeviceError,
     GraceError,
-    InputError,
     SnapshotError,
 )
 from grace.configs.serving import ServingConfig
@@ -55,12 +53,6 @@ def require_guarded_admin(config: ServingConfig) -> None:
             f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
             "admin.tls with client_ca, or listen on 127.0.0.1"
         )
-
-
-def require_folder_of(timeline: Path | None) -> None:
-    """Refuse a trace that could not be written at the end."""
-    if timeline is not None and not timeline.parent.is_dir():
-        raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
 
 
 def load_and_warm_up(

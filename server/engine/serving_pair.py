@@ -29,8 +29,7 @@ from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products
-from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
-from grace.server.engine.memory import require_memory
+from grace.server.engine.memory import EligibilityFacts, eligibility_facts, require_memory
 
 MOST_PLACES = 2**31 - 1
 """The limit of int32, which numbers the tokens of a batch's beam rows, and the ids of its bags."""

@@ -1,4 +1,6 @@
-"""A load, on its own thread, while another pair serves. Every failure of a load ends here.
+"""A load, on its own thread, while another pair serves, which is freed after the swap.
+
+Every failure of a load ends here.
 
 A load should not delay live requests. Most of it runs in C++ and torch without the interpreter
 lock. One thread reads the files, a few check the arrays, and a pause follows each warm-up batch.
@@ -6,15 +8,17 @@ lock. One thread reads the files, a few check the arrays, and a pause follows ea
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 
 from grace.configs.eligibility import Eligibility
-from grace.configs.errors import CheckpointError, GraceError, SnapshotError
+from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
@@ -35,6 +39,7 @@ from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import warm_up
 from grace.server.start_up import start_fault, too_little_memory
+from grace.server.threads import name_this_thread
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""
@@ -58,12 +63,10 @@ class LoadFault:
     """Why a load failed.
 
     text              one line with file and remedy
-    file              the file at fault, if there is one
     device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
     """
 
     text: str
-    file: str | None = None
     device_is_broken: bool = False
 
 
@@ -164,14 +167,7 @@ class Loader:
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
             _LOG.error("load_broke", exc_info=error)
-        file = None
-        if isinstance(error, SnapshotError):
-            file = str(error.file if error.folder is None else error.folder / error.file)
-        elif isinstance(error, CheckpointError):
-            file = error.file
-        elif isinstance(error, OSError) and error.filename:
-            file = str(error.filename)
-        return LoadFault(text, file, self._device_is_broken())
+        return LoadFault(text, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
@@ -182,3 +178,25 @@ class Loader:
         except RuntimeError:
             return True
         return False
+
+
+class Retired:
+    """Frees the memory of the pairs that the server has swapped out, on its own thread.
+
+    Returning gigabytes to the system takes longer than a batch. The thread that ends the last batch
+    of a pair must not wait for that.
+    """
+
+    def __init__(self) -> None:
+        self._parts: SimpleQueue[object] = SimpleQueue()
+        threading.Thread(target=self._free, daemon=True).start()
+
+    def add(self, pair: ServingPair) -> None:
+        """Free the pair's parts once nothing else holds the pair, so its last batch has ended."""
+        parts = (pair.snapshot, pair.index, pair.users, pair.matcher, pair.model)
+        weakref.finalize(pair, self._parts.put, parts).atexit = False
+
+    def _free(self) -> None:
+        name_this_thread("grace-free")
+        while True:
+            self._parts.get()

@@ -23,21 +23,17 @@ from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
+from grace.server.errors import ServiceError, draining, not_ready
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
-from grace.server.reload.loading import Loader, LoadFault, Wanted
+from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
 from grace.server.reload.pin import Pin, StoredPin, decide, pin_for
-from grace.server.reload.retired import Retired
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
 from grace.server.threads import DaemonThread
-
-MOST_CALLS = 8
-"""The most operators' calls at once: one that loads, and others that wait for their turn."""
 
 _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
@@ -94,7 +90,6 @@ class Reloads:
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._calls = 0
         self._acted_on: Published | None = None
         self._loading = 0
         self._load_fault, self._failed_version = "", 0
@@ -258,15 +253,9 @@ class Reloads:
     async def _operators_turn(self) -> AsyncIterator[None]:
         """Wait until no other load runs, and keep later ones waiting meanwhile."""
         self._require_serving()
-        if self._calls >= MOST_CALLS:
-            raise too_many_loads(MOST_CALLS)
-        self._calls += 1
-        try:
-            async with self._turn:
-                self._require_serving()
-                yield
-        finally:
-            self._calls -= 1
+        async with self._turn:
+            self._require_serving()
+            yield
 
     def _require_serving(self) -> None:
         if self._state.phase == Phase.STARTING:
@@ -348,8 +337,7 @@ class Reloads:
         if version:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loaded("failed")
-        facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
-        _LOG.error("load_failed", extra=facts)
+        _LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
         return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:
@@ -372,7 +360,7 @@ class Reloads:
             fault = f"cannot be written: {error.strerror or error}"
             text = f"state_dir: {file.path}: {fault}; free some space, or correct the folder"
             version = self._version if pin is None else pin.version
-            raise self._failed(version, LoadFault(text, str(file.path))) from None
+            raise self._failed(version, LoadFault(text)) from None
         self._stored_pin.change(pin)
 
     async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from grace.bench.fleet.certificates import Authority
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.model.checkpoints.folder import WEIGHTS
@@ -25,7 +25,6 @@ from grace.server.engine.serving_pair import require_numbered_ids, require_numbe
 from grace.server.start_up import (
     OTHER_DESCRIPTORS,
     require_descriptors,
-    require_folder_of,
     too_little_memory,
 )
 from support.command import GRACE, plain_environment, run_command
@@ -226,13 +225,6 @@ def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(
     script.write_text(STOPPED.format(config=serving_files.write_config("good.yaml")))
     end = End.of(forked([str(script)], plain_environment()))
     assert end == End(0, [], ["listening", "draining", "stopped"])
-
-
-def test_a_timeline_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
-    require_folder_of(None)
-    require_folder_of(tmp_path / "trace.json")
-    with pytest.raises(InputError, match="its folder does not exist"):
-        require_folder_of(tmp_path / "nowhere" / "trace.json")
 
 
 def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(

@@ -1,4 +1,4 @@
-"""End calls whose callers do not send their requests, or do not read their replies.
+"""End calls whose callers do not send their requests, or do not read their replies; bound streams.
 
 gRPC waits for a request, and keeps a reply, without a time limit. grpc.aio cannot end a call that
 has a reply. But gRPC resets a call, and frees its memory, once nothing refers to it. Two tasks
@@ -10,12 +10,21 @@ A call that its method aborts would also stay for a while, until a garbage colle
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
 import grpc
+
+CONNECTIONS_TO_FILL = 64
+"""How many connections together may hold all streams: one connection may hold only its share."""
+
+LEAST_SHARE = 4
+"""Streams that one connection may hold, however few there may be."""
+
+REFUSAL = "too many streams like this are open; close some, or try again later"
 
 _Message = TypeVar("_Message")
 _Reply = TypeVar("_Reply")
@@ -57,6 +66,40 @@ def freed_if_aborted(
             raise error.with_traceback(None) from None
 
     return run
+
+
+class StreamContext(Protocol):
+    def peer(self) -> str: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
+class EndlessStreams:
+    """Counts the open streams of one kind, health watches or reflection. Belongs to the event loop.
+
+    They may stay open as long as their connections, so their number has a bound.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._share = max(LEAST_SHARE, most // CONNECTIONS_TO_FILL)
+        self._open = 0
+        self._of_connection: Counter[str] = Counter()
+
+    async def admit(self, context: StreamContext) -> None:
+        """Count a stream as open until its task ends, or refuse it. Call this in its task."""
+        connection, task = context.peer(), asyncio.current_task()
+        assert task is not None
+        if self._open >= self._most or self._of_connection[connection] >= self._share:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, REFUSAL)
+        self._open += 1
+        self._of_connection[connection] += 1
+        task.add_done_callback(lambda _: self._ended(connection))
+
+    def _ended(self, connection: str) -> None:
+        self._open -= 1
+        self._of_connection[connection] -= 1
+        if not self._of_connection[connection]:
+            del self._of_connection[connection]
 
 
 class UnsentRequests:

@@ -18,8 +18,7 @@ from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import InputBatch, PendingRequest, RequestBatch
-from grace.server.reload.loading import Loader, LoadFault, Wanted
-from grace.server.reload.retired import Retired
+from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.streams import streams_for
 from grace.server.stages.stages import STAGES, Stages
