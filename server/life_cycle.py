@@ -22,7 +22,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import prometheus_client
 import torch
@@ -88,61 +88,37 @@ def serve(
 
     `source` names where the settings come from: a file, and options that replaced some of it.
     """
-    with EarlySignals() as early:
-        configure_logs(config.logs)
-        sys.setswitchinterval(SWITCH_SECONDS)
-        torch.set_num_threads(config.threads.torch)
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        try:
-            require_guarded_admin(config)
-            require_descriptors(config.limits.connections)
-            device = device_named(config.device)
-            load_ops(device)
-            engine_settings(config, device)
-            requests = warm_up_requests(config.warm_up, config.limits, config.generation)
-            with (
-                redirect_stderr(PrintedText()),
-                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-            ):
+    configure_logs(config.logs)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(config.threads.torch)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    try:
+        require_guarded_admin(config)
+        require_descriptors(config.limits.connections)
+        device = device_named(config.device)
+        load_ops(device)
+        engine_settings(config, device)
+        requests = warm_up_requests(config.warm_up, config.limits, config.generation)
+        with (
+            redirect_stderr(PrintedText()),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
 
-                async def run() -> NoReturn:
-                    server = Server(config, stages, timeline, device, requests, early)
-                    await server.run()
+            async def run() -> NoReturn:
+                server = Server(config, stages, timeline, device, requests)
+                await server.run()
 
-                runner.run(run())
-        except (GraceError, OSError) as error:
-            fault = start_fault(error, config, source)
-        except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
-            shortage = too_little_memory(error, config)
-            if shortage is None:
-                raise
-            fault = f"{source}: {shortage}" if source else str(shortage)
+            runner.run(run())
+    except (GraceError, OSError) as error:
+        fault = start_fault(error, config, source)
+    except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
+        shortage = too_little_memory(error, config)
+        if shortage is None:
+            raise
+        fault = f"{source}: {shortage}" if source else str(shortage)
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED
-
-
-class EarlySignals:
-    """Note the stop signals that arrive before the event loop handles them.
-
-    Ignore SIGHUP until then: it asks the server to read files that the start reads anyway.
-    """
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
-        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, before in self._before.items():
-            if number != signal.SIGHUP:  # ignored to the end of the process
-                signal.signal(number, before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.seen = True
 
 
 class Server:
@@ -155,17 +131,13 @@ class Server:
         timeline: Path | None,
         device: torch.device,
         requests: tuple[Retrieval, ...],
-        early: EarlySignals,
     ) -> None:
-        # First: a signal that comes to a running loop before its handler is seen twice.
         self._loop = asyncio.get_running_loop()
         aside = ThreadPoolExecutor(initializer=partial(name_this_thread, "grace-aside"))
         self._loop.set_default_executor(aside)
         self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)
-        if early.seen:
-            self._stop_asked.set()
         self._config = config
         self._stages = stages
         self._device = device

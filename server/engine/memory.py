@@ -36,7 +36,6 @@ _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
 _MASK_BYTES = 2  # for each node and 16 requests
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -162,34 +161,25 @@ def _available(proc: Path) -> int:
 
 def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
     """Return the room in this process's control group and in the groups that contain it."""
-    rooms: list[Room] = []
-    for line in _text(proc / "self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            base, files = cgroups, ("memory.max", "memory.current", "")
-        elif "memory" in controllers.split(","):
-            base = cgroups / "memory"
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        else:
-            continue
-        group = base / path.lstrip("/")
-        # In a container, the path may be the host's. Then the group itself is mounted at `base`.
-        for folder in (group, *group.parents):
-            rooms += _group_room(folder, *files)
-            if folder == base:
-                break
-    return rooms
+    own = next((line for line in _text(proc / "self/cgroup").splitlines() if line[:3] == "0::"), "")
+    if not own:
+        return []
+    # In a container, the path may be the host's. Then the group itself is mounted at `cgroups`.
+    group = cgroups / own[3:].lstrip("/")
+    folders = [each for each in (group, *group.parents) if each.is_relative_to(cgroups)]
+    return [room for folder in folders for room in _group_room(folder)]
 
 
-def _group_room(folder: Path, limit_file: str, usage_file: str, prefix: str) -> list[Room]:
-    limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
-    if not limit.isdigit() or not usage.isdigit() or int(limit) >= _UNLIMITED:
+def _group_room(folder: Path) -> list[Room]:
+    limit = _text(folder / "memory.max").strip()
+    usage = _text(folder / "memory.current").strip()
+    if not limit.isdigit() or not usage.isdigit():  # the limit may be "max"
         return []
     stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     # The kernel frees the page cache before it kills a process.
-    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    files = sum(int(stat.get(f"{kind}_file", 0)) for kind in ("active", "inactive"))
     room = int(limit) - max(0, int(usage) - files)
-    return [Room(f"the control group's {limit_file}", max(0, room))]
+    return [Room("the control group's memory.max", max(0, room))]
 
 
 def _text(path: Path) -> str:

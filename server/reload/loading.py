@@ -17,12 +17,10 @@ from queue import SimpleQueue
 
 import torch
 
-from grace.configs.eligibility import Eligibility
 from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
-from grace.index.storage import root_of
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
@@ -105,16 +103,7 @@ class Loader:
         is_other = wanted.version not in (None, snapshot.facts.version)
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
-            root, max_batch = root_of(self.config.snapshots), self.config.generation.max_batch
-            snapshot = load_version(
-                root,
-                wanted.version,
-                Eligibility.of(self.config.eligibility),
-                self.device,
-                max_batch,
-                threads,
-                READERS,
-            )
+            snapshot = load_version(self.config, wanted.version, self.device, threads, READERS)
             self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
@@ -122,8 +111,7 @@ class Loader:
             model = self._model(wanted.checkpoint, snapshot)
             self._go_on()
         if is_other:
-            threads, max_batch = self.config.threads.post, self.config.generation.max_batch
-            pair = serving_pair(snapshot, model, threads, max_batch)
+            pair = serving_pair(snapshot, model, self.config)
         elif model is served.model:
             return served
         else:

@@ -170,25 +170,6 @@ def test_of_k_requests_too_many_exactly_k_are_refused_at_once(
     assert server.metric("grace_shed_total", priority="NORMAL") == before + 3 + 11
 
 
-def test_a_call_of_a_second_connection_finds_a_place_and_goes_before_the_burst_of_the_first(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = faulty_server, serving_files.requests[0]
-    names = [f"burst {number}" for number in range(FAULTY_PLACES)]
-    with counted_calls(server) as caller:
-        modest = Caller(server.address)
-        with occupied_engine(server, caller, request):
-            burst = start_waiting(server, caller, request, *names)
-            single = modest.start(message(request, request_id="single"))
-            assert burst[-1].outcome().reason == "displaced"
-        assert single.outcome().ok
-        assert all(call.outcome().ok for call in burst[:-1])
-        next_batch = server.faults.batches("input")[2]
-        assert "single" in next_batch[:2]
-        caller.sent += modest.sent
-        modest.close()
-
-
 def fills(unread_bytes: Callable[[], int], caller: Caller) -> bool:
     """Return whether no more of the log gets through although calls leave lines in it."""
     before = unread_bytes()
@@ -265,22 +246,6 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
             assert all(not call.outcome().ok for call in calls)
         assert logged_ends(server) == {"cancelled": len(calls)}
         caller.close()
-
-
-def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, good = faulty_server, serving_files.requests[0]
-    bad = {"features": {"categorical": {"device": {"ids": ["40"]}}}}
-    with counted_calls(server) as caller:
-        with occupied_engine(server, caller, good) as ahead:
-            calls = start_waiting(server, caller, bad, "bad0", "bad1")
-        codes = [call.outcome().code for call in calls]
-        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2
-        assert all(call.outcome().ok for call in ahead)
-        assert caller.call(message(good)).ok
-    assert server.faults.batches("input")[-2] == ["bad0", "bad1"]
-    assert "bad0" not in server.faults.reached("features")
 
 
 @front_ends

@@ -34,21 +34,6 @@ from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
 
-# A server that is asked to stop before it has begun.
-STOPPED = """
-import os, signal, sys
-from pathlib import Path
-from grace.configs.serving import load_serving_config
-from grace.server import life_cycle
-
-def stop_and_go_on(config):
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(os.getpid(), number)
-
-life_cycle.require_guarded_admin = stop_and_go_on
-sys.exit(life_cycle.serve(load_serving_config(Path("{config}"))))
-"""
-
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
@@ -216,15 +201,6 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
-
-
-def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED.format(config=serving_files.write_config("good.yaml")))
-    end = End.of(forked([str(script)], plain_environment()))
-    assert end == End(0, [], ["listening", "draining", "stopped"])
 
 
 def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(
