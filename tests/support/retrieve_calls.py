@@ -95,10 +95,16 @@ class Caller:
     ends  how those ended whose outcomes were asked for
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self, address: str, credentials: grpc.ChannelCredentials | None = None, config: str = "{}"
+    ) -> None:
         # Channels of a process share connections unless their options differ.
-        self._channel = grpc.insecure_channel(
-            address, options=(*UNLIMITED, ("grpc.use_local_subchannel_pool", 1))
+        own = (("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", config))
+        options = (*UNLIMITED, *own)
+        self._channel = (
+            grpc.insecure_channel(address, options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, options)
         )
         self._method: Any = self._channel.unary_unary(METHOD)
         self.sent = 0
@@ -119,9 +125,15 @@ class SteadyCallers:
     """Call with each message in turn while inside, on threads; `seen` has the outcomes."""
 
     def __init__(
-        self, address: str, messages: Sequence[bytes], threads: int = 1, pause: float = 0.0
+        self,
+        address: str,
+        messages: Sequence[bytes],
+        threads: int = 1,
+        pause: float = 0.0,
+        **caller: Any,
     ) -> None:
         self._address, self._messages, self._pause = address, messages, pause
+        self._caller = caller
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(i,)) for i in range(threads)]
         self.seen: list[Outcome] = []
@@ -140,7 +152,7 @@ class SteadyCallers:
             thread.join()
 
     def _call(self, number: int) -> None:
-        caller = Caller(self._address)
+        caller = Caller(self._address, **self._caller)
         while not self._end.wait(self._pause):
             number += 1
             request = self._messages[number % len(self._messages)]
