@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
+from time import sleep
 
 import torch
 
@@ -68,10 +69,6 @@ class LoadFault:
     device_is_broken: bool = False
 
 
-class AbandonedError(Exception):
-    """The server shuts down: no caller waits for the load."""
-
-
 @dataclass(frozen=True, eq=False)
 class Loader:
     """Makes the next pair from the served one.
@@ -79,7 +76,6 @@ class Loader:
     requests     each new pair warms up with them
     before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
                  exception fails the load
-    stopped      set when the server shuts down: a load then ends at its next step
     """
 
     config: ServingConfig
@@ -87,7 +83,6 @@ class Loader:
     stages: Stages
     requests: tuple[Retrieval, ...]
     before_swap: Callable[[ServingPair], None]
-    stopped: threading.Event
 
     def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
         """Return a warm pair, or the served one if that is what is wanted."""
@@ -104,12 +99,10 @@ class Loader:
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
             snapshot = load_version(self.config, wanted.version, self.device, threads, READERS)
-            self._go_on()
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
             model = self._model(wanted.checkpoint, snapshot)
-            self._go_on()
         if is_other:
             pair = serving_pair(snapshot, model, self.config)
         elif model is served.model:
@@ -119,7 +112,8 @@ class Loader:
         generation = self.config.generation
         # What is slow once belongs to the model. A snapshot alone needs to show that it works.
         buckets = generation.batch_buckets[:1] if model is served.model else None
-        warm_up(self.stages, pair, generation, self.requests, None, self._pause, buckets)
+        # Each batch leaves the engine to live requests for as long as it took.
+        warm_up(self.stages, pair, generation, self.requests, None, sleep, buckets)
         self.before_swap(pair)
         return pair
 
@@ -128,23 +122,12 @@ class Loader:
         require_memory_of_weights(checkpoint, self.device)
         return load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
 
-    def _pause(self, seconds: float) -> None:
-        """Leave the engine to live requests for `seconds`, as long as a warm-up batch took."""
-        self._go_on()
-        self.stopped.wait(seconds)
-
-    def _go_on(self) -> None:
-        if self.stopped.is_set():
-            raise AbandonedError
-
     @property
     def _on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
     def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
         """Return the fault without the error, whose traceback would keep the load's memory."""
-        if isinstance(error, AbandonedError):
-            return LoadFault("abandoned: no caller waits for this load any more")
         config = self.config
         if wanted.checkpoint is not None:
             config = replace(config, checkpoint=wanted.checkpoint)

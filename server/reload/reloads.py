@@ -7,7 +7,6 @@ fails, the old pair keeps serving.
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -78,7 +77,7 @@ class Reloads:
         self._state = state
         self._metrics = metrics
         self._broken = broken
-        self._loader = Loader(config, device, stages, requests, before_swap, threading.Event())
+        self._loader = Loader(config, device, stages, requests, before_swap)
         self._loads = DaemonThread("grace-load")
         self._stored_pin = StoredPin(config.state_dir, lambda has: metrics.pinned(pinned=has))
         self._current = Current(
@@ -165,8 +164,7 @@ class Reloads:
         self._asked_to_look.set()
 
     def close(self) -> None:
-        """Abandon the load under way, and refuse later ones. The caller cancels `watch`."""
-        self._loader.stopped.set()
+        """Wait for no load any more, and refuse later ones. The caller cancels `watch`."""
         self._closing.set()
 
     async def load(self, version: int, checkpoint: Path | None) -> Served:

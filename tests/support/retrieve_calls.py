@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
 
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -89,14 +90,18 @@ class Call:
 
 
 class Caller:
-    """A client of one server with its own connection; requests are wire bytes.
+    """A client of one method with its own connection; requests are messages or wire bytes.
 
     sent  how many calls it has made
     ends  how those ended whose outcomes were asked for
     """
 
     def __init__(
-        self, address: str, credentials: grpc.ChannelCredentials | None = None, config: str = "{}"
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        config: str = "{}",
+        method: str = METHOD,
     ) -> None:
         # Channels of a process share connections unless their options differ.
         own = (("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", config))
@@ -106,15 +111,23 @@ class Caller:
             if credentials is None
             else grpc.secure_channel(address, credentials, options)
         )
-        self._method: Any = self._channel.unary_unary(METHOD)
+        self._method: Any = self._channel.unary_unary(method)
         self.sent = 0
         self.ends: Counter[str] = Counter()
 
-    def start(self, request: bytes, seconds: float | None = None) -> Call:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def start(self, request: bytes | Message, seconds: float | None = None) -> Call:
+        if isinstance(request, Message):
+            request = request.SerializeToString()
         self.sent += 1
         return Call(self._method.future(request, timeout=seconds), self.ends)
 
-    def call(self, request: bytes, seconds: float | None = None) -> Outcome:
+    def call(self, request: bytes | Message, seconds: float | None = None) -> Outcome:
         return self.start(request, seconds).outcome()
 
     def close(self) -> None:
