@@ -9,7 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,8 @@ def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Upda
     with (
         ServerProcess(config, **settings) as server,
         Updater(server) as updater,
-        ExitStack() as end,
+        Caller(server.address) as caller,
     ):
-        caller = Caller(server.address)
-        end.callback(caller.close)
         yield server, updater, caller
 
 
