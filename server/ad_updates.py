@@ -41,7 +41,7 @@ from grace.index.updates.update import AdUpdate, Ids, read_kept, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
-from grace.server.observe.thread_names import name_this_thread
+from grace.server.threads import name_this_thread
 
 UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)

@@ -22,7 +22,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import prometheus_client
 import torch
@@ -32,13 +32,10 @@ from grace.configs.errors import GraceError
 from grace.configs.serving import ServingConfig
 from grace.kernels import device_named, load_ops
 from grace.server.ad_updates import AdUpdates
-from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.serving_pair import ServingPair, engine_settings
-from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
-from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import FILED, Timeline
 from grace.server.reload.reloads import Reloads, serve_on
 from grace.server.scheduling.pipeline import Pipeline
@@ -51,13 +48,13 @@ from grace.server.stages.warm_up import warm_up_requests
 from grace.server.start_up import (
     load_and_warm_up,
     require_descriptors,
-    require_distinct_addresses,
-    require_folder_of,
     require_guarded_admin,
+    start_fault,
     too_little_memory,
 )
+from grace.server.threads import DaemonThread, name_this_thread
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials.watched_credentials import WatchedCredentials
+from grace.server.transport.certificates import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 
@@ -91,63 +88,37 @@ def serve(
 
     `source` names where the settings come from: a file, and options that replaced some of it.
     """
-    with EarlySignals() as early:
-        configure_logs(config.logs)
-        sys.setswitchinterval(SWITCH_SECONDS)
-        torch.set_num_threads(config.threads.torch)
-        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
-        try:
-            require_distinct_addresses(config)
-            require_guarded_admin(config)
-            require_descriptors(config.limits.connections)
-            device = device_named(config.device)
-            load_ops(device)
-            engine_settings(config, device)
-            requests = warm_up_requests(config.warm_up, config.limits, config.generation)
-            require_folder_of(timeline)
-            with (
-                redirect_stderr(PrintedText()),
-                asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-            ):
+    configure_logs(config.logs)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    torch.set_num_threads(config.threads.torch)
+    prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+    try:
+        require_guarded_admin(config)
+        require_descriptors(config.limits.connections)
+        device = device_named(config.device)
+        load_ops(device)
+        engine_settings(config, device)
+        requests = warm_up_requests(config.warm_up, config.limits, config.generation)
+        with (
+            redirect_stderr(PrintedText()),
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
 
-                async def run() -> NoReturn:
-                    server = Server(config, stages, timeline, device, requests, early)
-                    await server.run()
+            async def run() -> NoReturn:
+                server = Server(config, stages, timeline, device, requests)
+                await server.run()
 
-                runner.run(run())
-        except (GraceError, OSError) as error:
-            fault = start_fault(error, config, source)
-        except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
-            shortage = too_little_memory(error, config)
-            if shortage is None:
-                raise
-            fault = f"{source}: {shortage}" if source else str(shortage)
+            runner.run(run())
+    except (GraceError, OSError) as error:
+        fault = start_fault(error, config, source)
+    except (MemoryError, RuntimeError) as error:  # a thread that cannot start is the latter
+        shortage = too_little_memory(error, config)
+        if shortage is None:
+            raise
+        fault = f"{source}: {shortage}" if source else str(shortage)
     flush_logs()
     print(f"error: {fault}", file=sys.stderr, flush=True)
     return NOT_STARTED
-
-
-class EarlySignals:
-    """Note the stop signals that arrive before the event loop handles them.
-
-    Ignore SIGHUP until then: it asks the server to read files that the start reads anyway.
-    """
-
-    def __init__(self) -> None:
-        self.seen = False
-
-    def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in STOP_SIGNALS}
-        self._before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, before in self._before.items():
-            if number != signal.SIGHUP:  # ignored to the end of the process
-                signal.signal(number, before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self.seen = True
 
 
 class Server:
@@ -160,17 +131,13 @@ class Server:
         timeline: Path | None,
         device: torch.device,
         requests: tuple[Retrieval, ...],
-        early: EarlySignals,
     ) -> None:
-        # First: a signal that comes to a running loop before its handler is seen twice.
         self._loop = asyncio.get_running_loop()
         aside = ThreadPoolExecutor(initializer=partial(name_this_thread, "grace-aside"))
         self._loop.set_default_executor(aside)
         self._stop_asked, self._broken = asyncio.Event(), asyncio.Event()
         for number in STOP_SIGNALS:
             self._loop.add_signal_handler(number, self._asked_to_stop)
-        if early.seen:
-            self._stop_asked.set()
         self._config = config
         self._stages = stages
         self._device = device
@@ -181,7 +148,9 @@ class Server:
         if timeline is not None:
             state.timeline = Timeline(FILED)
         self._metrics = Metrics(state, device)
-        self._credentials = credentials = WatchedCredentials(config, self._metrics)
+        self._credentials = credentials = WatchedCredentials(
+            config, self._metrics.credentials_loaded
+        )
         # The loop must not own this handler: at its end, it would let SIGHUP end the process.
         self._look_asked = False
         signal.signal(signal.SIGHUP, self._asked_to_look)

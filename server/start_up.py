@@ -1,12 +1,17 @@
-"""The checks and the loading before the server is ready."""
+"""The checks and the loading before the server is ready, and the line that reports a fault."""
 
 import resource
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import (
+    CheckpointError,
+    ConfigError,
+    DeviceError,
+    GraceError,
+    SnapshotError,
+)
 from grace.configs.serving import ServingConfig
 from grace.server.engine.serving_pair import ServingPair, load_pair, require_numbered_ids
 from grace.server.messages import Retrieval
@@ -39,22 +44,6 @@ def require_descriptors(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
 
 
-def require_distinct_addresses(config: ServingConfig) -> None:
-    """Refuse one address for two listeners by name: binding would only say that it is taken."""
-    taken: dict[tuple[str, int], str] = {}
-    for section, host, port in (
-        ("listen", config.listen.host, config.listen.port),
-        ("admin", config.admin.host, config.admin.port),
-        ("metrics", config.metrics.host, config.metrics.port),
-    ):
-        first = taken.setdefault((host, port), section)
-        if port and first != section:
-            raise ConfigError(
-                f"{section}: {host}:{port} is the address of {first} as well; choose another "
-                f"{section}.port (port 0 takes a free one)"
-            )
-
-
 def require_guarded_admin(config: ServingConfig) -> None:
     """Refuse an Admin that other machines can reach without a client certificate."""
     admin = config.admin
@@ -64,12 +53,6 @@ def require_guarded_admin(config: ServingConfig) -> None:
             f"admin.host: {admin.host} is beyond loopback, and Admin discloses the catalogue; give "
             "admin.tls with client_ca, or listen on 127.0.0.1"
         )
-
-
-def require_folder_of(timeline: Path | None) -> None:
-    """Refuse a trace that could not be written at the end."""
-    if timeline is not None and not timeline.parent.is_dir():
-        raise InputError(f"timeline: {timeline}: its folder does not exist; make it first")
 
 
 def load_and_warm_up(
@@ -113,3 +96,30 @@ def too_little_memory(error: Exception, config: ServingConfig) -> ConfigError | 
         f"or narrower generation.profiles (now {', '.join(generation.profiles)}), a smaller "
         "snapshot or checkpoint, or take a larger machine"
     )
+
+
+def start_fault(error: GraceError | OSError, config: ServingConfig, source: str = "") -> str:
+    """Return one line that names the configuration's key, the file and the remedy.
+
+    source  where the settings come from: a fault in the settings begins with it
+    """
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}{error.strerror or error}"
+    text = str(error)
+    if isinstance(error, SnapshotError):
+        remedy = "" if ";" in text else "; build or publish another version"
+        return f"snapshots: {text}{remedy}"
+    if isinstance(error, CheckpointError):
+        remedy = "" if ";" in text else "; name the folder of another checkpoint"
+        return f"checkpoint: {text}{remedy}"
+    if isinstance(error, ConfigError | DeviceError):
+        return f"{source}: {text}" if source else text
+    for key, path, remedy in (
+        ("snapshots", config.snapshots, "name the folder that `grace build` wrote to"),
+        ("checkpoint", config.checkpoint, "name a folder that `grace train` or an import made"),
+        ("warm_up", config.warm_up, "correct it, or name another file"),
+    ):
+        if path is not None and text.startswith((str(path), str(path.absolute()))):
+            return f"{key}: {text}" if ";" in text else f"{key}: {text}; {remedy}"
+    return text

@@ -45,7 +45,6 @@ def serve(
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the start reads what it asks for anyway
 
-    from grace.configs.errors import ConfigError, GraceError
     from grace.configs.serving import load_serving_config
     from grace.server.address_space import require_address_space
 
@@ -62,12 +61,6 @@ def serve(
     source = "the defaults" if config is None else str(config)
     source = f"{source} with {' '.join(given)}" if given else source
     require_address_space(settings)
-    from grace.server.load_faults import require_loadable, start_fault
-
-    try:
-        require_loadable(settings)  # before torch is imported, which takes seconds
-    except (GraceError, OSError) as error:
-        raise ConfigError(start_fault(error, settings, source)) from None
     # Set before gRPC is loaded, here and in relays: any caller can cause its log lines, which are
     # not in our format.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")

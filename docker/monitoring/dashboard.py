@@ -180,10 +180,7 @@ PROCESS = [
     Panel("Replies unread and files refused", "Calls reset because their callers did not read the "
           "reply, and changed certificates that the server could not use.", "cps",
           [Query(rate("grace_replies_unread_total"), "unread"),
-           Query(rate("grace_credentials_load_total", of='result="failed"'), "refused")], 6),
-    Panel("Certificate", "Time until it expires, by listener.", "s",
-          [Query(f"grace_certificate_expiry_timestamp_seconds{KEPT} - time()",
-                 "{{instance}} {{listener}}")], 6, none="no TLS"),
+           Query(rate("grace_credentials_load_total", of='result="failed"'), "refused")], 12),
 ]  # fmt: skip
 
 ROWS = {

@@ -107,8 +107,7 @@ def _read_all(
     """Read the largest file first, so that threads end together. Reads and digests hold no lock."""
     ordered = sorted(entries, key=lambda entry: -entry.bytes)
     with ThreadPoolExecutor(threads) as pool:
-        run = map if threads == 1 else pool.map  # one reader is the caller's thread
-        arrays = run(lambda entry: read_array(entry, folder, allocate), ordered)
+        arrays = pool.map(lambda entry: read_array(entry, folder, allocate), ordered)
         return {entry.file: array for entry, array in zip(ordered, arrays, strict=True)}
 
 

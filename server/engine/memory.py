@@ -8,12 +8,17 @@ import os
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 
 import torch
 
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.configs.errors import CheckpointError, SnapshotError
+from grace.index.snapshot import Snapshot, bytes_of
+from grace.index.storage.arrays import counts_of
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
+from grace.index.users.user_rows import UserEncoder
+from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
 from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.model.checkpoints.folder import WEIGHTS
 
@@ -31,7 +36,6 @@ _VALUE_BYTES = 16  # for each set value, in the hash table that finds it
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
 _MASK_BYTES = 2  # for each node and 16 requests
-_UNLIMITED = 1 << 60  # cgroup v1 writes "no limit" as a huge number
 _MORE = "give the server more memory"
 PROC, CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -103,17 +107,9 @@ def require_memory(
     fault = _shortage("memory", needed.host, _host_room())
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
-    if fault and needed.masks:
-        # 16 requests share a mask, so a smaller batch saves nothing below that.
-        lower = "lower generation.max_batch, " if max_batch > REQUESTS_PER_MASK else ""
-        raise SnapshotError(
-            MANIFEST,
-            f"{fault}; {needed.masks / 1e9:.2f} GB of it are masks of mode exact, which say what "
-            f"each request of a batch (generation.max_batch {max_batch}) may see: {lower}publish a "
-            f"smaller version, set eligibility: union, or {_MORE}",
-        )
     if fault:
-        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, or {_MORE}")
+        settings = f"lower generation.max_batch (now {max_batch}), set eligibility: union"
+        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {settings}, or {_MORE}")
 
 
 def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:
@@ -165,34 +161,25 @@ def _available(proc: Path) -> int:
 
 def _cgroup_rooms(proc: Path, cgroups: Path) -> list[Room]:
     """Return the room in this process's control group and in the groups that contain it."""
-    rooms: list[Room] = []
-    for line in _text(proc / "self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            base, files = cgroups, ("memory.max", "memory.current", "")
-        elif "memory" in controllers.split(","):
-            base = cgroups / "memory"
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-        else:
-            continue
-        group = base / path.lstrip("/")
-        # In a container, the path may be the host's. Then the group itself is mounted at `base`.
-        for folder in (group, *group.parents):
-            rooms += _group_room(folder, *files)
-            if folder == base:
-                break
-    return rooms
+    own = next((line for line in _text(proc / "self/cgroup").splitlines() if line[:3] == "0::"), "")
+    if not own:
+        return []
+    # In a container, the path may be the host's. Then the group itself is mounted at `cgroups`.
+    group = cgroups / own[3:].lstrip("/")
+    folders = [each for each in (group, *group.parents) if each.is_relative_to(cgroups)]
+    return [room for folder in folders for room in _group_room(folder)]
 
 
-def _group_room(folder: Path, limit_file: str, usage_file: str, prefix: str) -> list[Room]:
-    limit, usage = _text(folder / limit_file).strip(), _text(folder / usage_file).strip()
-    if not limit.isdigit() or not usage.isdigit() or int(limit) >= _UNLIMITED:
+def _group_room(folder: Path) -> list[Room]:
+    limit = _text(folder / "memory.max").strip()
+    usage = _text(folder / "memory.current").strip()
+    if not limit.isdigit() or not usage.isdigit():  # the limit may be "max"
         return []
     stat = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
     # The kernel frees the page cache before it kills a process.
-    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    files = sum(int(stat.get(f"{kind}_file", 0)) for kind in ("active", "inactive"))
     room = int(limit) - max(0, int(usage) - files)
-    return [Room(f"the control group's {limit_file}", max(0, room))]
+    return [Room("the control group's memory.max", max(0, room))]
 
 
 def _text(path: Path) -> str:
@@ -208,3 +195,38 @@ def _device_room(device: torch.device, needed: int) -> Room:
         torch.cuda.empty_cache()  # earlier snapshots leave memory there; may delay live batches
         free, _ = torch.cuda.mem_get_info(device)
     return Room(f"the free memory of {device}", free)
+
+
+@dataclass(frozen=True, slots=True)
+class EligibilityFacts:
+    """The cost of mode `exact`; all 0 in other modes.
+
+    eligibility_list_bytes  of the lists that masks are made from
+    eligibility_mask_bytes  of the most masks of batches that are in memory at once
+    eligibility_ms          to make the masks of a full batch, whose users have no values of sets
+    """
+
+    eligibility_list_bytes: int = 0
+    eligibility_mask_bytes: int = 0
+    eligibility_ms: float = 0.0
+
+
+def eligibility_facts(
+    snapshot: Snapshot, index: DecodeIndex, users: UserEncoder, ops: Ops, max_batch: int
+) -> EligibilityFacts:
+    """Measure on the current stream. The first batch also pays for memory, so the second counts."""
+    if snapshot.exact is None:
+        return EligibilityFacts()
+    device = index.node_offsets.device
+    batch = UserTensors.of(users.read([], max_batch).rows, device)
+    seconds = 0.0
+    for _ in range(2):
+        begin = perf_counter()
+        with_eligible(batch, index, ops)
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        seconds = perf_counter() - begin
+    rules = snapshot.rules
+    tables = tuple(rows for rows in rules.parts if not rows.has_values)
+    lists = bytes_of((snapshot.exact, rules.rows, tables))
+    return EligibilityFacts(lists, mask_bytes(counts_of(snapshot), max_batch), seconds * 1e3)

@@ -17,6 +17,7 @@ from grace.index.allocation import mapped_memory
 from grace.index.matchers.derive import derive
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
+from grace.index.storage import root_of
 from grace.index.storage.reader import open_snapshot, read_snapshot
 from grace.index.updates.live_ads import LiveAds
 from grace.index.users.user_rows import UserEncoder
@@ -29,8 +30,7 @@ from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import EngineSettings, Generation, generation_for
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import rounded_products
-from grace.server.engine.eligibility import EligibilityFacts, eligibility_facts
-from grace.server.engine.memory import require_memory
+from grace.server.engine.memory import EligibilityFacts, eligibility_facts, require_memory
 
 MOST_PLACES = 2**31 - 1
 """The limit of int32, which numbers the tokens of a batch's beam rows, and the ids of its bags."""
@@ -103,27 +103,23 @@ def load_pair(
     config: ServingConfig, device: torch.device, version: int | None = None
 ) -> ServingPair:
     """Load a snapshot, the current one without a `version`, and the configuration's checkpoint."""
-    most = config.generation.max_batch
-    eligibility = Eligibility.of(config.eligibility)
-    threads = available_cores()
-    snapshot = load_version(config.snapshots, version, eligibility, device, most, threads)
-    model = load_model(config, snapshot, device)
-    return serving_pair(snapshot, model, config.threads.post, most)
+    snapshot = load_version(config, version, device, available_cores())
+    return serving_pair(snapshot, load_model(config, snapshot, device), config)
 
 
 def load_version(
-    snapshots: Path,
+    config: ServingConfig,
     version: int | None,
-    eligibility: Eligibility,
     device: torch.device,
-    max_batch: int,
     threads: int,
     readers: int | None = None,
 ) -> Snapshot:
     """Load a verified snapshot if there is memory for it, and derive what the mode reads."""
+    eligibility = Eligibility.of(config.eligibility)
+    snapshots = config.snapshots if version is None else root_of(config.snapshots)
     with open_snapshot(snapshots, version) as opened:
         eligibility.require_length(len(opened.manifest.vocab_sizes))
-        require_memory(opened.manifest, eligibility, device, max_batch)
+        require_memory(opened.manifest, eligibility, device, config.generation.max_batch)
         facts = read_snapshot(opened, threads, mapped_memory, readers)
     return derive(facts, eligibility, threads, mapped_memory)
 
@@ -163,9 +159,8 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
     return model
 
 
-def serving_pair(
-    snapshot: Snapshot, model: ServingModel, match_threads: int, max_batch: int
-) -> ServingPair:
+def serving_pair(snapshot: Snapshot, model: ServingModel, config: ServingConfig) -> ServingPair:
+    max_batch = config.generation.max_batch
     index = DecodeIndex.of(snapshot, model.device)
     users = UserEncoder(snapshot.schema, snapshot.set_values)
     return ServingPair(
@@ -173,7 +168,7 @@ def serving_pair(
         model=model,
         index=index,
         users=users,
-        matcher=ExactMatcher(snapshot, match_threads),
+        matcher=ExactMatcher(snapshot, config.threads.post),
         live=LiveAds(snapshot),
         eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
         blocks=Blocks(model.device),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.configs.serving import LogLevel, LogsConfig
-from grace.server.observe.thread_names import name_this_thread
+from grace.server.threads import name_this_thread
 
 LOGGER = "grace.server"
 """The name of the logger that the server's modules use."""

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from grace.server.observe.thread_names import name_this_thread
+from grace.server.threads import name_this_thread
 
 MOST_BEATS = 15
 """The beats in a row without a turn of the loop after which it hangs. A relay gets as many."""

@@ -117,10 +117,6 @@ class Metrics:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
         self._credentials.labels(setting, result).inc()
 
-    def certificate_expires(self, listener: str, at: float) -> None:
-        """Set when a listener's certificate expires, in Unix seconds."""
-        self._expiry.labels(listener).set(at)
-
     def serves(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
         created = creation_time(facts.created_at)
@@ -185,8 +181,6 @@ class Metrics:
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
         means = "1 while a rollback pins the server to a version."
         self._pinned = gauge("grace_pinned", means)
-        means = "When the certificate in use expires, in Unix seconds; with TLS only."
-        self._expiry = gauge("grace_certificate_expiry_timestamp_seconds", means, ["listener"])
 
         def read(name: str, means: str, value: Callable[[], float]) -> None:
             gauge(name, means).set_function(value)
@@ -223,7 +217,6 @@ def _by(metric: _Metric, labels: Iterable[_Label]) -> dict[_Label, _Metric]:
 def metrics_table() -> str:
     """Return the table in docs/operations.md: a row for each metric, those of a GPU included."""
     metrics = Metrics(ServerState(), torch.device("cuda"))
-    metrics.certificate_expires("listen", 0.0)
     rows = sorted(map(_row, metrics.registry.collect()))
     return "\n".join(("| metric | kind | meaning |", "| --- | --- | --- |", *rows)) + "\n"
 

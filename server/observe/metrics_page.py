@@ -5,13 +5,9 @@
 /timeline   when each stage worked on the latest batches
 """
 
-import errno
-import logging
 import socket
 import threading
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -20,19 +16,12 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from grace.server.observe.logs import LOGGER
-from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import LATEST
 from grace.server.server_state import Phase, ServerState
+from grace.server.threads import name_this_thread
 
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
-_MOST_CLIENTS = 8  # at once; one more makes the oldest give way
-_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_SECONDS = 0.2  # until the next attempt: a connection that cannot be accepted stays pending
-_WARN_SECONDS = 10.0
 _STALLED_SECONDS = 5.0  # without a turn of the event loop: no call is answered meanwhile
-
-_LOG = logging.getLogger(LOGGER)
 
 
 class MetricsPage:
@@ -74,41 +63,7 @@ class _Server(ThreadingMixIn, TCPServer):
         self.address_family = family
         self.registry = registry
         self.state = state
-        self._warned = -_WARN_SECONDS
-        self._lock = threading.Lock()
-        self._clients: dict[socket.socket, None] = {}  # oldest first
         super().__init__(place, _Page)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            return super().get_request()
-        except OSError as error:
-            if error.errno in _SHORTAGES:
-                self._wait_for_descriptors(error)
-            raise
-
-    def _wait_for_descriptors(self, error: OSError) -> None:
-        now = time.monotonic()
-        if now >= self._warned + _WARN_SECONDS:
-            self._warned = now
-            fields = {"address": "metrics", "fault": error.strerror}
-            _LOG.error("cannot_accept", extra=fields)
-        time.sleep(_PAUSE_SECONDS)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            if len(self._clients) >= _MOST_CLIENTS:
-                oldest = next(iter(self._clients))
-                del self._clients[oldest]
-                with suppress(OSError):  # it may have hung up itself
-                    oldest.shutdown(socket.SHUT_RDWR)
-            self._clients[request] = None
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._clients.pop(request, None)
-        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore it: a client that hangs up in the middle is no fault of the server's."""

@@ -1,6 +1,5 @@
 """Looks at CURRENT, on a separate thread: its folder may be on a network, where a read may hang."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -8,10 +7,10 @@ from pathlib import Path
 from grace.configs.errors import GraceError, SnapshotError
 from grace.index.storage import Published, published, root_of, versions
 from grace.index.storage.versions import CURRENT, some_of
-from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import ServiceError
 from grace.server.observe.logs import LOGGER
-from grace.server.reload.decision import Pin
+from grace.server.reload.pin import Pin
+from grace.server.threads import DaemonThread
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -20,7 +19,7 @@ class Current:
     """What CURRENT names. It belongs to the event loop, and never blocks it.
 
     seen   the result of the last look that succeeded
-    fault  why the latest look failed or hangs; empty if it succeeded
+    fault  why the latest look failed; empty if it succeeded
     """
 
     def __init__(
@@ -29,12 +28,10 @@ class Current:
         word: Callable[[GraceError | OSError], str],
         failed: Callable[[str], object],
         read: Callable[[Path], Published] = published,
-        look_seconds: float = 10.0,
     ) -> None:
         """
-        word          words an error in one line
-        failed        called with each new fault
-        look_seconds  a look that takes longer counts as hanging
+        word    words an error in one line
+        failed  called with each new fault
         """
         self.seen: Published | None = None
         self.fault = ""
@@ -42,50 +39,34 @@ class Current:
         self._word = word
         self._failed = failed
         self._read = read
-        self._look_seconds = look_seconds
         self._thread = DaemonThread("grace-look")
-        self._hangs = False
 
     async def look(self) -> None:
         """Read CURRENT, however long that takes. Report a fault once, not at every look."""
-        look = self._thread.run(self._named)
-        await asyncio.wait((look,), timeout=self._look_seconds)
-        if not look.done():
-            self._hangs = True
-            self._note(self._hanging("CURRENT"))
         try:
-            self.seen, fault = await look, ""
+            self.seen, fault = await self._thread.run(self._named), ""
         except (GraceError, OSError) as error:
             fault = self._word(error)
         except Exception as error:  # noqa: BLE001, the next look may work
             fault = f"internal error ({type(error).__name__}); the server's log has its place"
             if fault != self.fault:
                 _LOG.error("look_broke", exc_info=error)
-        self._hangs = False
-        self._note(fault)
+        if fault and fault != self.fault:
+            self._failed(fault)
+        self.fault = fault
 
     async def look_now(self) -> None:
-        """Look, and raise `load_failed` if the look fails or hangs."""
-        if not self._hangs:
-            look = asyncio.ensure_future(self.look())
-            # A look may be under way that began before this call; the new one queues after it.
-            await asyncio.wait((look,), timeout=2 * self._look_seconds)
+        """Look, and raise `load_failed` if the look fails."""
+        await self.look()
         if self.fault:
             raise ServiceError("load_failed", self.fault)
 
     async def versions(self) -> tuple[int, ...]:
         """Return the versions in the root; raise `load_failed` if it cannot be read."""
-        if not self._hangs:
-            listing = self._thread.run(lambda: versions(root_of(self._snapshots)))
-            listing.add_done_callback(lambda done: done.exception())  # it may fail after this call
-            # A look may be under way; the list queues after it.
-            await asyncio.wait((listing,), timeout=2 * self._look_seconds)
-            try:
-                if listing.done():
-                    return listing.result()
-            except (GraceError, OSError) as error:
-                raise ServiceError("load_failed", self._word(error)) from None
-        raise ServiceError("load_failed", self.fault or self._hanging("its versions"))
+        try:
+            return await self._thread.run(lambda: versions(root_of(self._snapshots)))
+        except (GraceError, OSError) as error:
+            raise ServiceError("load_failed", self._word(error)) from None
 
     async def older(self, version: int, served: int, pin: Pin | None) -> int:
         """Return the version to roll back to; 0 asks for the newest below the served one.
@@ -133,14 +114,3 @@ class Current:
             fault = "missing; make it anew with `grace publish ROOT VERSION`"
             raise SnapshotError(CURRENT, fault, self._snapshots)
         return seen
-
-    def _hanging(self, what: str) -> str:
-        return (
-            f"snapshots: {self._snapshots}: {what} could not be read within "
-            f"{self._look_seconds:g} s; check whether its file system hangs"
-        )
-
-    def _note(self, fault: str) -> None:
-        if fault and fault != self.fault:
-            self._failed(fault)
-        self.fault = fault

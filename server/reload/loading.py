@@ -1,4 +1,6 @@
-"""A load, on its own thread, while another pair serves. Every failure of a load ends here.
+"""A load, on its own thread, while another pair serves, which is freed after the swap.
+
+Every failure of a load ends here.
 
 A load should not delay live requests. Most of it runs in C++ and torch without the interpreter
 lock. One thread reads the files, a few check the arrays, and a pause follows each warm-up batch.
@@ -6,25 +8,23 @@ lock. One thread reads the files, a few check the arrays, and a pause follows ea
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from time import perf_counter
+from queue import SimpleQueue
+from time import sleep
 
 import torch
 
-from grace.configs.eligibility import Eligibility
-from grace.configs.errors import CheckpointError, GraceError, SnapshotError, one_line
+from grace.configs.errors import GraceError
 from grace.configs.machine import available_cores
 from grace.configs.serving import ServingConfig
 from grace.index.snapshot import Snapshot
-from grace.index.storage import Published, root_of
 from grace.model.checkpoints.checkpoint import checkpoint_id, require_match
 from grace.model.checkpoints.folder import MODEL_YAML
 from grace.model.definition.spec import load_spec
-from grace.server.daemon_thread import DaemonThread
 from grace.server.engine.memory import require_memory_of_weights
 from grace.server.engine.serving_pair import (
     ServingModel,
@@ -33,25 +33,18 @@ from grace.server.engine.serving_pair import (
     load_version,
     serving_pair,
 )
-from grace.server.load_faults import start_fault
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import warm_up
-from grace.server.start_up import too_little_memory
+from grace.server.start_up import start_fault, too_little_memory
+from grace.server.threads import name_this_thread
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""
 
 READERS = 1
 """Threads that read files. Each needs the interpreter after every chunk, and delays the server."""
-
-MOST_HANGING = 4
-"""The most loads that may hang. Each keeps a thread, and the memory that it has taken."""
-
-HANG_SECONDS = 120.0
-"""The time without progress after which a load fails. A network file system takes up to 90 s to
-come back after its server restarts."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -69,19 +62,11 @@ class LoadFault:
     """Why a load failed.
 
     text              one line with file and remedy
-    file              the file at fault, if there is one
     device_is_broken  whether the load broke the GPU, so that its results cannot be trusted any more
-    may_pass          whether the file system caused it: the same load may succeed later
     """
 
     text: str
-    file: str | None = None
     device_is_broken: bool = False
-    may_pass: bool = False
-
-
-class AbandonedError(Exception):
-    """The server shuts down, or has counted the load as failed: no caller waits for it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +76,6 @@ class Loader:
     requests     each new pair warms up with them
     before_swap  called with each new pair that is warm, on the load's thread, before it serves; an
                  exception fails the load
-    stopped      set when no caller waits for the load any more: it then ends at its next step
     """
 
     config: ServingConfig
@@ -99,7 +83,6 @@ class Loader:
     stages: Stages
     requests: tuple[Retrieval, ...]
     before_swap: Callable[[ServingPair], None]
-    stopped: threading.Event
 
     def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
         """Return a warm pair, or the served one if that is what is wanted."""
@@ -115,25 +98,13 @@ class Loader:
         is_other = wanted.version not in (None, snapshot.facts.version)
         if is_other:
             threads = max(1, available_cores() // CORES_PER_THREAD)
-            root, max_batch = root_of(self.config.snapshots), self.config.generation.max_batch
-            snapshot = load_version(
-                root,
-                wanted.version,
-                Eligibility.of(self.config.eligibility),
-                self.device,
-                max_batch,
-                threads,
-                READERS,
-            )
-            self._go_on()
+            snapshot = load_version(self.config, wanted.version, self.device, threads, READERS)
         if wanted.checkpoint is None:
             require_match(model.spec, snapshot, model.folder)
         elif checkpoint_id(wanted.checkpoint) != model.checkpoint:
             model = self._model(wanted.checkpoint, snapshot)
-            self._go_on()
         if is_other:
-            threads, max_batch = self.config.threads.post, self.config.generation.max_batch
-            pair = serving_pair(snapshot, model, threads, max_batch)
+            pair = serving_pair(snapshot, model, self.config)
         elif model is served.model:
             return served
         else:
@@ -141,7 +112,8 @@ class Loader:
         generation = self.config.generation
         # What is slow once belongs to the model. A snapshot alone needs to show that it works.
         buckets = generation.batch_buckets[:1] if model is served.model else None
-        warm_up(self.stages, pair, generation, self.requests, None, self._pause, buckets)
+        # Each batch leaves the engine to live requests for as long as it took.
+        warm_up(self.stages, pair, generation, self.requests, None, sleep, buckets)
         self.before_swap(pair)
         return pair
 
@@ -150,23 +122,12 @@ class Loader:
         require_memory_of_weights(checkpoint, self.device)
         return load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
 
-    def _pause(self, seconds: float) -> None:
-        """Leave the engine to live requests for `seconds`, as long as a warm-up batch took."""
-        self._go_on()
-        self.stopped.wait(seconds)
-
-    def _go_on(self) -> None:
-        if self.stopped.is_set():
-            raise AbandonedError
-
     @property
     def _on_gpu(self) -> bool:
         return self.device.type == "cuda"
 
     def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
         """Return the fault without the error, whose traceback would keep the load's memory."""
-        if isinstance(error, AbandonedError):
-            return LoadFault("abandoned: no caller waits for this load any more")
         config = self.config
         if wanted.checkpoint is not None:
             config = replace(config, checkpoint=wanted.checkpoint)
@@ -177,14 +138,7 @@ class Loader:
         else:
             text = f"internal error ({type(error).__name__}); see load_broke in the server's log"
             _LOG.error("load_broke", exc_info=error)
-        file = None
-        if isinstance(error, SnapshotError):
-            file = str(error.file if error.folder is None else error.folder / error.file)
-        elif isinstance(error, CheckpointError):
-            file = error.file
-        elif isinstance(error, OSError) and error.filename:
-            file = str(error.filename)
-        return LoadFault(text, file, self._device_is_broken(), _is_leased(error))
+        return LoadFault(text, self._device_is_broken())
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
@@ -197,65 +151,23 @@ class Loader:
         return False
 
 
-class Loads:
-    """Runs the loader on a thread, one load after another. It belongs to the event loop.
+class Retired:
+    """Frees the memory of the pairs that the server has swapped out, on its own thread.
 
-    A load that hangs fails. It keeps its thread, and the next load gets another one.
+    Returning gigabytes to the system takes longer than a batch. The thread that ends the last batch
+    of a pair must not wait for that.
     """
 
-    def __init__(self, loader: Loader, hang_seconds: float) -> None:
-        """A load that makes no progress for `hang_seconds` hangs. If the fault of a load may pass,
-        the load may be tried again after this time."""
-        self.thread = DaemonThread("grace-load")
-        self._loader = loader
-        self._hang_seconds = hang_seconds
-        self._retry: tuple[int | None, float] | None = None
+    def __init__(self) -> None:
+        self._parts: SimpleQueue[object] = SimpleQueue()
+        threading.Thread(target=self._free, daemon=True).start()
 
-    async def load(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        self._retry, version = None, wanted.version
-        made = await self._made(wanted, served)
-        may_pass = isinstance(made, LoadFault) and made.may_pass
-        follows = wanted.checkpoint is None  # an operator knows that a load with one has failed
-        if may_pass and follows and version not in (None, served.snapshot.facts.version):
-            self._retry = version, perf_counter() + self._hang_seconds
-        return made
+    def add(self, pair: ServingPair) -> None:
+        """Free the pair's parts once nothing else holds the pair, so its last batch has ended."""
+        parts = (pair.snapshot, pair.index, pair.users, pair.matcher, pair.model)
+        weakref.finalize(pair, self._parts.put, parts).atexit = False
 
-    def retry_is_due(self, seen: Published | None) -> bool:
-        """Return whether to try the failed load of what CURRENT names again; True only once."""
-        if seen is None or self._retry is None or self.thread.hanging:
-            return False
-        version, after = self._retry
-        if seen.version != version or perf_counter() < after:
-            return False
-        self._retry = None
-        return True
-
-    async def _made(self, wanted: Wanted, served: ServingPair) -> ServingPair | LoadFault:
-        loader, version = self._loader, wanted.version or served.snapshot.facts.version
-        what = f"version {version} of {root_of(loader.config.snapshots)}"
-        if wanted.checkpoint is not None:
-            what += f", checkpoint {wanted.checkpoint}"
-        if (hanging := self.thread.hanging) >= MOST_HANGING:
-            remedy = "repair their file system, or restart the server"
-            text = one_line(f"{what}: {hanging} earlier loads still hang; {remedy}")
-            return LoadFault(text, may_pass=True)
-        try:
-            work, seconds = partial(loader.load, wanted, served), self._hang_seconds
-            return await self.thread.run_unless_it_hangs(work, seconds)
-        except TimeoutError:
-            self.stop()
-            self._loader = replace(loader, stopped=threading.Event())
-            fault = f"the load has made no progress for {seconds:g} s"
-            remedy = "check whether its file system hangs, then load it again"
-            return LoadFault(one_line(f"{what}: {fault}; {remedy}"), may_pass=True)
-
-    def stop(self) -> None:
-        """Let the load under way end at its next step."""
-        self._loader.stopped.set()
-
-
-def _is_leased(error: BaseException | None) -> bool:
-    """Return whether a file that another process has leased caused the error."""
-    while error is not None and not isinstance(error, BlockingIOError):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    def _free(self) -> None:
+        name_this_thread("grace-free")
+        while True:
+            self._parts.get()

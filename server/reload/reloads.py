@@ -7,10 +7,10 @@ fails, the old pair keeps serving.
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
@@ -22,21 +22,17 @@ from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
-from grace.server.load_faults import start_fault
+from grace.server.errors import ServiceError, draining, not_ready
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
-from grace.server.reload.decision import Pin, decide, pin_for
-from grace.server.reload.loading import HANG_SECONDS, Loader, LoadFault, Loads, Wanted
-from grace.server.reload.pin_file import StoredPin
-from grace.server.reload.retired import Retired
+from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
+from grace.server.reload.pin import Pin, StoredPin, decide, pin_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
-
-MOST_CALLS = 8
-"""The most operators' calls at once: one that loads, and others that wait for their turn."""
+from grace.server.start_up import start_fault
+from grace.server.threads import DaemonThread
 
 _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
@@ -70,21 +66,19 @@ class Reloads:
         requests: tuple[Retrieval, ...],
         broken: Callable[[], None],
         before_swap: Callable[[ServingPair], None] = serve_on,
-        hang_seconds: float = HANG_SECONDS,
     ) -> None:
         """Read the pin. Raise ConfigError if its file is damaged.
 
-        requests      each new pair warms up with them
-        broken        called if a load has broken the GPU
-        before_swap   as in Loader
-        hang_seconds  as in Loads
+        requests     each new pair warms up with them
+        broken       called if a load has broken the GPU
+        before_swap  as in Loader
         """
         self._config = config
         self._state = state
         self._metrics = metrics
         self._broken = broken
-        loader = Loader(config, device, stages, requests, before_swap, threading.Event())
-        self._loads = Loads(loader, hang_seconds)
+        self._loader = Loader(config, device, stages, requests, before_swap)
+        self._loads = DaemonThread("grace-load")
         self._stored_pin = StoredPin(config.state_dir, lambda has: metrics.pinned(pinned=has))
         self._current = Current(
             config.snapshots,
@@ -95,7 +89,6 @@ class Reloads:
         self._closing = asyncio.Event()
         self._asked_to_look = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._calls = 0
         self._acted_on: Published | None = None
         self._loading = 0
         self._load_fault, self._failed_version = "", 0
@@ -145,7 +138,7 @@ class Reloads:
                     f"{pin.until_above}, or remove the file to follow CURRENT"
                 ) from None
 
-        seen, pair, fault = await self._loads.thread.run(loaded)
+        seen, pair, fault = await self._loads.run(loaded)
         self._acted_on = self._current.seen = seen
         if seen is None or seen.version is None:
             await self._current.look()  # it reports why
@@ -163,8 +156,6 @@ class Reloads:
                     await self._asked_to_look.wait()
             self._asked_to_look.clear()
             await self._current.look()
-            if self._loads.retry_is_due(self._current.seen):
-                self._acted_on = None
             if self._due() and (self._follows is None or self._follows.done()):
                 self._follows = asyncio.create_task(self._follow_in_turn())
 
@@ -173,8 +164,7 @@ class Reloads:
         self._asked_to_look.set()
 
     def close(self) -> None:
-        """Abandon the load under way, and refuse later ones. The caller cancels `watch`."""
-        self._loads.stop()
+        """Wait for no load any more, and refuse later ones. The caller cancels `watch`."""
         self._closing.set()
 
     async def load(self, version: int, checkpoint: Path | None) -> Served:
@@ -204,7 +194,7 @@ class Reloads:
     async def _load(self, version: int, checkpoint: Path | None) -> Served:
         async with self._operators_turn():
             if not version:
-                await self._current.look_now()
+                await self._before_end(asyncio.ensure_future(self._current.look_now()))
             pin, before, seen = self._pin, self._state.served(), self._current.seen
             if pin is not None and seen is not None and pin.ends(seen):
                 pin = None  # it holds only until the version that CURRENT names can be served
@@ -244,7 +234,7 @@ class Reloads:
 
     async def _unpin(self) -> Served:
         async with self._operators_turn():
-            await self._current.look_now()
+            await self._before_end(asyncio.ensure_future(self._current.look_now()))
             before, pin = self._state.served(), self._pin
             if pin is not None:
                 await self._set_pin(None)
@@ -261,15 +251,9 @@ class Reloads:
     async def _operators_turn(self) -> AsyncIterator[None]:
         """Wait until no other load runs, and keep later ones waiting meanwhile."""
         self._require_serving()
-        if self._calls >= MOST_CALLS:
-            raise too_many_loads(MOST_CALLS)
-        self._calls += 1
-        try:
-            async with self._turn:
-                self._require_serving()
-                yield
-        finally:
-            self._calls -= 1
+        async with self._turn:
+            self._require_serving()
+            yield
 
     def _require_serving(self) -> None:
         if self._state.phase == Phase.STARTING:
@@ -315,8 +299,9 @@ class Reloads:
         _LOG.info("loading", extra=facts)
         self._loading = version
         try:
-            load = self._loads.load(wanted, served)
-            pair = await self._before_end(asyncio.ensure_future(load))
+            pair = await self._before_end(
+                self._loads.run(partial(self._loader.load, wanted, served))
+            )
             if isinstance(pair, LoadFault):
                 if pair.device_is_broken:
                     self._broken()
@@ -350,8 +335,7 @@ class Reloads:
         if version:
             self._load_fault, self._failed_version = fault.text, version
         self._metrics.loaded("failed")
-        facts = {"snapshot_version": version, "file": fault.file, "fault": fault.text}
-        _LOG.error("load_failed", extra=facts)
+        _LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
         return ServiceError("load_failed", fault.text)
 
     async def _end_pin_if_passed(self) -> None:
@@ -374,7 +358,7 @@ class Reloads:
             fault = f"cannot be written: {error.strerror or error}"
             text = f"state_dir: {file.path}: {fault}; free some space, or correct the folder"
             version = self._version if pin is None else pin.version
-            raise self._failed(version, LoadFault(text, str(file.path))) from None
+            raise self._failed(version, LoadFault(text)) from None
         self._stored_pin.change(pin)
 
     async def _before_end(self, work: asyncio.Future[_Result]) -> _Result:

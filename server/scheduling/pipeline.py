@@ -40,7 +40,6 @@ from grace.server.messages import (
     StageName,
 )
 from grace.server.observe.logs import LOGGER
-from grace.server.observe.thread_names import name_this_thread
 from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.controller import Departure
 from grace.server.scheduling.predictions import Predictions
@@ -49,6 +48,7 @@ from grace.server.scheduling.stage_faults import FailedBatches, StageWatch, plac
 from grace.server.scheduling.streams import Mark, Stream, Streams
 from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
+from grace.server.threads import name_this_thread
 
 Batch = TypeVar("Batch")
 Taken = TypeVar("Taken", "Departure", "_Carried[Any]")

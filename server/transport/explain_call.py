@@ -14,7 +14,6 @@ import torch
 
 from grace.configs.serving import ServingConfig
 from grace.native.wire import SHORT_MESSAGES
-from grace.server.daemon_thread import DaemonThread
 from grace.server.errors import (
     cancelled,
     draining,
@@ -27,6 +26,7 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.explanation import explain_ad
 from grace.server.stages.requests import read_request, refusal_of
 from grace.server.stages.stages import Stages
+from grace.server.threads import DaemonThread
 from grace.server.transport.listener.grpc_listener import GrpcContext
 
 MOST_EXPLANATIONS = 8

@@ -73,7 +73,6 @@ class FrontEnd:
         self._metrics = metrics
         self._log_requests = config.logs.requests
         self._loop = asyncio.get_running_loop()
-        self._unread = 0
         self._log_unread_at = -math.inf
         self._latest = -math.inf  # when a call came in
         self._idle = asyncio.Event()
@@ -189,25 +188,14 @@ class FrontEnd:
 
     def _closed(self, connection: str, context: Context) -> None:
         if context.unread:
-            self._reply_unread(connection)
+            self._metrics.reply_unread()
+            now = self._loop.time()
+            if now >= self._log_unread_at:  # a client that reads nothing could fill the log
+                self._log_unread_at = now + UNREAD_LOG_SECONDS
+                _LOG.warning("replies_unread", extra={"connection": connection})
         self._state.open_calls -= 1
         if not self._state.open_calls:
             self._idle.set()
-
-    def _reply_unread(self, connection: str) -> None:
-        """Count a reset call. Log the first ones at once, and those that follow together: a client
-        that reads nothing could fill the log."""
-        self._metrics.reply_unread()
-        if not self._unread:
-            now = self._loop.time()
-            self._log_unread_at = max(now, self._log_unread_at + UNREAD_LOG_SECONDS)
-            self._loop.call_at(self._log_unread_at, self._log_unread, connection)
-        self._unread += 1
-
-    def _log_unread(self, connection: str) -> None:
-        fields = {"calls": self._unread, "connection": connection}
-        _LOG.warning("replies_unread", extra=fields)
-        self._unread = 0
 
 
 def _log_end(

@@ -15,16 +15,13 @@ from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import ServerState
 from grace.server.transport.addresses import address, fault_of, refusal
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials.watched_credentials import WatchedCredentials
+from grace.server.transport.certificates import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listener.grpc_listener import GrpcListener
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.relays import Relays
 
 ADMIN_CONNECTIONS, ADMIN_CALLS = 32, 64
-ADMIN_REQUESTS, ADMIN_WINDOW_BYTES = 4, 1 << 16
-"""Admin takes this many large requests at once. gRPC keeps up to twice the window of each further
-call. docs/operations.md has the memory that all of them take."""
 
 QUIET_SECONDS = 2.0
 """How long a server that closes waits at most for its clients to stop calling."""
@@ -75,8 +72,6 @@ class Listeners:
             calls=ADMIN_CALLS,
             pending=ADMIN_CONNECTIONS * ADMIN_CALLS,
             connections=ADMIN_CONNECTIONS,
-            requests=ADMIN_REQUESTS,
-            window_bytes=ADMIN_WINDOW_BYTES,
         )
         self._operators = GrpcListener(services["Admin"], admin.methods, few)
         self._page: MetricsPage | None = None

@@ -1,20 +1,12 @@
 """Every call of Admin: what it refuses, whichever method it is."""
 
-import re
-import threading
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
-from grace.index.updates.update import MOST_BYTES
-from grace.proto.retrieval_pb2 import DESCRIPTOR, GetStatusResponse
+from grace.proto.retrieval_pb2 import DESCRIPTOR
 from support.operators import Refusal, operator_of, refused
-from support.raw_http2 import EagerHttp2
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 
 pytestmark = pytest.mark.subprocess
@@ -22,14 +14,6 @@ pytestmark = pytest.mark.subprocess
 METHODS = {each.name: each.input_type for each in DESCRIPTOR.services_by_name["Admin"].methods}
 of_each = pytest.mark.parametrize("method", METHODS)
 UNKNOWN = b"\xf8\x07\x01"  # field 127, a number
-PATHS = (
-    b"/grace.v1.Admin/UpdateAds",
-    b"/grace.v1.Admin/GetStatus",
-    b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-    b"/grpc.health.v1.Health/Watch",
-)
-ADMIN_BYTES = 900_000_000
-"""The memory of Admin's requests in docs/operations.md."""
 OTHER_TYPE = b"\x09\1\2\3\4\5\6\7\x08"  # field 1, as a number of eight bytes
 
 
@@ -71,40 +55,3 @@ def test_bytes_that_are_no_request_and_far_too_many_bytes_are_refused(
     given = refusal(operated, method, b"\x78\x01" * 4097)
     assert given.code is grpc.StatusCode.INVALID_ARGUMENT
     assert given.reason == ("invalid_field" if method in ("UpdateAds", "Explain") else "too_large")
-
-
-def test_requests_that_never_end_take_bounded_memory_and_leave_operators_their_turn(
-    operated: ServerProcess,
-) -> None:
-    """Without a bound, these 32 requests would take 2 GiB."""
-    before, ends = peak_bytes(operated), threading.Event()
-
-    def send_on(client: EagerHttp2) -> None:
-        with suppress(EOFError, OSError):  # the server may close the connection
-            while not ends.is_set():
-                client.send_on()
-
-    with ExitStack() as stack:
-        clients = [stack.enter_context(EagerHttp2(operated.admin)) for _ in PATHS]
-        stack.callback(ends.set)
-        for client, path in zip(clients, PATHS, strict=True):
-            client.begin(8, path, size=MOST_BYTES)
-        with ThreadPoolExecutor() as threads, operator_of(operated) as operator:
-            sending = [threads.submit(send_on, client) for client in clients]
-            while sum(client.sent for client in clients) < ADMIN_BYTES and open_calls(clients) > 20:
-                assert operator.status().state == GetStatusResponse.STATE_SERVING
-            ends.set()
-            wait(sending)
-    assert peak_bytes(operated) - before < ADMIN_BYTES
-
-
-def open_calls(clients: Sequence[EagerHttp2]) -> int:
-    """Return how many calls the server has not ended. It ends four at a time, every few seconds."""
-    return sum(client.open_calls for client in clients)
-
-
-def peak_bytes(server: ServerProcess) -> int:
-    """Return the most memory that the server has had."""
-    status = Path(f"/proc/{server.pid}/status").read_text()
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-    return 1024 * int(kilobytes)

@@ -165,7 +165,7 @@ def asked_of_admin(address: str) -> None:
 
 def waited_for(address: str) -> None:
     with Client(address) as client:
-        client.wait_ready(TIMEOUT)
+        client.wait_ready(5.0)
 
 
 @pytest.mark.subprocess

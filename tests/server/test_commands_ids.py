@@ -38,11 +38,8 @@ def ads(serving_files: ServingFiles) -> dict[int, RawAd]:
 
 
 def reply_of(server: ServerProcess, files: ServingFiles) -> RetrieveResponse:
-    caller = Caller(server.address)
-    try:
+    with Caller(server.address) as caller:
         return caller.call(message(files.requests[0], max_ads=10_000)).response
-    finally:
-        caller.close()
 
 
 def admin(server: ServerProcess, *arguments: str | Path) -> str:

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -12,9 +11,9 @@ import pytest
 from grace.proto import retrieval_pb2 as wire
 from grace.server.transport.explain_call import MOST_EXPLANATIONS
 from support.in_process import invoke_grace, printed
-from support.operators import operator_of, refused
-from support.retrieve_calls import Caller, counted_calls, message
-from support.server_process import PATIENCE_SECONDS, ServerProcess
+from support.operators import operator_of
+from support.retrieve_calls import Call, Caller, counted_calls, message
+from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
@@ -28,40 +27,28 @@ def server(operated: ServerProcess) -> ServerProcess:
     return operated
 
 
-class Explainer:
-    """Calls of Explain, on one connection."""
-
-    def __init__(self, server: ServerProcess) -> None:
-        self._channel = grpc.insecure_channel(server.admin)
-        self._method: Any = self._channel.unary_unary(METHOD)
-
-    def __enter__(self) -> "Explainer":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._channel.close()
-
-    def start(self, ad_id: int, request: bytes, timeout: float = PATIENCE_SECONDS) -> Any:
+class Explainer(Caller):
+    def ask(self, ad_id: int, request: bytes, seconds: float | None = None) -> Call:
         asked = wire.ExplainRequest(ad_id=ad_id).SerializeToString()
         # The request as it is, also if it is wrong: field 2, with the size of its bytes.
         size = bytes((len(request) & 127 | 128, len(request) >> 7 & 127 | 128, len(request) >> 14))
-        return self._method.future(asked + b"\x12" + size + request, timeout=timeout)
+        return self.start(asked + b"\x12" + size + request, seconds)
 
     def explain(self, ad_id: int, request: bytes) -> wire.ExplainResponse:
-        return wire.ExplainResponse.FromString(self.start(ad_id, request).result())
+        outcome = self.ask(ad_id, request).outcome()
+        assert outcome.ok, outcome
+        return wire.ExplainResponse.FromString(outcome.reply)
 
 
 @pytest.fixture
 def explainer(server: ServerProcess) -> Iterator[Explainer]:
-    with Explainer(server) as explainer:
+    with Explainer(server.admin, method=METHOD) as explainer:
         yield explainer
 
 
 def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
-    caller = Caller(server.address)
-    reply = caller.call(request).response
-    caller.close()
-    return reply
+    with Caller(server.address) as caller:
+        return caller.call(request).response
 
 
 @pytest.mark.parametrize(
@@ -78,25 +65,24 @@ def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
 def test_a_wrong_request_has_the_error_that_retrieve_gives_it(
     server: ServerProcess, explainer: Explainer, wrong: bytes
 ) -> None:
-    caller = Caller(server.address)
-    expected = caller.call(wrong)
-    caller.close()
-    with refused() as found:
-        explainer.start(1, wrong).result()
-    assert (found[0].code, found[0].reason) == (expected.code, expected.reason)
-    assert found[0].text == expected.text
+    with Caller(server.address) as caller:
+        expected = caller.call(wrong)
+    assert explainer.ask(1, wrong).outcome() == expected
 
 
 def test_explanations_are_neither_counted_as_requests_nor_logged(
     server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
     request = serving_files.requests[1]
-    before = len(server.log("request"))
     with counted_calls(server) as caller:
-        assert caller.call(message(request)).ok
         explainer.explain(7, message(request, request_id="explained"))
-        assert caller.call(message(request)).ok
-    assert len(server.log("request")) == before + 2
+        assert caller.call(message(request, request_id="retrieved")).ok
+
+    def logged() -> set[str]:
+        return {line["request_id"] for line in server.log("request")}
+
+    server.wait_until(lambda: "retrieved" in logged(), "the call is logged")
+    assert "explained" not in logged()
 
 
 def test_few_explanations_may_wait_and_operators_do_not_wait_for_them(
@@ -105,15 +91,14 @@ def test_few_explanations_may_wait_and_operators_do_not_wait_for_them(
     request = message(serving_files.requests[0], request_id="many")
     ad_id = returned(server, message(serving_files.requests[0])).ad_ids[0]
     with server.faults.closed("features"):
-        calls = [explainer.start(ad_id, request) for _ in range(MOST_EXPLANATIONS)]
+        calls = [explainer.ask(ad_id, request) for _ in range(MOST_EXPLANATIONS)]
         server.wait_until(lambda: "many" in server.faults.reached("features"), "one is under way")
-        with refused() as found:
-            explainer.start(ad_id, request).result()
+        found = explainer.ask(ad_id, request).outcome()
         with operator_of(server) as operator:
             assert operator.status().waiting == operator.status().in_flight == 0
-    assert found[0].code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert found[0].reason == "too_many_explanations"
-    assert len({call.result() for call in calls}) == 1
+    assert found.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert found.reason == "too_many_explanations"
+    assert len({call.outcome().reply for call in calls}) == 1
     assert server.faults.batches("features").count(["many"]) == MOST_EXPLANATIONS
 
 
@@ -123,18 +108,15 @@ def test_an_explanation_that_no_caller_waits_for_is_not_begun(
     user = serving_files.requests[0]
     some_ad = returned(server, message(user)).ad_ids[0]
     with server.faults.closed("features"):
-        first = explainer.start(some_ad, message(user, request_id="first"))
+        first = explainer.ask(some_ad, message(user, request_id="first"))
         server.wait_until(lambda: "first" in server.faults.reached("features"), "it is under way")
-        late = explainer.start(some_ad, message(user, request_id="late"), timeout=0.3)
-        gone = explainer.start(some_ad, message(user, request_id="gone"))
-        with pytest.raises(grpc.RpcError) as caught:
-            late.result()
-        error: Any = caught.value
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        late = explainer.ask(some_ad, message(user, request_id="late"), 0.3)
+        gone = explainer.ask(some_ad, message(user, request_id="gone"))
+        assert late.outcome().code is grpc.StatusCode.DEADLINE_EXCEEDED
         gone.cancel()
-        last = explainer.start(some_ad, message(user, request_id="last"))
-    assert first.result()
-    assert last.result()
+        last = explainer.ask(some_ad, message(user, request_id="last"))
+    assert first.outcome().ok
+    assert last.outcome().ok
     assert "last" in server.faults.reached("input")
     assert not {"late", "gone"} & server.faults.reached("input")
 
@@ -145,10 +127,10 @@ def test_a_failure_is_logged_and_harms_no_other_call(
     request = message(serving_files.requests[0])
     ad_id = returned(server, request).ad_ids[0]
     failures = len(server.log("call_failed"))
-    with server.faults.raises("features", "a secret"), refused() as found:
-        explainer.start(ad_id, request).result()
-    assert (found[0].code, found[0].reason) == (grpc.StatusCode.INTERNAL, "internal")
-    assert "secret" not in found[0].text
+    with server.faults.raises("features", "a secret"):
+        failed = explainer.ask(ad_id, request).outcome()
+    assert (failed.code, failed.reason) == (grpc.StatusCode.INTERNAL, "internal")
+    assert "secret" not in failed.text
     assert len(server.wait_log("call_failed", failures + 1)) == failures + 1
     assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
 

@@ -88,8 +88,11 @@ def test_a_stage_that_dies_or_hangs_ends_the_server_and_every_call_wherever_it_i
         batching={"hang_seconds": 1.0 if hangs else 60.0},
         logs={"requests": False},
     )
-    with ServerProcess(config, faults=faults) as server, HealthWatch(server) as watch:
-        caller = Caller(server.address)
+    with (
+        ServerProcess(config, faults=faults) as server,
+        HealthWatch(server) as watch,
+        Caller(server.address) as caller,
+    ):
         server.wait_until(lambda: watch.seen == ["SERVING"], "health is watched")
         with faults.dies(stage, MARK), ExitStack() as closed:
             closed.enter_context(faults.closed(stage))
@@ -103,7 +106,6 @@ def test_a_stage_that_dies_or_hangs_ends_the_server_and_every_call_wherever_it_i
             outcomes = [call.outcome() for call in calls]
             assert server.wait() == 1
             assert watch.not_serving.wait(PATIENCE_SECONDS)
-        caller.close()
     seen = {(outcome.code, outcome.reason) for outcome in outcomes}
     assert seen == {(grpc.StatusCode.INTERNAL, "stage_died")}
     # Each caller is referred to the log, whether or not it has a line for every call.
@@ -170,25 +172,6 @@ def test_of_k_requests_too_many_exactly_k_are_refused_at_once(
     assert server.metric("grace_shed_total", priority="NORMAL") == before + 3 + 11
 
 
-def test_a_call_of_a_second_connection_finds_a_place_and_goes_before_the_burst_of_the_first(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, request = faulty_server, serving_files.requests[0]
-    names = [f"burst {number}" for number in range(FAULTY_PLACES)]
-    with counted_calls(server) as caller:
-        modest = Caller(server.address)
-        with occupied_engine(server, caller, request):
-            burst = start_waiting(server, caller, request, *names)
-            single = modest.start(message(request, request_id="single"))
-            assert burst[-1].outcome().reason == "displaced"
-        assert single.outcome().ok
-        assert all(call.outcome().ok for call in burst[:-1])
-        next_batch = server.faults.batches("input")[2]
-        assert "single" in next_batch[:2]
-        caller.sent += modest.sent
-        modest.close()
-
-
 def fills(unread_bytes: Callable[[], int], caller: Caller) -> bool:
     """Return whether no more of the log gets through although calls leave lines in it."""
     before = unread_bytes()
@@ -210,8 +193,11 @@ def test_a_server_whose_log_is_stuck_answers_the_calls_under_way_before_it_ends(
     serving_files: ServingFiles, faults: Faults
 ) -> None:
     request = serving_files.requests[0]
-    with ServerProcess(serving_files.write_config("drain.yaml"), faults=faults) as server:
-        caller, other = Caller(server.address), Caller(server.address)
+    with (
+        ServerProcess(serving_files.write_config("drain.yaml"), faults=faults) as server,
+        Caller(server.address) as caller,
+        Caller(server.address) as other,
+    ):
         with server.unread_log() as unread_bytes:
             wait_until(lambda: fills(unread_bytes, caller), "the log's pipe is full")
             with occupied_engine(server, caller, request) as calls:
@@ -224,8 +210,6 @@ def test_a_server_whose_log_is_stuck_answers_the_calls_under_way_before_it_ends(
             assert [call.outcome().code for call in calls] == [grpc.StatusCode.OK] * 3
             wait_until(lambda: not server.running, "it ends")
         assert server.wait() == 0
-        caller.close()
-        other.close()
 
 
 def test_a_server_whose_log_is_stuck_ends_at_once_at_a_second_signal(
@@ -233,8 +217,7 @@ def test_a_server_whose_log_is_stuck_ends_at_once_at_a_second_signal(
 ) -> None:
     request = message(serving_files.requests[0])
     config = serving_files.write_config("unread.yaml", listen={"drain_seconds": 600.0})
-    with ServerProcess(config, faults=faults) as server:
-        caller = Caller(server.address)
+    with ServerProcess(config, faults=faults) as server, Caller(server.address) as caller:
         with server.unread_log() as unread_bytes:
             wait_until(lambda: fills(unread_bytes, caller), "the log's pipe is full")
             with faults.raises("features", "broken"):
@@ -249,7 +232,6 @@ def test_a_server_whose_log_is_stuck_ends_at_once_at_a_second_signal(
                 wait_until(lambda: not server.running, "it ends")
                 assert cut.outcome().code is grpc.StatusCode.UNAVAILABLE
         assert server.wait() == 1
-        caller.close()
 
 
 def test_what_does_not_finish_within_the_bound_is_not_waited_for(
@@ -257,30 +239,12 @@ def test_what_does_not_finish_within_the_bound_is_not_waited_for(
 ) -> None:
     request = serving_files.requests[0]
     config = serving_files.write_config("bound.yaml", listen={"drain_seconds": 0.3})
-    with ServerProcess(config, faults=faults) as server:
-        caller = Caller(server.address)
+    with ServerProcess(config, faults=faults) as server, Caller(server.address) as caller:
         with occupied_engine(server, caller, request) as calls:
             server.terminate()
             server.wait()
             assert all(not call.outcome().ok for call in calls)
         assert logged_ends(server) == {"cancelled": len(calls)}
-        caller.close()
-
-
-def test_a_batch_of_bad_requests_only_ends_without_reaching_the_model(
-    faulty_server: ServerProcess, serving_files: ServingFiles
-) -> None:
-    server, good = faulty_server, serving_files.requests[0]
-    bad = {"features": {"categorical": {"device": {"ids": ["40"]}}}}
-    with counted_calls(server) as caller:
-        with occupied_engine(server, caller, good) as ahead:
-            calls = start_waiting(server, caller, bad, "bad0", "bad1")
-        codes = [call.outcome().code for call in calls]
-        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2
-        assert all(call.outcome().ok for call in ahead)
-        assert caller.call(message(good)).ok
-    assert server.faults.batches("input")[-2] == ["bad0", "bad1"]
-    assert "bad0" not in server.faults.reached("features")
 
 
 @front_ends
@@ -291,15 +255,14 @@ def test_cancelled_calls_leave_only_lines_of_the_log_and_every_taken_call_is_cou
     config = serving_files.write_config(
         f"cancelled-{front_ends}.yaml", listen={"front_ends": front_ends}, logs={"requests": False}
     )
-    with ServerProcess(config) as server:
-        caller, before = Caller(server.address), len(server.lines)
+    with ServerProcess(config) as server, Caller(server.address) as caller:
+        before = len(server.lines)
         give_up(caller, request, 600)
         assert caller.call(request).ok
         wait_until(lambda: server.metric("grace_open_calls") == 0, "no call stays open")
         counted = Counters.of(server)
         assert caller.ends["OK"] <= counted.ok
         assert counted.calls == counted.ok + counted.failures <= caller.sent
-        caller.close()
         server.terminate()
         assert server.wait() == 0
     lines = server.lines[before:]

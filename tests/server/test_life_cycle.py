@@ -42,10 +42,9 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
     request = message(serving_files.requests[0])
     with (
         ServerProcess(config, faults=faults, ready=False) as server,
+        Caller(server.address) as caller,
         ExitStack() as stack,
     ):
-        caller = Caller(server.address)
-        stack.callback(caller.close)
         with faults.closed("generate"):
             server.wait_until(lambda: bool(faults.batches("generate")), "it warms up")
             watches = [HealthWatch(server), HealthWatch(server, "")]
@@ -118,11 +117,10 @@ def test_status_names_what_serves(healthy_server: ServerProcess) -> None:
 def test_a_request_leaves_one_line_in_the_log_with_its_times(
     healthy_server: ServerProcess, serving_files: ServingFiles
 ) -> None:
-    caller = Caller(healthy_server.address)
     name = "one\nline"
-    reply = caller.call(message(serving_files.requests[0], request_id=name)).response
-    refused = caller.call(message({"request_id": name, "profile": "nix"}))
-    caller.close()
+    with Caller(healthy_server.address) as caller:
+        reply = caller.call(message(serving_files.requests[0], request_id=name)).response
+        refused = caller.call(message({"request_id": name, "profile": "nix"}))
     assert refused.reason == "invalid_field"
 
     def lines() -> list[dict[str, Any]]:

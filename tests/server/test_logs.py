@@ -233,6 +233,24 @@ flush_logs()
 
 
 @pytest.mark.subprocess
+def test_a_standard_error_that_is_gone_delays_no_one() -> None:
+    code = """
+import logging, os
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
+configure_logs(LogsConfig("json"))
+os.close(2)
+for number in range(600):  # each would wait for 0.2 s
+    logging.getLogger(LOGGER).warning("line")
+flush_logs()
+print("on")
+"""
+    begin = time.monotonic()
+    assert run_python(code).stdout == "on\n"
+    assert time.monotonic() - begin < 60
+
+
+@pytest.mark.subprocess
 def test_headers_that_grpc_cannot_decode_do_not_fill_the_log(healthy_server: ServerProcess) -> None:
     before = len(healthy_server.lines)
     for address in (healthy_server.address, healthy_server.admin):

@@ -2,14 +2,12 @@
 
 import asyncio
 import re
-import resource
 import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,6 @@ from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
 from grace.server.observe.metrics import Metrics, metrics_table
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
-from support.server_process import wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, request_batch
 
@@ -188,27 +185,6 @@ def test_healthz_is_200_while_the_server_serves_and_says_its_phase(
     assert (status, text) == (200 if phase == Phase.SERVING else 503, f"{phase.name}\n")
 
 
-def test_without_descriptors_the_page_waits_logs_one_line_and_recovers(
-    page: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    host, port = page.removeprefix("http://").split(":")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket() as client:
-        used = len(list(Path("/proc/self/fd").iterdir()))
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(used // 2, soft), hard))
-        try:
-            client.connect((host, int(port)))
-            spent = time.process_time()
-            time.sleep(0.5)
-            spent = time.process_time() - spent
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-        assert client.recv(12) == b"HTTP/1.0 503"
-    assert spent < 0.25
-    assert [record.message for record in caplog.records] == ["cannot_accept"]
-
-
 def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFixture[str]) -> None:
     host, port = page.removeprefix("http://").split(":")
     for sent in (b"", b"GET /metr", b"\x00\xff\r\n\r\n"):
@@ -217,21 +193,3 @@ def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFi
     with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
         assert reply.status == 200
     assert capfd.readouterr() == ("", "")
-
-
-def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
-    host, port = page.removeprefix("http://").split(":")
-    threads, begun = threading.active_count(), time.monotonic()
-    with ExitStack() as stack:
-        silent = [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
-            for _ in range(63)
-        ]
-        for _ in range(3):
-            with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
-                assert reply.status == 200
-        assert [client.recv(1) for client in silent[:50]] == [b""] * 50  # cut, the oldest first
-        assert time.monotonic() < begun + 10, "before their own time was over"
-        wait_until(lambda: threading.active_count() <= threads + 8, "threads end with them")
-        silent[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert silent[-1].recv(12) == b"HTTP/1.0 200"

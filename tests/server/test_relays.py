@@ -9,7 +9,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -77,12 +77,8 @@ def connections(pid: int, address: str) -> int:
 
 @contextmanager
 def callers(address: str, count: int) -> Iterator[list[Caller]]:
-    made = [Caller(address) for _ in range(count)]
-    try:
-        yield made
-    finally:
-        for caller in made:
-            caller.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(Caller(address)) for _ in range(count)]
 
 
 def request_of(request_id: str) -> bytes:
@@ -189,14 +185,13 @@ def test_no_relay_survives_its_server_however_that_ends(
 ) -> None:
     request = serving_files.requests[0]
     config = serving_files.write_config("killed.yaml", listen={"front_ends": RELAYS})
-    with ServerProcess(config, faults=faults) as server:
-        caller, relays = Caller(server.address), relays_of(server.pid)
+    with ServerProcess(config, faults=faults) as server, Caller(server.address) as caller:
+        relays = relays_of(server.pid)
         with occupied_engine(server, caller, request) as calls:
             os.kill(relays[0], signal.SIGSTOP)  # it cannot see that the link has ended
             server.signal(signal.SIGKILL)
             wait_until(lambda: not any(map(runs, relays)), "the relays have gone")
         assert {call.outcome().code for call in calls} == {grpc.StatusCode.UNAVAILABLE}
-        caller.close()
 
 
 def test_relays_ignore_the_signals_that_stop_a_server_even_before_they_have_begun() -> None:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from grace.bench.fleet.certificates import Authority
-from grace.configs.errors import ConfigError, InputError
+from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
 from grace.model.checkpoints.folder import WEIGHTS
@@ -25,30 +25,14 @@ from grace.server.engine.serving_pair import require_numbered_ids, require_numbe
 from grace.server.start_up import (
     OTHER_DESCRIPTORS,
     require_descriptors,
-    require_folder_of,
     too_little_memory,
 )
-from support.command import GRACE, plain_environment, run_command, without_torch
+from support.command import GRACE, plain_environment, run_command
 from support.forked import Forked, forked
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
 
 pytestmark = pytest.mark.subprocess
-
-# A server that is asked to stop before it has begun.
-STOPPED = """
-import os, signal, sys
-from pathlib import Path
-from grace.configs.serving import load_serving_config
-from grace.server import life_cycle
-
-def stop_and_go_on(config):
-    for number in (signal.SIGINT, signal.SIGTERM):
-        os.kill(os.getpid(), number)
-
-life_cycle.require_distinct_addresses = stop_and_go_on
-sys.exit(life_cycle.serve(load_serving_config(Path("{config}"))))
-"""
 
 # What causes the fault, and the pieces of the one line in their order. {} is a folder.
 TAKEN = "address already in use; choose"
@@ -109,10 +93,6 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "taken-relays": (
         {"listen": {"port": "PORT", "front_ends": 2}},
         ("listen: 127.0.0.1:", TAKEN, "listen.port (--port"),
-    ),
-    "same": (
-        {"listen": {"port": "PORT"}, "admin": {"port": "PORT"}},
-        ("admin: 127.0.0.1:", " is the address of listen as well; choose", "admin.port"),
     ),
     "no-name": (
         {"listen": {"host": "é" * 70 + ".com"}},
@@ -221,31 +201,6 @@ def test_a_server_that_cannot_start_says_why_in_one_line_and_exits_with_2(
     for piece in FAULTS[fault][1]:
         assert piece in line[at:], f"{piece!r} in {line!r}"
         at = line.index(piece, at) + len(piece)
-
-
-def test_a_wrong_checkpoint_is_found_before_torch_is_imported(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    write_random(replace(model_spec(), sid_space="other-1"), tmp_path / "other", 1, torch.float32)
-    config = serving_files.write_config("early.yaml", checkpoint=str(tmp_path / "other"))
-    (said,) = without_torch([("serve", "--config", config)])
-    assert said.startswith(f"error: checkpoint: {tmp_path}/other/model.yaml: the model's sid_space")
-
-
-def test_a_signal_before_anything_listens_stops_a_server_as_at_any_time(
-    serving_files: ServingFiles, tmp_path: Path
-) -> None:
-    script = tmp_path / "stopped.py"
-    script.write_text(STOPPED.format(config=serving_files.write_config("good.yaml")))
-    end = End.of(forked([str(script)], plain_environment()))
-    assert end == End(0, [], ["listening", "draining", "stopped"])
-
-
-def test_a_timeline_that_could_not_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
-    require_folder_of(None)
-    require_folder_of(tmp_path / "trace.json")
-    with pytest.raises(InputError, match="its folder does not exist"):
-        require_folder_of(tmp_path / "nowhere" / "trace.json")
 
 
 def test_an_address_space_that_is_too_small_is_refused_before_a_library_aborts(

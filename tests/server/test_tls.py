@@ -23,8 +23,8 @@ from grace.client.connection import aio_channel
 from grace.configs.errors import ConfigError
 from grace.configs.pem_files import require_pair
 from grace.configs.serving import TlsConfig
-from grace.server.transport.credentials import tls as credentials
-from grace.server.transport.credentials.tls import CertificateFiles, read_certificate
+from grace.server.transport import certificates
+from grace.server.transport.certificates import CertificateFiles, read_certificate
 from support.certificates import certificate_of, client_tls, server_tls
 from support.served import METHOD, Service, served
 
@@ -155,36 +155,6 @@ def test_a_faulty_file_is_named_with_its_setting_and_what_to_do(
     assert str(refused.value) == fault.format(**paths)
 
 
-# A certificate has two digits of a year up to 2049, and all four of a later year.
-@pytest.mark.parametrize("year", [1999, 2000, 2049, 2050])
-def test_the_expiry_of_a_certificate_is_read_from_it(year: int, tmp_path: Path) -> None:
-    end = datetime(year, 7, 5, 3, 9, 8, tzinfo=UTC)
-    files = Authority(tmp_path, "own").issue("cert", not_after=end)
-    assert read_certificate("t", server_tls(files)).expires == end.timestamp()
-
-
-def test_an_expired_certificate_is_reported_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    end = datetime(2049, 7, 5, tzinfo=UTC)
-    authority = Authority(tmp_path, "own")
-    files = authority.issue("cert", not_after=end)
-
-    async def use(service: Service, _: Any) -> None:
-        gauge = partial(
-            service.count, "grace_certificate_expiry_timestamp_seconds", listener="listen"
-        )
-        assert gauge() == end.timestamp()
-        past = datetime(2021, 7, 5, tzinfo=UTC)
-        authority.issue("cert", not_after=past)
-        for _ in range(3):
-            service.credentials.look()
-        assert gauge() == past.timestamp()
-
-    served(use, tls=server_tls(files))
-    assert sum(record.message == "certificate_expired" for record in caplog.records) == 1
-
-
 def test_a_file_that_is_rewritten_while_it_is_read_is_read_again_at_the_next_look(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +167,7 @@ def test_a_file_that_is_rewritten_while_it_is_read_is_read_again_at_the_next_loo
             config.certificate.write_text(rewrites.pop())
         return content
 
-    monkeypatch.setattr(credentials, "read_certificate", read)
+    monkeypatch.setattr(certificates, "read_certificate", read)
     files.certificate.write_text("first")
     followed: Any = CertificateFiles("t", server_tls(files), reports.append)
     assert followed.latest == "first"
@@ -210,23 +180,6 @@ def test_a_file_that_is_rewritten_while_it_is_read_is_read_again_at_the_next_loo
     for _ in range(2):
         assert followed.look() == "the third, and whole now"
         assert reports == [None, None]
-
-
-def test_a_key_that_every_user_may_read_gets_a_warning_and_a_certificate_none(
-    ca: Authority, files: Files, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def use(service: Service, _: Any) -> None:
-        files.certificate.chmod(0o644)
-        ca.issue(files.key.stem)
-        service.credentials.look()
-
-    for mode in (0o640, 0o604):
-        files.key.chmod(mode)
-        served(use, tls=server_tls(files))
-    warnings = [vars(each) for each in caplog.records if each.message == "secret_is_public"]
-    assert [(each["setting"], each["path"], each["mode"]) for each in warnings] == [
-        ("listen.tls.key", str(files.key), "0604")
-    ]
 
 
 def test_a_key_that_grpc_cannot_use_ends_the_start(tmp_path: Path) -> None:

@@ -1,25 +1,20 @@
-"""What gRPC's listeners and relays stand on: addresses, frames, and the places of calls.
+"""What gRPC's listeners and relays stand on: addresses and frames.
 
 The processes of one server share its addresses, which no other process gets. Frames between a
-server and its relays arrive whole and in order, however their bytes are cut. A call has a place of
-its listener until its request has come.
+server and its relays arrive whole and in order, however their bytes are cut.
 """
 
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, closing
-from typing import Any
 
-import grpc
 import pytest
 import uvloop
 
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import held_port, is_loopback
 from grace.server.transport.listener.grpc_listener import IncomingCall
-from grace.server.transport.listener.request_places import PATIENCE_SECONDS, RequestPlaces
 from grace.server.transport.relays.frames import Kind, Link, packed, unpacked
 
 HOST = "127.0.0.1"
@@ -181,99 +176,3 @@ def test_an_end_that_fails_at_a_frame_says_so_and_can_still_send_why() -> None:
         assert (await asyncio.gather(received(near), far.close()))[0] == [(Kind.LOG, 0, b"why")]
 
     asyncio.run(fail())
-
-
-class Calls:
-    """Calls by name. `placed` are those that have had a place, in that order."""
-
-    def __init__(self, places: int) -> None:
-        self._places = RequestPlaces(places)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._sends: dict[str, asyncio.Future[bytes]] = {}
-        self.placed: list[str] = []
-
-    async def begin(self, *names: str) -> None:
-        for name in names:
-            self._sends[name] = asyncio.get_running_loop().create_future()
-            self._tasks[name] = asyncio.create_task(self._call(name))
-        await turns()
-
-    def send(self, name: str, message: bytes) -> None:
-        self._sends[name].set_result(message)
-
-    def end(self, name: str) -> None:
-        self._tasks[name].cancel()
-
-    def ended(self, name: str) -> bool:
-        return self._tasks[name].done()
-
-    async def _call(self, name: str) -> None:
-        async def found(_: object) -> Any:
-            return grpc.unary_unary_rpc_method_handler(print, request_deserializer=bytes)
-
-        method = await self._places.intercept_service(found, None)
-        self.placed.append(name)
-        method.request_deserializer(await self._sends[name])
-        await asyncio.Event().wait()
-
-
-async def turns() -> None:
-    """Let every task go on until it waits."""
-    for _ in range(9):
-        await asyncio.sleep(0)
-
-
-class QuickLoop(asyncio.SelectorEventLoop):
-    """Its clock runs ten times as fast. A timer is seen when another event wakes the loop."""
-
-    def time(self) -> float:
-        return 10 * super().time()
-
-
-def run(places: int, use: Callable[[Calls], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await use(Calls(places))
-
-    with asyncio.Runner(loop_factory=QuickLoop) as runner:
-        runner.run(main())
-
-
-def test_the_newest_call_gets_a_place_as_soon_as_a_request_has_come() -> None:
-    async def use(calls: Calls) -> None:
-        await calls.begin("a", "b", "c", "d")
-        assert calls.placed == ["a", "b"]
-        calls.send("a", b"request")
-        await turns()
-        assert calls.placed == ["a", "b", "d"]
-
-    run(2, use)
-
-
-@pytest.mark.parametrize("moment", range(7))
-def test_a_call_that_gives_up_leaves_its_turn_to_another_one(moment: int) -> None:
-    """Even if it gives up in the moment of its turn."""
-
-    async def use(calls: Calls) -> None:
-        await calls.begin("a", "b", "c")
-        calls.end("a")
-        for _ in range(moment):
-            await asyncio.sleep(0)
-        calls.end("c")
-        await turns()
-        assert calls.placed in (["a", "b"], ["a", "c", "b"])
-
-    run(1, use)
-
-
-def test_a_request_that_does_not_come_costs_its_call_the_place_only_while_others_wait() -> None:
-    async def use(calls: Calls) -> None:
-        await calls.begin("a", "b")
-        late = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while asyncio.get_running_loop().time() < late:
-            await asyncio.sleep(0.01)
-        await calls.begin("c")
-        while calls.placed != ["a", "b", "c"]:
-            await asyncio.sleep(0.01)
-        assert [calls.ended("a"), calls.ended("b"), calls.ended("c")] == [True, False, False]
-
-    run(2, use)

@@ -9,8 +9,7 @@ import resource
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ import pytest
 from grace.client import AdminClient
 from grace.configs.errors import CallError
 from grace.index.storage import load_snapshot
-from grace.proto.retrieval_pb2 import UnknownIds, UpdateAdsResponse
 from support.faults import Faults
 from support.health import health, status
-from support.retrieve_calls import Caller, counted_calls, message
+from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 from support.update_calls import Updater, assert_only_missing, update
@@ -45,34 +43,9 @@ def serving(config: Path, **settings: Any) -> Iterator[tuple[ServerProcess, Upda
     with (
         ServerProcess(config, **settings) as server,
         Updater(server) as updater,
-        ExitStack() as end,
+        Caller(server.address) as caller,
     ):
-        caller = Caller(server.address)
-        end.callback(caller.close)
         yield server, updater, caller
-
-
-@dataclass
-class Shared:
-    """A server that several tests share, on which nothing is stopped after update `last`."""
-
-    server: ServerProcess
-    updater: Updater
-    caller: Caller
-    last: int
-
-    def results(self) -> dict[str, float]:
-        names = ("applied", "repeated", "refused", "failed")
-        metric = self.server.metric
-        return {name: metric("grace_updates_total", result=name) for name in names}
-
-
-@pytest.fixture
-def shared(operated: ServerProcess) -> Iterator[Shared]:
-    with Updater(operated) as updater, ExitStack() as end:
-        caller = Caller(operated.address)
-        end.callback(caller.close)
-        yield Shared(operated, updater, caller, status(operated).updates.sequence)
 
 
 def ads_of(caller: Caller, request: bytes) -> list[int]:
@@ -227,57 +200,3 @@ def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_:
         updater.apply(1, stop={"ad": ads[:1]})
         assert_only_missing(ads_of(caller, request_), ads, ads[:1])
         assert server.metric("grace_updates_total", result="failed") == 1
-
-
-def test_a_stopped_ad_is_returned_again_only_when_it_is_resumed(
-    shared: Shared, request_: bytes
-) -> None:
-    server, updater = shared.server, shared.updater
-    last, counted = shared.last, server.metric("grace_ads_filtered_total", by="stopped")
-    with counted_calls(server) as caller:
-        before = caller.call(request_).response
-        first, second = before.ad_ids[:2]
-        others = range(10**15, 10**15 + 12)
-        reply = updater.apply(last + 1, stop={"ad": [first, second, *others], "campaign": [7]})
-        unknown = {
-            "ad": UnknownIds(count=12, ids=others[:10]),
-            "campaign": UnknownIds(count=1, ids=[7]),
-        }
-        assert reply == UpdateAdsResponse(
-            sequence=last + 1, applied=True, ads_stopped=2, unknown=unknown
-        )
-        stopped = caller.call(request_).response
-        assert_only_missing(stopped.ad_ids, before.ad_ids, {first, second})
-        in_live_sids = stopped.counts.ads_stopped  # SIDs without a live ad are not generated
-        assert 0 <= in_live_sids <= 2
-        facts = status(server).updates
-        assert (facts.sequence, dict(facts.stopped)) == (last + 1, {"ad": 14, "campaign": 1})
-        assert (facts.ads_stopped, facts.awaits_full) == (2, False)
-        assert server.metric("grace_stopped_ads") == 2
-        updater.apply(last + 2, resume={"ad": [second]})
-        resumed = caller.call(request_).response
-        assert_only_missing(resumed.ad_ids, before.ad_ids, {first})
-        in_live_sids += resumed.counts.ads_stopped
-        updater.apply(last + 3, full=True)
-        assert ads_of(caller, request_) == list(before.ad_ids)
-    assert server.metric("grace_update_seq") == last + 3
-    assert server.metric("grace_stopped_ads") == 0
-    assert server.metric("grace_ads_filtered_total", by="stopped") - counted == in_live_sids
-
-
-def test_gaps_are_refused_repeats_are_ignored_and_a_full_update_may_skip(shared: Shared) -> None:
-    last, updater, before = shared.last, shared.updater, shared.results()
-    updater.apply(last + 1, stop={"ad": [7]})
-    gap = updater.call(update(last + 5, stop={"ad": [8]}))
-    assert (gap.code, gap.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "update_gap")
-    expected = f"{last + 5} does not follow {last + 1}; send {last + 2}, or"
-    assert gap.text == f"sequence: {expected} a FULL update with all stops and weights"
-    again = updater.apply(last + 1, stop={"ad": [63]})
-    assert (again.sequence, again.applied) == (last + 1, False)
-    assert updater.apply(last + 63, full=True, stop={"ad": [9, 10]}).sequence == last + 63
-    faulty = updater.call(update(last + 64, weights={7: float("nan")}))
-    assert (faulty.code, faulty.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
-    assert faulty.text.startswith("weights[0].weight: must be finite")
-    assert dict(status(shared.server).updates.stopped) == {"ad": 2}
-    results = {name: count - before[name] for name, count in shared.results().items()}
-    assert results == {"applied": 2, "repeated": 1, "refused": 2, "failed": 0}

@@ -41,7 +41,8 @@ class TwoPairs:
     @staticmethod
     def of(pair: ServingPair, files: ServingFiles) -> "TwoPairs":
         snapshot = load_snapshot(half_of_the_ads(files))
-        return TwoPairs(pair, serving_pair(snapshot, pair.model, 2, GENERATION.max_batch))
+        config = ServingConfig(files.snapshots, files.checkpoint, GENERATION)
+        return TwoPairs(pair, serving_pair(snapshot, pair.model, config))
 
 
 def half_of_the_ads(files: ServingFiles) -> Path:

@@ -176,61 +176,30 @@ class RawHttp2:
                     self.ended[frame.stream_id] = int(headers[b"grpc-status"])
             self._unread = self._unread[HEADER_BYTES + size :]
 
+    def send_beyond(self, path: bytes) -> int:
+        """Begin a call, and send bytes after its request until the server takes no more of them.
+        Return how many it has taken."""
+        self.call(headers={":path": path}, sent=EMPTY_MESSAGE, ends=False)
+        sent = len(EMPTY_MESSAGE)
+        quiet = 0
+        while quiet < 31:
+            room = min(self._allowed(0), self._allowed(self._last)) - sent
+            while size := min(FRAME_BYTES, room):
+                self.send(DataFrame(self._last, bytes(size)))
+                sent, room, quiet = sent + size, room - size, 0
+            quiet += 1
+            if select.select((self._socket,), (), (), A_MOMENT)[0]:
+                self._read()
+        return sent
 
-class EagerHttp2(RawHttp2):
-    """It sends as much of its requests as the server allows, but never their ends."""
-
-    def begin(self, count: int, path: bytes, before: bytes = b"", size: int = 1 << 26) -> None:
-        """Begin calls that send `before`, then a message of this size."""
-        begins = before + bytes(1) + struct.pack(">I", size)
-        self.call(count, headers={":path": path}, sent=begins, ends=False)
-        self._sent = {stream: len(begins) for stream in range(1, self._last + 1, 2)}
-        self._sent[0] = sum(self._sent.values())
-        self._allowed = dict.fromkeys(self._sent, WINDOW_BYTES)
-        self._obeyed, self._window, self._most = 0, WINDOW_BYTES, len(before) + size
-
-    @property
-    def sent(self) -> int:
-        """The bytes that the server has taken of all calls."""
-        return self._sent[0]
-
-    @property
-    def open_calls(self) -> int:
-        return len(self._sent) - 1
-
-    @property
-    def most_sent(self) -> int:
-        """The bytes that the server has taken of the call of which it took most."""
-        return max(sent for stream, sent in self._sent.items() if stream)
-
-    def send_on(self) -> None:
-        """Send what the server allows now, and read for a moment whether it allows more."""
-        for stream in [each for each in self._sent if each]:
-            left = self._most - self._sent[stream]
-            while size := min(FRAME_BYTES, left, *map(self._room, (0, stream))):
-                self.send(DataFrame(stream, bytes(size)))
-                self._sent[0] += size
-                self._sent[stream] += size
-                left -= size
-        if select.select((self._socket,), (), (), A_MOMENT)[0]:
-            self._read()
-        for frame in self.frames[self._obeyed :]:
-            self._obey(frame)
-        self._obeyed = len(self.frames)
-
-    def _room(self, stream: int) -> int:
-        return max(0, self._allowed[stream] - self._sent[stream])
-
-    def _obey(self, frame: Frame) -> None:
-        if isinstance(frame, WindowUpdateFrame) and frame.stream_id in self._allowed:
-            self._allowed[frame.stream_id] += frame.window_increment
-        elif isinstance(frame, RstStreamFrame):
-            self._sent.pop(frame.stream_id, None)
-        elif isinstance(frame, SettingsFrame) and "ACK" not in frame.flags:
-            window = frame.settings.get(SettingsFrame.INITIAL_WINDOW_SIZE, self._window)
-            for stream in self._allowed.keys() - {0}:
-                self._allowed[stream] += window - self._window
-            self._window = window
-            self.send(SettingsFrame(0, flags=["ACK"]))
-        elif isinstance(frame, PingFrame) and "ACK" not in frame.flags:
-            self.send(PingFrame(0, frame.opaque_data, flags=["ACK"]))
+    def _allowed(self, stream: int) -> int:
+        """Return how many bytes the server has allowed on a stream; 0: on the whole connection."""
+        allowed = WINDOW_BYTES
+        for frame in self.frames:
+            if isinstance(frame, WindowUpdateFrame) and frame.stream_id == stream:
+                allowed += frame.window_increment
+            elif isinstance(frame, SettingsFrame) and stream:
+                windows = frame.settings
+                allowed += windows.get(SettingsFrame.INITIAL_WINDOW_SIZE, WINDOW_BYTES)
+                allowed -= WINDOW_BYTES
+        return allowed

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import grpc
 from google.protobuf.json_format import ParseDict
+from google.protobuf.message import Message
 
 from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse
 from support.server_process import PATIENCE_SECONDS, ServerProcess
@@ -89,26 +90,44 @@ class Call:
 
 
 class Caller:
-    """A client of one server with its own connection; requests are wire bytes.
+    """A client of one method with its own connection; requests are messages or wire bytes.
 
     sent  how many calls it has made
     ends  how those ended whose outcomes were asked for
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        config: str = "{}",
+        method: str = METHOD,
+    ) -> None:
         # Channels of a process share connections unless their options differ.
-        self._channel = grpc.insecure_channel(
-            address, options=(*UNLIMITED, ("grpc.use_local_subchannel_pool", 1))
+        own = (("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", config))
+        options = (*UNLIMITED, *own)
+        self._channel = (
+            grpc.insecure_channel(address, options)
+            if credentials is None
+            else grpc.secure_channel(address, credentials, options)
         )
-        self._method: Any = self._channel.unary_unary(METHOD)
+        self._method: Any = self._channel.unary_unary(method)
         self.sent = 0
         self.ends: Counter[str] = Counter()
 
-    def start(self, request: bytes, seconds: float | None = None) -> Call:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def start(self, request: bytes | Message, seconds: float | None = None) -> Call:
+        if isinstance(request, Message):
+            request = request.SerializeToString()
         self.sent += 1
         return Call(self._method.future(request, timeout=seconds), self.ends)
 
-    def call(self, request: bytes, seconds: float | None = None) -> Outcome:
+    def call(self, request: bytes | Message, seconds: float | None = None) -> Outcome:
         return self.start(request, seconds).outcome()
 
     def close(self) -> None:
@@ -119,9 +138,15 @@ class SteadyCallers:
     """Call with each message in turn while inside, on threads; `seen` has the outcomes."""
 
     def __init__(
-        self, address: str, messages: Sequence[bytes], threads: int = 1, pause: float = 0.0
+        self,
+        address: str,
+        messages: Sequence[bytes],
+        threads: int = 1,
+        pause: float = 0.0,
+        **caller: Any,
     ) -> None:
         self._address, self._messages, self._pause = address, messages, pause
+        self._caller = caller
         self._end = threading.Event()
         self._threads = [threading.Thread(target=self._call, args=(i,)) for i in range(threads)]
         self.seen: list[Outcome] = []
@@ -140,7 +165,7 @@ class SteadyCallers:
             thread.join()
 
     def _call(self, number: int) -> None:
-        caller = Caller(self._address)
+        caller = Caller(self._address, **self._caller)
         while not self._end.wait(self._pause):
             number += 1
             request = self._messages[number % len(self._messages)]

@@ -26,7 +26,7 @@ from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES
 from grace.server.transport.admin import Admin
-from grace.server.transport.credentials.watched_credentials import WatchedCredentials
+from grace.server.transport.certificates import WatchedCredentials
 from grace.server.transport.front_end import FrontEnd
 from grace.server.transport.listeners import Listeners
 from support.pipeline_cases import GENERATION
@@ -93,7 +93,7 @@ class Service:
         )
         self.state, self.pipeline, self.died = ServerState(), Echo(padding), asyncio.Event()
         self.metrics = Metrics(self.state, torch.device("cpu"))
-        self.credentials = WatchedCredentials(config, self.metrics)
+        self.credentials = WatchedCredentials(config, self.metrics.credentials_loaded)
         self.front_end = FrontEnd(self.state, config, self.metrics)
         self.pipeline.front_end = self.front_end
         self.state.pipeline = cast("Pipeline", self.pipeline)

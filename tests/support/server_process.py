@@ -18,7 +18,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 from urllib.request import urlopen
@@ -59,18 +59,13 @@ class ServerProcess:
         faults: Faults | None = None,
         ready: bool = True,
         command: Sequence[str | Path] = (),
-        log_file: Path | None = None,
     ) -> None:
-        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`.
-
-        A `command` may have a file as its standard error, instead of a pipe.
-        """
+        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`."""
         self.config = config
         self._faults = faults
         self._command = command
         self._arguments = ("--config", config, *arguments)
         self._ready = ready
-        self._log_file = log_file
         self._lines: list[str] = []
         self._reads = threading.Event()
         self._reads.set()
@@ -149,12 +144,6 @@ class ServerProcess:
         finally:
             self._reads.set()
 
-    def close_log(self) -> None:
-        """Close the reading end of the log's pipe: the server's next writes fail."""
-        assert self._process.stderr is not None
-        with Path(os.devnull).open() as nothing:
-            os.dup2(nothing.fileno(), self._process.stderr.fileno())
-
     def wait_ready(self) -> None:
         self.wait_log("ready")
 
@@ -216,29 +205,17 @@ class ServerProcess:
         command = [str(part) for part in (*program, *self._arguments)]
         if not self._command:
             return forked(command, environment)
-        with ExitStack() as stack:
-            log = subprocess.PIPE
-            if self._log_file is not None:
-                log = stack.enter_context(self._log_file.open("wb")).fileno()
-            return subprocess.Popen(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
-                text=True,
-                encoding="utf-8",
-            )
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+        )
 
     def _read(self) -> None:
-        if self._log_file is not None:
-            with self._log_file.open(encoding="utf-8") as file:
-                ended = False
-                while not ended:
-                    ended = not self.running  # then the file has all lines already
-                    self._lines += file
-                    time.sleep(LOOK_AGAIN_SECONDS)
-            return
         assert self._process.stderr is not None
         with self._process.stderr as stream:
             for line in stream:

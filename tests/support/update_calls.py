@@ -1,9 +1,7 @@
 """UpdateAds calls to a real server, the updates that they send, and a load that must see them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Self
-
-import grpc
+from typing import Any
 
 from grace.proto.retrieval_pb2 import (
     AdWeight,
@@ -11,7 +9,7 @@ from grace.proto.retrieval_pb2 import (
     UpdateAdsRequest,
     UpdateAdsResponse,
 )
-from support.retrieve_calls import Call, Outcome
+from support.retrieve_calls import Caller
 from support.server_process import ServerProcess
 
 METHOD = "/grace.v1.Admin/UpdateAds"
@@ -48,26 +46,11 @@ def assert_only_missing(
     assert [ad for ad in after if ad in set(before)] == [ad for ad in before if ad not in stopped]
 
 
-class Updater:
-    """Sends updates; closes its connection at the end of a with block."""
+class Updater(Caller):
+    """Sends updates."""
 
     def __init__(self, server: ServerProcess) -> None:
-        self._channel = grpc.insecure_channel(
-            server.admin, options=(("grpc.use_local_subchannel_pool", 1),)
-        )
-        self._method: Any = self._channel.unary_unary(METHOD)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._channel.close()
-
-    def start(self, request: UpdateAdsRequest) -> Call:
-        return Call(self._method.future(request.SerializeToString(), timeout=60), None)
-
-    def call(self, request: UpdateAdsRequest) -> Outcome:
-        return self.start(request).outcome()
+        super().__init__(server.admin, method=METHOD)
 
     def apply(self, sequence: int, **what: Any) -> UpdateAdsResponse:
         """Send an update that the server must take."""

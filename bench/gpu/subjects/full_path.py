@@ -45,7 +45,7 @@ from grace.model.engine.feature_stage import FeatureStage, feature_stage_for
 from grace.model.engine.generation import copy_features, empty_features, started_copy
 from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.search_trace import SearchTrace
-from grace.server.engine.eligibility import EligibilityFacts
+from grace.server.engine.memory import EligibilityFacts
 from grace.server.engine.serving_pair import EngineFacts, ServingModel, ServingPair
 from grace.server.messages import (
     AnsweredBatch,

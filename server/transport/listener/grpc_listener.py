@@ -12,15 +12,14 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
-from grace.server.transport.credentials.tls import CertificateFiles, server_credentials
-from grace.server.transport.listener.aborted_calls import freed_if_aborted
+from grace.server.transport.certificates import CertificateFiles, server_credentials
 from grace.server.transport.listener.health import HEALTH, Health
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.listener.reflection import reflection_handlers
-from grace.server.transport.listener.request_places import RequestPlaces
 from grace.server.transport.listener.slow_callers import (
     UnsentRequests,
     end_after,
+    freed_if_aborted,
     remember_creators,
 )
 
@@ -117,7 +116,6 @@ class GrpcListener:
         self._changing = asyncio.Lock()  # gRPC crashes if a server is stopped while it starts
         remember_creators(asyncio.get_running_loop())
         self._server = grpc.aio.server(
-            interceptors=[RequestPlaces(limits.requests)] if limits.requests else None,
             options=(("grpc.so_reuseport", int(shares_port)), *limits.options()),
         )
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {

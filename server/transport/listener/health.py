@@ -12,10 +12,14 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1.health_pb2 import DESCRIPTOR, HealthCheckRequest, HealthCheckResponse
 
-from grace.server.transport.listener.aborted_calls import freed_if_aborted
-from grace.server.transport.listener.endless_streams import EndlessStreams, StreamContext
 from grace.server.transport.listener.listen_limits import ListenLimits
-from grace.server.transport.listener.slow_callers import UnsentRequests, end_after
+from grace.server.transport.listener.slow_callers import (
+    EndlessStreams,
+    StreamContext,
+    UnsentRequests,
+    end_after,
+    freed_if_aborted,
+)
 
 HEALTH = DESCRIPTOR.services_by_name["Health"]
 EVERYTHING = ""

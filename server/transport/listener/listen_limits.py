@@ -19,6 +19,9 @@ MIN_PING_SECONDS = 10.0
 """A client that sends PINGs more often, without calls, loses its connection. gRPC's default of five
 minutes would close the connections of proxies that check them."""
 
+WINDOW_BYTES = 1 << 18
+"""Half of the most bytes that gRPC keeps of an open call while nothing reads them."""
+
 PENDING = 4
 """Calls that gRPC may hold for the event loop, in multiples of `limits.open_calls`. Their memory
 needs a bound, but bursts beyond the open calls must reach the front end, which refuses them."""
@@ -38,9 +41,6 @@ class ListenLimits:
     idle_seconds   the time without calls after which a connection closes
     reply_seconds  the time for a client to send a request, and again to read the reply
     reflection     whether it answers gRPC reflection
-    requests       requests that may come in at once; further ones wait at the client. 0: any number
-    window_bytes   half of the most bytes that gRPC keeps of a call while nothing reads them: a
-                   request that has no place yet, or bytes after the request of an open call
 
     keepalive_seconds          the silence of a client with open calls after which it gets a PING
     keepalive_timeout_seconds  the time for its answer; a client that sends none has gone, or reads
@@ -57,8 +57,6 @@ class ListenLimits:
     idle_seconds: float
     reply_seconds: float
     reflection: bool
-    requests: int = 0
-    window_bytes: int = 1 << 18
     keepalive_seconds: float = 30.0
     keepalive_timeout_seconds: float = 20.0
     handshake_seconds: float = 10.0
@@ -86,7 +84,7 @@ class ListenLimits:
             ("grpc.max_concurrent_streams", self.calls),
             # Without this, the window of a quick connection grows to tens of MiB for each call.
             ("grpc.http2.bdp_probe", 0),
-            ("grpc.http2.lookahead_bytes", self.window_bytes),
+            ("grpc.http2.lookahead_bytes", WINDOW_BYTES),
             # Off: it counts a call that has ended until the event loop drops it, so it would
             # refuse calls of clients that keep to the limit of streams.
             ("grpc.http.overload_protection", 0),

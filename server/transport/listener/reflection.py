@@ -18,9 +18,8 @@ from google.protobuf.message import DecodeError
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection import aio
 
-from grace.server.transport.listener.aborted_calls import stream_freed_if_aborted
-from grace.server.transport.listener.endless_streams import EndlessStreams
 from grace.server.transport.listener.listen_limits import ListenLimits
+from grace.server.transport.listener.slow_callers import EndlessStreams
 
 V1ALPHA = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"].full_name
 V1 = V1ALPHA.replace("v1alpha", "v1")
@@ -45,7 +44,7 @@ def reflection_handlers(
             yield reply
 
     handler: Any = grpc.stream_stream_rpc_method_handler(
-        stream_freed_if_aborted(answer),
+        answer,
         request_deserializer=_question,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

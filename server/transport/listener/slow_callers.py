@@ -1,21 +1,33 @@
-"""End calls whose callers do not send their requests, or do not read their replies.
+"""End calls whose callers do not send their requests, or do not read their replies; bound streams.
 
 gRPC waits for a request, and keeps a reply, without a time limit. grpc.aio cannot end a call that
 has a reply. But gRPC resets a call, and frees its memory, once nothing refers to it. Two tasks
 refer to a call, so this module cancels both. One waits for the request, runs the method, then sends
 the reply. The other created the first, and waits for the caller to hang up. grpc.aio also refers to
 a process's first and latest call, so these two are freed later.
+
+A call that its method aborts would also stay for a while, until a garbage collection.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn, Protocol, TypeVar
 from weakref import ReferenceType, ref
 
 import grpc
 
+CONNECTIONS_TO_FILL = 64
+"""How many connections together may hold all streams: one connection may hold only its share."""
+
+LEAST_SHARE = 4
+"""Streams that one connection may hold, however few there may be."""
+
+REFUSAL = "too many streams like this are open; close some, or try again later"
+
+_Message = TypeVar("_Message")
+_Reply = TypeVar("_Reply")
 _Task = asyncio.Task[Any]
 _Creator = ReferenceType[_Task] | None
 _CREATOR: ContextVar[_Creator] = ContextVar("creator", default=None)
@@ -36,11 +48,58 @@ def end_after(seconds: float, task: _Task, unread: Callable[[], None] | None = N
     task.add_done_callback(lambda _: timer.cancel())
 
 
-def end_of_this_call() -> Callable[[], None]:
-    """Return a function that ends the call of the current task."""
-    task, creator = asyncio.current_task(), _CREATOR.get()
-    assert task is not None
-    return partial(_end, task, creator)
+def freed_if_aborted(
+    method: Callable[[_Message, Any], Coroutine[Any, Any, _Reply]],
+) -> Callable[[_Message, Any], Coroutine[Any, Any, _Reply]]:
+    """Return the method, whose calls are freed as soon as it aborts them.
+
+    The call's context keeps the error, the error's traceback keeps the method's frames, and these
+    keep the context. Python may collect this cycle late, because it does not see gRPC's 20 KiB of
+    the call.
+    """
+
+    async def run(message: _Message, context: Any) -> _Reply:
+        try:
+            return await method(message, context)
+        except grpc.aio.AbortError as error:
+            del message, context
+            raise error.with_traceback(None) from None
+
+    return run
+
+
+class StreamContext(Protocol):
+    def peer(self) -> str: ...
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
+class EndlessStreams:
+    """Counts the open streams of one kind, health watches or reflection. Belongs to the event loop.
+
+    They may stay open as long as their connections, so their number has a bound.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._share = max(LEAST_SHARE, most // CONNECTIONS_TO_FILL)
+        self._open = 0
+        self._of_connection: Counter[str] = Counter()
+
+    async def admit(self, context: StreamContext) -> None:
+        """Count a stream as open until its task ends, or refuse it. Call this in its task."""
+        connection, task = context.peer(), asyncio.current_task()
+        assert task is not None
+        if self._open >= self._most or self._of_connection[connection] >= self._share:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, REFUSAL)
+        self._open += 1
+        self._of_connection[connection] += 1
+        task.add_done_callback(lambda _: self._ended(connection))
+
+    def _ended(self, connection: str) -> None:
+        self._open -= 1
+        self._of_connection[connection] -= 1
+        if not self._of_connection[connection]:
+            del self._of_connection[connection]
 
 
 class UnsentRequests:

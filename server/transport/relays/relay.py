@@ -34,8 +34,8 @@ from grace.server.observe.logs import (
     flush_logs,
     log_with,
 )
-from grace.server.observe.thread_names import name_this_thread
-from grace.server.transport.credentials.tls import CertificateFiles
+from grace.server.threads import name_this_thread
+from grace.server.transport.certificates import CertificateFiles
 from grace.server.transport.listener.grpc_listener import GrpcContext, GrpcListener
 from grace.server.transport.listener.listen_limits import ListenLimits
 from grace.server.transport.relays.frames import Kind, Link, packed

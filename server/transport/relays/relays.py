@@ -24,7 +24,7 @@ from grace.configs.errors import ConfigError
 from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
 from grace.server.transport.addresses import address, held_port
-from grace.server.transport.credentials.tls import CertificateFiles
+from grace.server.transport.certificates import CertificateFiles
 from grace.server.transport.front_end import Call, FrontEnd
 from grace.server.transport.listener.grpc_listener import Trailers
 from grace.server.transport.listener.listen_limits import ListenLimits

@@ -3,6 +3,7 @@
 Neither needs the garbage collector.
 """
 
+import asyncio
 import gc
 import threading
 import weakref
@@ -18,14 +19,17 @@ from grace.index.snapshot import Snapshot
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import InputBatch, PendingRequest, RequestBatch
+from grace.server.observe.metrics import Metrics
 from grace.server.reload.loading import Loader, LoadFault, Wanted
-from grace.server.reload.retired import Retired
+from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.streams import streams_for
+from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
 from support.fast_serving import captured_pairs
 from support.live_snapshots import LiveRoot
 from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
+from support.served import until
 from support.serving_files import model_spec
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
 
@@ -42,7 +46,7 @@ def config_of(live: LiveRoot) -> ServingConfig:
 def loader_of(live: LiveRoot, device: torch.device, stages: Stages = STAGES) -> Loader:
     requests = tuple(map(retrieval_of, live.requests))
     config = replace(config_of(live), memo_bytes=1 << 22)
-    return Loader(config, device, stages, requests, lambda _: None, threading.Event())
+    return Loader(config, device, stages, requests, lambda _: None)
 
 
 def first_pair(live: LiveRoot, device: torch.device) -> ServingPair:
@@ -130,19 +134,35 @@ def test_an_old_pair_lives_as_long_as_its_last_batch(live: LiveRoot, device: tor
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_a_retired_pair_is_freed_on_another_thread(live: LiveRoot) -> None:
+def test_a_swapped_out_pair_is_freed_on_another_thread_and_no_thread_keeps_a_loaded_one(
+    live: LiveRoot,
+) -> None:
     """The thread that ends the pair's last batch must not wait until gigabytes are freed."""
-    pair = first_pair(live, CPU)
     freed: list[int] = []
-    for part in (pair.snapshot.ads.ad_ids, pair.matcher, pair.users, pair.index.csr_tokens):
-        weakref.finalize(part, lambda: freed.append(threading.get_ident()))
-    Retired().add(pair)
-    batch = [pair]
-    del pair, part
-    assert freed == []
-    batch.clear()
-    wait_until(lambda: len(freed) == 4)
+
+    async def swap() -> None:
+        state = ServerState()
+        state.pair, state.phase = first_pair(live, CPU), Phase.SERVING
+        for part in (state.pair.snapshot.ads.ad_ids, state.pair.matcher, state.pair.users):
+            weakref.finalize(part, lambda: freed.append(threading.get_ident()))
+        del part
+        warm_up = tuple(map(retrieval_of, live.requests[:1]))
+        metrics = Metrics(state, CPU)
+        reloads = Reloads(config_of(live), state, metrics, CPU, STAGES, warm_up, nothing)
+        batch = [state.pair]
+        await reloads.load(2, None)
+        batch.clear()
+        await until(lambda: len(freed) == 3)
+        loaded = weakref.ref(state.pair)
+        state.pair = None
+        await until(lambda: loaded() is None)
+
+    asyncio.run(asyncio.wait_for(swap(), LONG))
     assert threading.get_ident() not in freed
+
+
+def nothing() -> None:
+    pass
 
 
 def alive(kind: type) -> int:

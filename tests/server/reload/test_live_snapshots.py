@@ -11,8 +11,7 @@ import grpc
 import pytest
 
 from grace.proto.retrieval_pb2 import LoadRequest, RetrieveResponse
-from grace.server.reload.decision import Pin
-from grace.server.reload.pin_file import PinFile
+from grace.server.reload.pin import Pin, PinFile
 from support.faults import Faults
 from support.health import HealthWatch
 from support.live_snapshots import LiveRoot, assert_plain

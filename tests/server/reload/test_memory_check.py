@@ -108,20 +108,6 @@ def test_the_tightest_control_group_counts_and_its_page_cache_does_not(
     }
 
 
-def test_the_first_version_of_control_groups_counts_as_well(proc: Path, tmp_path: Path) -> None:
-    write(proc / "self", cgroup="4:memory:/mine\n2:cpu,cpuacct:/mine\n1:name=systemd:/\n")
-    mine = tmp_path / "groups" / "memory" / "mine"
-    limit, used = {"memory.limit_in_bytes": 3 * GIB}, {"memory.usage_in_bytes": 2 * GIB}
-    mine.mkdir(parents=True)
-    for name, value in {**limit, **used}.items():
-        (mine / name).write_text(f"{value}\n")
-    (mine / "memory.stat").write_text(f"active_file 1\ntotal_active_file {GIB // 2}\n")
-    unlimited = tmp_path / "groups" / "memory"
-    (unlimited / "memory.limit_in_bytes").write_text("9223372036854771712\n")
-    (unlimited / "memory.usage_in_bytes").write_text(f"{9 * GIB}\n")
-    assert rooms(proc, tmp_path / "groups")["the control group's memory.limit_in_bytes"] == 1.5
-
-
 @pytest.mark.subprocess
 def test_the_address_space_is_a_limit(tmp_path: Path) -> None:
     script = tmp_path / "rooms.py"

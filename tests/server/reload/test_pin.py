@@ -1,13 +1,16 @@
-"""The pin outlasts restarts and kills, and a damaged file is never read as a pin."""
+"""The pin outlasts restarts and kills, and a damaged file is never read as a pin; CURRENT is looked
+at again after any fault."""
 
+import asyncio
 import os
 from pathlib import Path
 
 import pytest
 
 from grace.configs.errors import ConfigError
-from grace.server.reload.decision import Pin
-from grace.server.reload.pin_file import NAME, NEW, PinFile
+from grace.index.storage import Published
+from grace.server.reload.current import Current
+from grace.server.reload.pin import NAME, NEW, Pin, PinFile
 from support.killed import deaths_of
 
 PIN, OTHER = Pin(7, 12), Pin(18_446_744_073_709_551_614, 18_446_744_073_709_551_615)
@@ -71,3 +74,23 @@ def test_a_server_killed_at_any_step_leaves_the_old_pin_or_the_new(
     assert deaths_of(prepare, lambda file: file.write(after), check) >= 2
     assert (seen[0], seen[-1]) == (before, after)
     assert all(each in (before, after) for each in seen)
+
+
+def test_a_look_that_breaks_is_a_fault_and_the_next_one_follows(tmp_path: Path) -> None:
+    """An exception here would end the task that follows CURRENT, and nobody would see it."""
+    broken, faults = [True], list[str]()
+
+    def read(_: Path) -> Published:
+        if broken.pop():
+            raise MemoryError("of a secret")
+        return Published(3)
+
+    async def use() -> None:
+        current = Current(tmp_path, str, faults.append, read)
+        await current.look()
+        assert faults == ["internal error (MemoryError); the server's log has its place"]
+        broken.append(False)
+        await current.look_now()
+        assert (current.seen, current.fault) == (Published(3), "")
+
+    asyncio.run(use())

@@ -1,4 +1,4 @@
-"""The pin of a rollback, in a file of `state_dir` that outlasts restarts.
+"""The pin of a rollback: how it decides what a server serves, and its file in `state_dir`.
 
 The file is one line of JSON with its digest, so that a damaged file is never read as another pin.
 """
@@ -8,6 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
@@ -15,15 +16,47 @@ import xxhash
 from grace.configs.errors import ConfigError
 from grace.configs.regular_files import closing, read_regular, sync
 from grace.index.snapshot import MAX_VERSION
+from grace.index.storage import Published
 from grace.index.storage.folder import write_new
-from grace.server.daemon_thread import DaemonThread
 from grace.server.observe.logs import LOGGER
-from grace.server.reload.decision import Pin
+from grace.server.threads import DaemonThread
 
 NAME = "pin.json"
 NEW = ".pin.new"
 _MOST_BYTES = 4096
 _LOG = logging.getLogger(LOGGER)
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """The version that a rollback keeps a server at.
+
+    until_above  the pin ends once the server serves a version from CURRENT above this one
+    """
+
+    version: int
+    until_above: int
+
+    def ends(self, seen: Published) -> bool:
+        return seen.version is not None and seen.version > self.until_above
+
+
+def decide(seen: Published, pin: Pin | None, served: int) -> int | None:
+    """Return the version to load after a look at CURRENT; None: keep the served one.
+
+    CURRENT may name an older version, too.
+    """
+    version = seen.version if pin is None or pin.ends(seen) else pin.version
+    return None if version == served else version
+
+
+def pin_for(version: int, served: int, seen: Published | None, before: Pin | None) -> Pin:
+    """Return the pin of a rollback from version `served` to `version`.
+
+    The pin outlasts whatever CURRENT names already, and never ends earlier than the pin before it.
+    """
+    named = 0 if seen is None else seen.version or 0
+    return Pin(version, max(served, named, 0 if before is None else before.until_above))
 
 
 class PinFile:

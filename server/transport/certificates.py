@@ -1,40 +1,40 @@
-"""A listener's certificate, its faults, and gRPC credentials that follow its files.
+"""The listeners' certificates, their faults, and gRPC credentials that follow their files.
 
 gRPC asks for the certificate at every handshake, so a changed one serves the next connection.
 Open connections keep theirs. gRPC itself sets the rest: TLS 1.2 or 1.3, its ciphers, ALPN h2.
 """
 
-import ssl
+import asyncio
+import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 import grpc
 
 from grace.configs.errors import ConfigError
-from grace.configs.pem_files import CERTIFICATE, read_certificates, read_pem, require_pair
-from grace.configs.serving import TlsConfig
+from grace.configs.pem_files import read_certificates, read_pem, require_pair
+from grace.configs.serving import ServingConfig, TlsConfig
+from grace.server.observe.logs import LOGGER
 
-_VERSION_TAG, _UTC_TIME_TAG = 0xA0, 0x17
+LOOK_SECONDS = 1.0
 
 _State: TypeAlias = tuple[int, int, int] | None
 """Time of change, size and inode; None if there is no such file."""
 
+_LOG = logging.getLogger(LOGGER)
+
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate with its chain and key, and the CAs of clients, in PEM.
-
-    expires  when the certificate expires, in Unix seconds
-    """
+    """A certificate with its chain and key, and the CAs of clients, in PEM."""
 
     key: bytes = field(repr=False)
     chain: bytes
     client_ca: bytes | None
-    expires: float
 
 
 class CertificateFiles:
@@ -125,37 +125,43 @@ def read_certificate(section: str, config: TlsConfig) -> Certificate:
     client_ca = None
     if config.client_ca is not None:
         client_ca = read_certificates(f"{section}.client_ca", config.client_ca)
-    try:
-        end = expires(chain)
-    except (ValueError, IndexError):
-        raise ConfigError(
-            f"{section}.certificate: {config.certificate}: its end of validity does not follow "
-            "RFC 5280; have it issued again"
-        ) from None
-    return Certificate(key, chain, client_ca, end)
+    return Certificate(key, chain, client_ca)
 
 
-def expires(chain: bytes) -> float:
-    """Return when the first certificate of the PEM chain expires, in Unix seconds."""
-    (first, *_) = CERTIFICATE.findall(chain)
-    ((_, certificate),) = _elements(ssl.PEM_cert_to_DER_cert(first.decode("ascii")))
-    (_, signed), *_ = _elements(certificate)
-    # RFC 5280: [version], serial number, algorithm, issuer, validity
-    fields = [content for tag, content in _elements(signed) if tag != _VERSION_TAG]
-    _, (tag, not_after) = _elements(fields[3])
-    text = not_after.decode("ascii")
-    if tag == _UTC_TIME_TAG:  # two digits of the year
-        text = ("20" if text < "50" else "19") + text
-    return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+class WatchedCredentials:
+    """The certificates of the two listeners. Each is None if the configuration does not have it."""
 
+    def __init__(self, config: ServingConfig, count: Callable[[str, str], None]) -> None:
+        """Read all files; a fault is a ConfigError.
 
-def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the tag and the content of each element, one after another."""
-    at = 0
-    while at < len(der):
-        tag, size, at = der[at], der[at + 1], at + 2
-        if size & 0x80:  # the size follows, in this number of bytes
-            end = at + (size & 0x7F)
-            size, at = int.from_bytes(der[at:end], "big"), end
-        yield tag, der[at : at + size]
-        at += size
+        count  called with the setting of changed files, and `ok` or `failed`
+        """
+        self._count = count
+        self.listen = self._certificate("listen", config.listen.tls)
+        self.admin = self._certificate("admin", config.admin.tls)
+
+    def look(self) -> None:
+        """Read changed files, and log and count the changes."""
+        for files in (self.listen, self.admin):
+            if files is not None:
+                files.look()
+
+    async def watch(self) -> None:
+        """Check the files every second, on another thread: they may be on a network."""
+        while self.listen or self.admin:
+            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.to_thread(self.look)
+
+    def _certificate(self, listener: str, config: TlsConfig | None) -> CertificateFiles | None:
+        if config is None:
+            return None
+        setting = f"{listener}.tls"
+        return CertificateFiles(setting, config, partial(self._changed, setting))
+
+    def _changed(self, setting: str, fault: ConfigError | None) -> None:
+        self._count(setting, "ok" if fault is None else "failed")
+        if fault is None:
+            _LOG.info("credentials_loaded", extra={"setting": setting})
+        else:
+            facts = {"setting": setting, "fault": str(fault)}
+            _LOG.error("credentials_refused", extra=facts)

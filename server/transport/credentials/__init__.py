@@ -1,1 +1,0 @@
-"""Certificates: read, checked, and read again when their files change."""
