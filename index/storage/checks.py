@@ -148,9 +148,10 @@ class Padding:
 
     def fault(self, own: Array, view: View) -> str | None:
         bits = view.sizes["bits"]
-        used = bits - 64 * (own.shape[1] - 1)
-        wrong = np.flatnonzero(own[:, -1] >> np.uint64(used)) if used < 64 else ()
-        if len(wrong):
+        _, words = own.shape
+        used = bits - 64 * (words - 1)
+        wrong = np.flatnonzero(own[:, -1] >> np.uint64(used % 64))
+        if used < 64 and len(wrong):
             return f"row {wrong[0]} has a bit set beyond the {bits} bits that the schema has"
         return None
 
