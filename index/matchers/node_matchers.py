@@ -50,7 +50,7 @@ class NodeMatchers:
         if self.offsets is None and self.level_widths is None:
             return self
         borders = self.borders(trie)
-        has_bits: npt.NDArray[np.bool_] = self.table.any(axis=1)
+        has_bits: npt.NDArray[np.bool_] = np.bitwise_or.reduce(self.table, axis=1) != 0
         kept = has_bits[self.index]
         kept[borders[:-1]] = True  # without attributes, no row has a bit
         if star is not None:
