@@ -157,7 +157,6 @@ class ImportSpec:
         int | None,
         Option("Cut longer SIDs, such as one whose last token only separates items.", least=1),
     ] = None
-    force: Annotated[bool, "Replace OUT."] = False
 
 
 @dataclass(frozen=True, slots=True)

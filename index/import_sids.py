@@ -74,12 +74,8 @@ def _faults(spec: ImportSpec) -> Iterator[str]:
         )
     if not spec.source.is_file():
         yield f"{spec.source}: no such file"
-    if out.is_dir():
-        yield f"{out}: is a folder; name a file"
-    if out.exists() and out.samefile(spec.source):
-        yield f"{out}: is read, and would be the table; name another --out"
-    if out.exists() and not spec.force:
-        yield f"{out}: exists; --force replaces it"
+    if out.exists():
+        yield f"{out}: is already there; name another --out, or move it away"
     if not out.parent.is_dir():
         yield f"{out.parent}: no such folder; make it first"
 

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Sequence
-from ctypes import c_int32, c_int64
 
 import numpy as np
 import numpy.typing as npt
@@ -25,21 +24,6 @@ from grace.index.targeting.rules import Column, Lists, TargetingRules, take
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
-from grace.native.loader import array_in, array_out, declare
-
-_trie_count = declare(
-    "grace_trie_count", c_int64, array_in(np.uint16, 2), c_int32, array_out(np.int64)
-)
-_trie_fill = declare(
-    "grace_trie_fill",
-    c_int64,
-    array_in(np.uint16, 2),
-    c_int32,
-    array_in(np.int64),
-    array_out(np.int32),
-    array_out(np.uint16),
-    array_out(np.int64),
-)
 
 
 def arrange(
@@ -101,17 +85,23 @@ def ids_of_ads(entities: Entities, begin: int = 0, end: int | None = None) -> np
 def _trie(
     tokens: npt.NDArray[np.uint16], vocab_sizes: tuple[int, ...]
 ) -> tuple[SidTrie, npt.NDArray[np.int64]]:
+    """Return the trie of ads in SID order, and where the ads of each leaf begin."""
     ads, length = tokens.shape
-    counts = np.empty(length + 1, np.int64)
-    _trie_count(ads, tokens, length, counts)
-    nodes, leaves = int(counts.sum()), int(counts[-1])
-    require_ids(nodes, "trie nodes")
-    node_offsets = np.empty(nodes - leaves + 1, np.int32)
-    csr_tokens = np.empty(nodes - 1, np.uint16)
-    ad_offsets = np.empty(leaves + 1, np.int64)
-    _trie_fill(ads, tokens, length, counts, node_offsets, csr_tokens, ad_offsets)
-    trie = SidTrie(vocab_sizes, tuple(counts.tolist()), node_offsets, csr_tokens)
-    return trie, ad_offsets
+    begins = np.zeros(ads, np.bool_)  # by ad: it is the first one of a node of this level
+    begins[0] = True
+    counts, offsets, csr_tokens, firsts = [1], [], [], np.zeros(1, np.int64)
+    for level in range(length):
+        begins_above = begins.copy()
+        begins[1:] |= tokens[1:, level] != tokens[:-1, level]
+        firsts = np.flatnonzero(begins)
+        first_children = np.flatnonzero(begins_above[firsts]) + (sum(counts) - 1)
+        offsets.append(first_children.astype(np.int32))
+        csr_tokens.append(tokens[firsts, level])
+        counts.append(len(firsts))
+        require_ids(sum(counts), "trie nodes")
+    node_offsets = np.concatenate([*offsets, np.array([sum(counts) - 1], np.int32)])
+    trie = SidTrie(vocab_sizes, tuple(counts), node_offsets, np.concatenate(csr_tokens))
+    return trie, np.append(firsts, ads)
 
 
 def only_used(

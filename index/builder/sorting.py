@@ -20,15 +20,6 @@ _order_by_sid = declare(
     c_int32,
     array_out(np.int32),
 )
-_first_use = declare(
-    "grace_first_use",
-    c_int64,
-    array_in(np.int32),
-    c_int64,
-    array_out(np.int32),
-    array_out(np.int32),
-    array_out(np.int64),
-)
 
 
 def order_by_id(ad_ids: npt.NDArray[np.int64], threads: int) -> npt.NDArray[np.int32]:
@@ -71,7 +62,10 @@ class Renumbering:
 
 def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
     """Number the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use."""
-    new_of, old_of = np.empty(num_ids, np.int32), np.empty(num_ids, np.int32)
-    used = np.zeros(1, np.int64)
-    _first_use(len(uses), np.ascontiguousarray(uses), num_ids, new_of, old_of, used)
-    return Renumbering(new_of, old_of[: used[0]].copy())
+    first = np.full(num_ids, len(uses), np.int32)
+    first[uses[::-1]] = np.arange(len(uses), dtype=np.int32)[::-1]  # of several, the last counts
+    used = np.flatnonzero(first < len(uses))
+    old_of = used[np.argsort(first[used])].astype(np.int32)
+    new_of = np.full(num_ids, -1, np.int32)
+    new_of[old_of] = np.arange(len(old_of), dtype=np.int32)
+    return Renumbering(new_of, old_of)

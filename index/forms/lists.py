@@ -30,7 +30,8 @@ _add_to_matcher = declare(
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
 _add_to_users = declare(
     "grace_users_add_lists",
-    *(c_uint64, c_char_p, c_uint64, c_int64, array_in(np.int64), array_in(np.uint8), c_int64),
+    *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
+    *(array_in(np.uint64), c_int64),
 )
 
 
@@ -54,13 +55,13 @@ class ValueCodes:
 class AskedLists(NamedTuple, Generic[Array]):
     """What B requests ask about one set.
 
-    Request b's distinct values are those from offsets[b] to [b + 1], and value_offsets does the
-    same for the ids of those that some rule names.
+    Request b has offsets[b + 1] - offsets[b] distinct values. Those that some rule names have the
+    ids and hashes from value_offsets[b] to [b + 1]; a value that none names leads to no ad.
 
     offsets        int32 [B + 1]
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
-    hashes         uint64 [...]    Bloom queries, one per value; int64 in a tensor
+    hashes         uint64 [...]    their Bloom queries; int64 in a tensor
     """
 
     offsets: Array
@@ -119,10 +120,9 @@ class ListsComponent:
         )
 
     def add_to_users(self, reader: int, values: InternedValues) -> None:
-        each = self.target_set
-        seed, most = self.schema.hash_seed, each.max_request_values
-        texts = (len(values), values.offsets, values.utf8)
-        _add_to_users(reader, each.name.encode(), seed, *texts, most)
+        name, most = self.target_set.name.encode(), self.target_set.max_request_values
+        hashes = values.hashes(self.schema.hash_seed)
+        _add_to_users(reader, name, len(values), values.offsets, values.utf8, hashes, most)
 
     def shapes(self, size: int, most: int) -> AskedLists[Shape]:
         room = rounded_room(min(most, size * self.target_set.max_request_values))
@@ -130,8 +130,8 @@ class ListsComponent:
         return AskedLists(ends, ends, (np.int32, (room,)), (np.uint64, (room,)))
 
     def filled(self, asked: AskedLists[npt.NDArray[Any]]) -> AskedLists[npt.NDArray[Any]]:
-        values, known = int(asked.offsets[-1]), int(asked.value_offsets[-1])
-        return asked._replace(value_ids=asked.value_ids[:known], hashes=asked.hashes[:values])
+        known = slice(int(asked.value_offsets[-1]))
+        return asked._replace(value_ids=asked.value_ids[known], hashes=asked.hashes[known])
 
     def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
         addresses = [*(array.ctypes.data for array in asked), len(asked.hashes)]

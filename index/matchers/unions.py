@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.eligibility import KWay
-from grace.index.matchers.bloom import star_hash, star_rows, value_hash
+from grace.index.matchers.bloom import star_hash, star_rows
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot
@@ -82,10 +82,9 @@ def join_matchers(snapshot: Snapshot, node_matchers: MakeMatchers, k_way: KWay |
 def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
-    hashes = np.array([value_hash(value, hash_seed) for value in values.strings], np.uint64)
     table = np.empty((len(rules), target_set.words), np.uint64)
     _bloom_rows(
-        *(len(rules), rules.include_offsets, rules.include_values, hashes),
+        *(len(rules), rules.include_offsets, rules.include_values, values.hashes(hash_seed)),
         *(star_hash(hash_seed), target_set.bloom_bits, target_set.bloom_hashes, table),
     )
     return table

@@ -2,7 +2,6 @@
 
 lexicon.yaml   the words that names are searched for
 names.py       the roles that the names of columns suggest
-separators.py  how the cells of a CSV list values
 facts.py       facts about a column, from all rows
 roles.py       the role of each column, with a reason
 log.py         the same for a log of interactions and a table of embeddings

@@ -5,7 +5,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -19,18 +19,12 @@ _LEXICON = {
     for key, text in read_yaml(Path(__file__).with_name("lexicon.yaml")).items()
 }
 ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
-USER_NAMES, TIME_NAMES, ACTION_NAMES = (_LEXICON[key] for key in ("users", "times", "actions"))
-SEVERAL_WORDS, CODE_WORDS, VECTOR_WORDS, PROSE_WORDS, BOUND_WORDS, LETTERED_WORDS = (
-    frozenset(_LEXICON[key])
-    for key in ("several", "user_codes", "vectors", "prose", "bounds", "lettered")
+USER_NAMES, TIME_NAMES = (_LEXICON[key] for key in ("users", "times"))
+SEVERAL_WORDS, CODE_WORDS, PROSE_WORDS, AD_STATES = (
+    frozenset(_LEXICON[key]) for key in ("several", "user_codes", "prose", "ad_states")
 )
-AD_STATES, EVERYBODY = (frozenset(_LEXICON[key]) for key in ("ad_states", "everybody"))
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
-_NEGATIVE, _DOUBTFUL = (frozenset(_LEXICON[key]) for key in ("negative", "doubtful_negative"))
-_NO = rf"({'|'.join([*_NEGATIVE, *_DOUBTFUL, *_LEXICON['around']])})s?"
-_AT_ENDS = re.compile(rf"^({_NO}_)+|(_{_NO})+$")
-_NOT_NEGATIVE = re.compile(r"(^|_)no(_of_|$)|not_to_exceed|(?<!not_)restricted_to")
 
 
 def plain_name(column: str) -> str:
@@ -38,8 +32,7 @@ def plain_name(column: str) -> str:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", column)
     decomposed = unicodedata.normalize("NFKD", apart.replace("ß", "ss"))
     text = decomposed.encode("ascii", "ignore").decode().lower()
-    text = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
-    return re.sub(r"(black|block|deny)_list", r"\1list", text)
+    return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
 
 
 def words(plain: str) -> frozenset[str]:
@@ -64,17 +57,14 @@ def names_users(plain: str) -> bool:
     found = words(plain)
     pairs = pairwise(map(singular, plain.split("_")))
     of_people = any(a in _LEXICON["people"] and b in _LEXICON["entities"] for a, b in pairs)
-    of_users = found & _USER_WORDS and not is_about_ads(plain)
+    of_users = found & _USER_WORDS and not found & {*_LEXICON["about"]}
     return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
-
-
-def is_about_ads(plain: str) -> bool:
-    return not words(plain).isdisjoint(_LEXICON["about"])
 
 
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
-    if is_negative(plain) or words(plain) & {*_LEXICON["targeting"], *_LEXICON["people"]}:
+    others = {*_LEXICON["targeting"], *_LEXICON["people"]}
+    if may_exclude(plain) or words(plain) & others:
         return False
     last = stem(plain.removesuffix("_name")).split("_")[-2:]
     return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
@@ -97,48 +87,9 @@ def weight_rank(plain: str) -> float:
     return usual.index(named) if named in usual else inf
 
 
-def excluded_by(plain: str) -> str | None:
-    """Return `country` for `country_exclude`, `not_in_country` and the like; else None.
-
-    The one negative word is at the beginning or the end, with small words around it.
-    """
-    base = _AT_ENDS.sub("", rule_name(plain))
-    return base if len(_signs(plain)) == 1 and not is_negative(base) else None
-
-
-def excludes_users(plain: str) -> bool:
-    """Return whether the name alone says that a column lists who may not see an ad."""
-    base = excluded_by(plain)
-    return base is not None and names_users(base) and not words(plain) & _DOUBTFUL
-
-
-def is_negative(plain: str) -> bool:
-    """Return whether the name may be that of an exclude list."""
-    return bool(_signs(plain))
-
-
-def may_include(plain: str) -> bool:
-    """Return whether a column may have the included values that belong to an exclude list."""
-    about_users = names_users(plain) or not is_about_ads(plain)
-    return about_users and not (is_negative(plain) or is_entity(plain))
-
-
-def _signs(plain: str) -> list[str]:
-    found = map(singular, _NOT_NEGATIVE.sub("_", plain).split("_"))
-    return [each for each in found if each in _NEGATIVE | _DOUBTFUL]
-
-
-def base_column(base: str, plain: Mapping[str, str]) -> str | None:
-    """Return the column that includes what another one excludes; `plain` has the columns' names.
-
-    `countries` leads to `countries`, then to `country`, then to `country_code`.
-    """
-    one = singular(base)
-    plain = {column: rule_name(name) for column, name in plain.items()}
-    same = [column for column, name in plain.items() if name == base]
-    alike = [column for column, name in plain.items() if singular(name) == one]
-    coded = [column for column, name in plain.items() if stem(singular(name)) == one]
-    return next(iter([*same, *alike, *coded]), None)
+def may_exclude(plain: str) -> bool:
+    """Return whether the name may say who may not see an ad."""
+    return not words(plain).isdisjoint(_LEXICON["negative"])
 
 
 def singular(name: str) -> str:

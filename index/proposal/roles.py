@@ -2,39 +2,27 @@
 
 The id, the SID, the weight and the title are found by their names and values. Every other column
 is an entity, a rule (an attribute or a set), left out or ignored. A column that could be a rule is
-one if its name or the log says so. Otherwise it is left out.
+one if its name says so. Otherwise it is left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import permutations
 from math import inf, isfinite
 
-from grace.configs.errors import InputError
 from grace.index.proposal import names
-from grace.index.proposal.facts import ColumnFacts, Kind, shown_count
-from grace.index.proposal.log import UserColumn, best_user
+from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
 from grace.index.proposal.names import (
-    base_column,
-    excluded_by,
     is_entity,
     names_users,
     rule_name,
-    singular,
-    stem,
     weight_rank,
-    words,
 )
-from grace.index.proposal.separators import are_paths
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, MAX_ENTITIES
 
 MOST_ATTRIBUTE_VALUES = 64
+_MAY_EXCLUDE = "the name may say who may not see the ad: if so, call it NAME_exclude in tables.yaml"
 _LONGEST_VALUE = 100  # characters; longer ones are prose
-_OWN_TEXTS = 0.8  # distinct values by rows with a value, from which on a column is no rule
-_FEW_ROWS = 20
-_LEAST_DIMS = 8  # of lists of floats that are embeddings under any name
-_DESCRIBES = "nothing says that it limits who may see the ad"
 
 
 class Role(StrEnum):
@@ -46,14 +34,13 @@ class Role(StrEnum):
     ATTRIBUTE = "attribute"
     SET = "set"
     EXCLUDE = "exclude list"
-    EMBEDDING = "embedding"
     LEFT_OUT = "left out"
     IGNORED = "ignored"
 
 
 RULES = (Role.ATTRIBUTE, Role.SET)
 LIMITING = (*RULES, Role.EXCLUDE)
-UNREAD = (Role.EMBEDDING, Role.LEFT_OUT, Role.IGNORED)
+UNREAD = (Role.LEFT_OUT, Role.IGNORED)
 NAMED_BY_ROLE = (Role.ID, Role.SID, Role.WEIGHT, Role.TITLE)
 
 
@@ -78,8 +65,7 @@ class Decision:
 
     @property
     def is_text_entity(self) -> bool:
-        facts = self.facts
-        return self.role is Role.ENTITY and (facts.kind is Kind.TEXT or facts.typed_text)
+        return self.role is Role.ENTITY and self.facts.is_text
 
     @property
     def looks_like_rule(self) -> bool:
@@ -87,26 +73,18 @@ class Decision:
         return self.facts.nested or self.column.endswith(EXCLUDE_SUFFIX)
 
 
-def decide(
-    facts: Mapping[str, ColumnFacts], id_column: str, rows: int, users: Sequence[UserColumn]
-) -> list[Decision]:
-    """Return a decision for every column, in the table's order.
-
-    `users` are the columns of the log that may say who its users are.
-    """
-    chosen = _Choice(facts, rows, users)
+def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[Decision]:
+    """Return a decision for every column, in the table's order."""
+    chosen = _Choice(facts, rows)
     reason = f"{rows:,} different values, one per row"
     chosen.take(facts[id_column], Role.ID, "ad_id", reason)
-    if not chosen.sid():
-        chosen.embedding()
+    chosen.sid()
     chosen.weight()
     chosen.title()
     for each in facts.values():
         chosen.exclude_list(each)
     for each in sorted(facts.values(), key=lambda each: not is_entity(each.plain)):
         chosen.other(each)
-    chosen.doubt_second_lists()
-    chosen.note_values()
     return [chosen.decisions[column] for column in facts]
 
 
@@ -116,21 +94,15 @@ def values_of(rule: Decision, decisions: Iterable[Decision]) -> set[str]:
 
 
 class _Choice:
-    def __init__(
-        self, facts: Mapping[str, ColumnFacts], rows: int, users: Sequence[UserColumn]
-    ) -> None:
+    def __init__(self, facts: Mapping[str, ColumnFacts], rows: int) -> None:
         self._facts = facts
         self._rows = rows
-        self._users = users
         self._names = names.NewNames(facts.keys())
         self.decisions: dict[str, Decision] = {}
 
     def take(
         self, facts: ColumnFacts, role: Role, name: str, reason: str, rule_role: Role | None = None
     ) -> None:
-        if role in LIMITING:
-            blanks = facts.name != facts.name.strip()
-            reason += facts.padded + f"; its name has blanks around it: {facts.name!r}" * blanks
         self.decisions[facts.name] = Decision(facts.name, role, name, reason, facts, rule_role)
 
     def _free(self) -> list[ColumnFacts]:
@@ -140,31 +112,17 @@ class _Choice:
         """Return the undecided columns of these names, in their order."""
         return [each for name in usual for each in self._free() if each.plain == name]
 
-    def sid(self) -> bool:
+    def sid(self) -> None:
         for facts in self._named(names.SID_NAMES):
             lists = facts.kind in (Kind.LISTS, Kind.TEXT) and facts.most_per_row > 1
             if lists and facts.holds_integers:
                 self.take(facts, Role.SID, "sid", f"lists of {facts.most_per_row} tokens")
-                return True
-        if "sid" in self._facts and "sid" not in self.decisions:
-            raise InputError(
-                "column 'sid': a build reads Semantic IDs from it, lists of integers, but it holds "
-                f"{self._facts['sid'].kind.value}; rename it"
-            )
-        return False
-
-    def embedding(self) -> None:
-        lists = [each for each in self._facts.values() if len(each.dims) == 1]
-        named = [each for each in lists if each.words & names.VECTOR_WORDS]
-        long = [each for each in lists if max(each.dims) >= _LEAST_DIMS]
-        for facts in [*named, *long][:1]:
-            reason = f"lists of {max(facts.dims)} floats, of which `grace sids` makes SIDs"
-            self.take(facts, Role.EMBEDDING, "", reason)
+                return
 
     def weight(self) -> None:
         for facts in sorted(self._free(), key=lambda facts: weight_rank(facts.plain)):
             numbers = facts.kind in (Kind.NUMBER, Kind.INTEGER) and not facts.typed_text
-            finite = isfinite(facts.least) and isfinite(facts.most) and not facts.faulty
+            finite = isfinite(facts.least) and isfinite(facts.most)
             if weight_rank(facts.plain) < inf and numbers and finite and not facts.nested:
                 reason = (
                     f"numbers, {facts.least:.3g} to {facts.most:.3g}: among ads of equal score, "
@@ -172,46 +130,31 @@ class _Choice:
                 )
                 self.take(facts, Role.WEIGHT, "ad_weight", reason)
                 return
-        ours = self._facts.get("ad_weight")
-        if ours is not None and ours.kind is not Kind.EMPTY:
-            raise InputError(
-                f"column 'ad_weight': a build reads finite numbers from it, but it holds "
-                f"{ours.kind.value}{' and NaN' if ours.faulty else ''}; correct it, or rename it"
-            )
 
     def title(self) -> None:
-        own = [each for each in self._free() if names.is_title(each.plain) and _has_own_texts(each)]
-        for facts in [*self._named(names.TITLE_NAMES), *own]:
+        named = [each for each in self._free() if names.is_title(each.plain)]
+        for facts in [*self._named(names.TITLE_NAMES), *named]:
             if facts.kind is Kind.TEXT:
                 self.take(facts, Role.TITLE, "title", "texts: `grace retrieve` shows them")
                 return
 
     def exclude_list(self, facts: ColumnFacts) -> None:
         """Take a column of excluded values, and that of the included values that belongs to it."""
-        base, suffixed = excluded_by(facts.plain), facts.name.endswith(EXCLUDE_SUFFIX)
-        if base is None or facts.name in self.decisions or not facts.may_be_rule:
+        taken = facts.name in self.decisions
+        if taken or not (facts.name.endswith(EXCLUDE_SUFFIX) and facts.may_be_rule):
             return
-        bound = facts.kind is Kind.INTEGER and facts.words & names.BOUND_WORDS
-        if bound or (facts.are_flags and not suffixed):
-            return
-        others = {
-            each.name: each.plain
-            for each in self._free()
-            if each.may_be_rule and names.may_include(each.plain)
-        }
-        shown, found = facts.shown_values, base_column(base, others)
-        if found is not None:
-            include = self._facts[found]
-            name = self._names.name_of(rule_name(include.plain), found, facts.name)
-            role, reason = self._rule(include.plain, include, facts)
-            self.take(include, role, name, reason, role)
-            reason = f"{shown} that {name} excludes"
-            self.take(facts, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason)
-        elif suffixed or names.excludes_users(facts.plain):
+        include = self._facts.get(facts.name.removesuffix(EXCLUDE_SUFFIX))
+        if include is None or include.name in self.decisions or not include.may_be_rule:
             # Users have other values, too, which an attribute would have to list.
-            name = self._names.name_of(rule_name(singular(base)), facts.name)
-            reason = f"{shown} that ads exclude, and users may have others: a set"
+            name = self._names.name_of(rule_name(facts.plain), facts.name)
+            reason = f"{facts.shown_values} that ads exclude, and users may have others: a set"
             self.take(facts, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason, Role.SET)
+            return
+        name = self._names.name_of(rule_name(include.plain), include.name, facts.name)
+        role, reason = self._rule(include, include.values | facts.values)
+        self.take(include, role, name, reason, role)
+        reason = f"{facts.shown_values} that {name} excludes"
+        self.take(facts, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason)
 
     def other(self, facts: ColumnFacts) -> None:
         """Take a column as an entity or a rule, leave it out, or ignore it."""
@@ -221,126 +164,65 @@ class _Choice:
             name = self._names.name_of(facts.plain, facts.name)
             self.take(facts, Role.ENTITY, name, reason)
             return
-        named, seen, fault = names_users(facts.plain), self._seen(facts), _no_rule(facts)
-        if not facts.name:
-            fault = "the column has no name, so a build cannot read it: give it one"
-        lost = named or seen or (facts.nested and facts.kind is Kind.EMPTY)
-        if fault is not None and not (lost and facts.may_be_rule and facts.values):
-            self.take(facts, Role.LEFT_OUT if lost else Role.IGNORED, "", fault)
+        named, fault = names_users(facts.plain), _no_rule(facts)
+        doubtful = facts.may_be_rule and names.may_exclude(facts.plain)
+        if doubtful or (fault and not (named and facts.may_be_rule and facts.values)):
+            left_out = named or doubtful or (facts.nested and facts.kind is Kind.EMPTY)
+            reason = fault or f"{facts.shown_values}: {_MAY_EXCLUDE}"
+            self.take(facts, Role.LEFT_OUT if left_out else Role.IGNORED, "", reason)
             return
-        negative = names.is_negative(facts.plain)
-        name = self._names.name_of(rule_name(facts.plain), *[facts.name][negative:])
-        role, reason = self._rule(facts.plain, facts, facts)
-        if negative:
-            name, role = name + EXCLUDE_SUFFIX, Role.SET
-        elif fault is None and (named or seen):
-            self.take(facts, role, name, reason if named else reason + seen, role)
+        name = self._names.name_of(rule_name(facts.plain), facts.name)
+        role, reason = self._rule(facts, facts.values)
+        if fault is None and named:
+            self.take(facts, role, name, reason, role)
             return
-        reason = f"{facts.shown_values}: {_DESCRIBES}" if fault is None else fault + seen
-        self.take(facts, Role.LEFT_OUT, name, reason, role)
-
-    def _seen(self, facts: ColumnFacts) -> str:
-        """Return a note on the log's column whose users have such values; empty if none has."""
-        user = best_user(self._users, facts)
-        if user is None or not user.shows_users_of(facts):
-            return ""
-        plain = {each.plain for each in self._facts.values()}
-        of_another = user.rank(facts) == 2 and user.facts.plain in plain
-        return "" if of_another else f"; the log's users have such values ({user.facts.name})"
-
-    def doubt_second_lists(self) -> None:
-        """Add whose exclude list a rule may be, by its values: its name may hide it."""
-        stated = [each for each in self.decisions.values() if each.role is not Role.EXCLUDE]
-        rules = [each for each in stated if each.rule_role and not each.facts.are_flags]
-        for one, other in permutations([each for each in rules if len(each.facts.values) > 1], 2):
-            values, others = one.facts.values, other.facts.values
-            first = values == others and rules.index(one) < rules.index(other)
-            if values <= others and not first and self.decisions[one.column] is one:
-                doubt = (
-                    f"; {other.name} has all these values, too: if ads exclude them, "
-                    f"rename it to {other.name}{EXCLUDE_SUFFIX}"
-                )
-                self.decisions[one.column] = replace(one, reason=one.reason + doubt)
-
-    def note_values(self) -> None:
-        """Note the values of a rule that a build takes in another way than people may mean them."""
-        for rule in [each for each in self.decisions.values() if each.role in LIMITING]:
-            alike: dict[str, set[str]] = {}
-            for value in values_of(rule, self.decisions.values()):
-                alike.setdefault(value.casefold(), set()).add(value)
-            reason = rule.reason
-            for key in sorted(names.EVERYBODY & alike.keys()):
-                shown = min(alike[key])
-                reason += f"; {shown!r} is a value like others: an empty cell means everybody"
-            groups = [alike[key] for key in sorted(alike) if len(alike[key]) > 1]
-            if groups:
-                shown = " and ".join(map(repr, sorted(groups[0])[:2]))
-                more = f" (and {len(groups) - 1:,} more such)" if len(groups) > 1 else ""
-                reason += f"; {shown}{more} differ only in case: they are different values"
-            self.decisions[rule.column] = replace(rule, reason=reason)
+        why = f"{facts.shown_values}: the name does not say that it limits who may see the ad"
+        self.take(facts, Role.LEFT_OUT, name, fault or why, role)
 
     def _entity(self, facts: ColumnFacts) -> str | None:
-        plain, is_text = facts.plain, facts.kind is Kind.TEXT or facts.typed_text
-        if is_text:
+        plain = facts.plain
+        if facts.is_text:
             fits = is_entity(plain) and facts.kind in (Kind.TEXT, Kind.INTEGER)
         else:
             named = is_entity(plain) or (plain.endswith("_id") and not names_users(plain))
-            fits = named and facts.kind is Kind.INTEGER and facts.least >= 0
+            fits = named and facts.are_integer_ids
         taken = sum(each.role is Role.ENTITY for each in self.decisions.values())
-        if not fits or facts.nested or facts.most_per_row > 1 or taken == MAX_ENTITIES:
+        repeat = facts.most_per_row == 1 and facts.given > len(facts.values)
+        if not (fits and repeat) or facts.nested or taken == MAX_ENTITIES:
             return None
-        if facts.given <= len(facts.values):
-            return None
-        kind = "texts" if is_text else "integers"
+        kind = "texts" if facts.is_text else "integers"
         return f"{kind}, {facts.shown_values} in {facts.given:,} rows: stops and limits ads by it"
 
-    def _rule(self, plain: str, facts: ColumnFacts, exclude: ColumnFacts) -> tuple[Role, str]:
-        values, many = facts.values | exclude.values, facts.many or exclude.many
-        shown = f"{shown_count(len(values), more=many)} in {self._rows:,} rows"
-        if faulty := facts.faulty + (0 if exclude is facts else exclude.faulty):
-            shown += f" (and {faulty:,} that no rule can name, such as an empty text or *)"
-        if words(plain) & names.SEVERAL_WORDS:
+    def _rule(self, facts: ColumnFacts, values: set[str]) -> tuple[Role, str]:
+        shown = f"{shown_count(len(values), more=facts.many)} in {self._rows:,} rows"
+        if facts.words & names.SEVERAL_WORDS:
             return Role.SET, f"{shown}, of which a user may have several: a set"
-        if (user := best_user(self._users, facts)) is not None and user.facts.most_per_row > 1:
-            return Role.SET, f"{shown}, of which users of the log have several: a set"
         if are_paths(values):
             return Role.SET, f"{shown}, paths of which a user may have several: a set"
         if not values:
             return Role.SET, "no value in any row: build with --without until it has some"
-        if many or len(values) > MOST_ATTRIBUTE_VALUES:
+        if len(values) > MOST_ATTRIBUTE_VALUES:
             return Role.SET, f"{shown}, more than {MOST_ATTRIBUTE_VALUES}: a set"
         return Role.ATTRIBUTE, f"{shown}: an attribute"
 
 
-def _has_own_texts(facts: ColumnFacts) -> bool:
-    return len(facts.values) > _OWN_TEXTS * facts.counted and facts.most_per_row == 1
-
-
 def _no_rule(facts: ColumnFacts) -> str | None:
     """Return why the values of a column are no rule; None if they may be one."""
-    plain, named, shown = facts.plain, facts.words, facts.shown_values
-    if facts.kind is Kind.EMPTY and (named & names.PROSE_WORDS or not names_users(plain)):
-        return "no value in any row"
-    if weight_rank(plain) < inf and facts.typed_text and facts.kind is not Kind.TEXT:
-        return f"{facts.kind.value} as text: cast the column to numbers to use it"
-    if facts.kind is Kind.NUMBER:
-        return "numbers: no rule compares numbers; list the users' values that may see the ad"
+    if not facts.name:
+        return "the column has no name, so a build cannot read it: give it one"
+    if facts.kind is Kind.EMPTY and not names_users(facts.plain):
+        return facts.kind.value
     if not facts.may_be_rule:
         return f"{facts.kind.value}: a rule lists values, as texts or integers"
-    if named & names.PROSE_WORDS:
-        return f"{shown}: describes the ad, by its name"
-    if facts.nested:
+    if facts.words & names.PROSE_WORDS:
+        return f"{facts.shown_values}: describes the ad, by its name"
+    if facts.nested or not facts.values:
         return None
-    if facts.are_flags and not named & names.LETTERED_WORDS:
+    if facts.are_flags:
         return "yes or no: a fact about the ad; a rule names values of users"
-    bound = words(stem(plain)) & names.BOUND_WORDS
-    if facts.kind is Kind.INTEGER and (bound or not named & names.CODE_WORDS):
-        number = "integers" + ("" if is_entity(plain) else f", {shown}")
-        return f"{number}: no rule compares numbers; codes that users have may be a rule"
-    if facts.longest > _LONGEST_VALUE:
-        return f"texts of up to {facts.longest:,} characters: prose"
-    if "state" in named and names.AD_STATES & {*map(str.casefold, facts.values)}:
-        return f"{shown}: a state of the ad, not a place of users"
-    if _has_own_texts(facts) and facts.given > _FEW_ROWS and not names_users(plain):
-        return f"{shown} in {facts.given:,} rows: nearly every row has its own"
-    return None
+    if facts.kind is Kind.INTEGER and not facts.words & names.CODE_WORDS:
+        return "integers: no rule compares numbers; codes that users have may be a rule"
+    if "state" in facts.words and names.AD_STATES & {*map(str.casefold, facts.values)}:
+        return f"{facts.shown_values}: a state of the ad, not a place of users"
+    longest = max(map(len, facts.values))
+    return f"texts of up to {longest:,} characters: prose" if longest > _LONGEST_VALUE else None

@@ -13,7 +13,6 @@ from grace.index.tables.addresses import is_url
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
-_WIDTH = 96
 _BITS_PER_VALUE = 16  # four hashes set a quarter of the bits at most
 _LEAST_BITS, _MOST_BITS = 256, 4096
 UNKNOWN = "unknown"
@@ -128,25 +127,13 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
     yield f"  {each.rule}:  # {_comment(each.reason)}"
     if each.rule_role is Role.ATTRIBUTE:
         values = sorted(values_of(each, proposal.decisions))
-        yield from _wrapped(values)
+        yield f"    values: {_list(values)}"
         if UNKNOWN in values:
             yield f"    missing: {UNKNOWN}  # what a user without a value has"
         return
     most = each.facts.most_per_row
     yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
     yield "    max_request_values: 64  # of one user; a request with more is refused"
-
-
-def _wrapped(values: list[str]) -> Iterator[str]:
-    """Write a list of values in lines that a terminal shows whole."""
-    line = "    values: ["
-    for at, value in enumerate(values):
-        piece = quoted(value) + (", " if at + 1 < len(values) else "]")
-        if len(line) + len(piece) > _WIDTH and line.strip():
-            yield line.rstrip()
-            line = "      "
-        line += piece
-    yield line
 
 
 def _bloom_bits(values: int) -> int:

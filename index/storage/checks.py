@@ -1,15 +1,14 @@
 """The checks that arrays of a snapshot must pass before anything reads them, and their words.
 
 A check gets its array, and the arrays and sizes of the snapshot as the array's set or entity sees
-them. It returns the first fault in words, or None. The loops are native/src/structure.cpp: each
-reports the first fault as a kind and a position, and follows no offset or id before it has compared
-it with its bounds.
+them. It returns the first fault in words, or None. It follows no offset or id before it has
+compared it with its bounds. Threads share the blocks of large arrays, whose masks stay in a cache.
 """
 
 from collections.abc import Callable, Mapping
-from ctypes import c_int32, c_int64
+from concurrent.futures import ThreadPoolExecutor
+from ctypes import c_int64
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -19,37 +18,15 @@ import numpy.typing as npt
 from grace.native.loader import array_in, array_out, declare
 
 Array = npt.NDArray[Any]
-Found = tuple["Kind", int]
+Mask = npt.NDArray[np.bool_]
 
 INT64_MAX = (1 << 63) - 1
+BLOCK = 1 << 18  # entries
 
-
-class Kind(IntEnum):
-    """The kinds of faults, with the numbers of native/src/structure.cpp."""
-
-    NONE = 0
-    FIRST_OFFSET = 1
-    OFFSET_DESCENDS = 2
-    EMPTY_GROUP = 3
-    LAST_OFFSET = 4
-    OUT_OF_RANGE = 5
-    NOT_ASCENDING = 6
-    PADDING_BIT = 7
-    NOT_FINITE = 8
-    NOT_UTF8 = 9
-
-
-WORDS = {
-    Kind.FIRST_OFFSET: "offset 0 is {value}, expected 0",
-    Kind.OFFSET_DESCENDS: "offset {at} is {value}, below the one before it, {before}",
-    Kind.EMPTY_GROUP: "{thing} {left} is empty: offsets {left} and {at} are both {value}",
-    Kind.LAST_OFFSET: "the last offset is {value}, but {members} has {limit} entries",
-    Kind.OUT_OF_RANGE: "entry {at} is {thing} {value}, expected {first} to {last}",
-    Kind.NOT_ASCENDING: "entry {at} is {thing} {value}, not above the one before it, {before}",
-    Kind.PADDING_BIT: "row {at} has a bit set beyond the {limit} bits that the schema has",
-    Kind.NOT_FINITE: "entry {at} is {value}, expected a finite number",
-    Kind.NOT_UTF8: "entry {at} is {value}, expected UTF-8",
-}
+_check_texts = declare(
+    "grace_check_texts",
+    *(c_int64, array_in(np.int64), array_in(np.uint8), array_out(np.int64)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +60,23 @@ class Offsets:
 
     def fault(self, own: Array, view: View) -> str | None:
         count = len(view.arrays[self.members])
-        find = FIND_IN_OFFSETS[own.dtype.str]
-        found = find(own, len(own) - 1, count, not self.may_be_empty, view.threads)
-        return _in_words(
-            found, own.__getitem__, thing=self.group, members=self.members, limit=count
-        )
+        if own[0] != 0:
+            return f"offset 0 is {own[0]}, expected 0"
+        rises = np.greater_equal if self.may_be_empty else np.greater
+
+        def good(begin: int, end: int) -> Mask:
+            found: Mask = rises(own[begin + 1 : end + 1], own[begin:end])
+            return found
+
+        at = _first_bad(range(len(own) - 1), good, view.threads)
+        if at is not None:
+            before, value = own[at : at + 2]
+            if value < before:
+                return f"offset {at + 1} is {value}, below the one before it, {before}"
+            return f"{self.group} {at} is empty: offsets {at} and {at + 1} are both {value}"
+        if own[-1] != count:
+            return f"the last offset is {own[-1]}, but {self.members} has {count} entries"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +131,14 @@ class Ids:
     first: int = 0
 
     def fault(self, own: Array, view: View) -> str | None:
-        flat, columns = own.reshape(-1), own.shape[1] if own.ndim > 1 else 1
+        columns = own.shape[1] if own.ndim > 1 else 1
         for column in range(columns):
+            ids = own.reshape(-1)[column::columns]
             limit = view.sizes[self.limit if own.ndim == 1 else f"{self.limit} {column}"]
-            # A column of [n, columns] is every `columns`-th number from its first.
-            ids = flat[column:]
-            kind, at = find_in_ids(ids, len(own), columns, self.first, limit, view.threads)
-            if kind is not Kind.NONE:
-                found, last = (kind, at * columns + column), limit - 1
-                return _in_words(
-                    found, flat.__getitem__, thing=self.thing, first=self.first, last=last
-                )
+            at = _first_bad(range(len(ids)), _within(ids, self.first, limit - 1), view.threads)
+            if at is not None:
+                place = at * columns + column
+                return _out_of_range(place, self.thing, ids[at], self.first, limit - 1)
         return None
 
 
@@ -162,27 +148,42 @@ class Padding:
 
     def fault(self, own: Array, view: View) -> str | None:
         bits = view.sizes["bits"]
-        return _in_words(
-            find_in_padding(own, *own.shape, bits, view.threads), own.__getitem__, limit=bits
-        )
+        _, words = own.shape
+        used = bits - 64 * (words - 1)
+        wrong = np.flatnonzero(own[:, -1] >> np.uint64(used % 64))
+        if used < 64 and len(wrong):
+            return f"row {wrong[0]} has a bit set beyond the {bits} bits that the schema has"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Finite:
     def fault(self, own: Array, view: View) -> str | None:
-        return _in_words(find_in_weights(own, len(own), view.threads), own.__getitem__)
+        def good(begin: int, end: int) -> Mask:
+            found: Mask = np.isfinite(own[begin:end])
+            return found
+
+        at = _first_bad(range(len(own)), good, view.threads)
+        return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Ordinals name all ads, in ascending order of ad id."""
+    """Ordinals name all ads, in ascending order of ad id: so no ad is there twice."""
 
     def fault(self, own: Array, view: View) -> str | None:
-        ids = view.arrays["ad_ids"]
-        found = find_in_lookup(ids, own, len(own), view.threads)
-        if found[0] is Kind.NOT_ASCENDING:
-            return _in_words(found, lambda at: ids[own[at]], thing="ad id")
-        return _in_words(found, own.__getitem__, thing="ad", first=0, last=len(ids) - 1)
+        ids, every = view.arrays["ad_ids"], range(len(own))
+        at = _first_bad(every, _within(own, 0, len(ids) - 1), view.threads)
+        if at is not None:
+            return _out_of_range(at, "ad", own[at], 0, len(ids) - 1)
+
+        def good(begin: int, end: int) -> Mask:
+            of_places = ids[own[begin - 1 : end]]
+            found: Mask = of_places[1:] > of_places[:-1]
+            return found
+
+        at = _first_bad(every[1:], good, view.threads)
+        return None if at is None else _not_ascending(at, "ad id", ids[own[at]], ids[own[at - 1]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,63 +198,60 @@ class Texts:
         def text(at: int) -> bytes:
             return own[offsets[at] : offsets[at + 1]].tobytes()[:60]
 
-        found = find_in_strings(offsets, len(offsets) - 1, own, len(own), view.threads)
-        return _in_words(found, text, thing="value")
+        found = np.zeros(2, np.int64)
+        _check_texts(len(offsets) - 1, offsets, own, found)
+        not_utf8, not_ascending = found.tolist()
+        if not_utf8 >= 0:
+            return f"entry {not_utf8} is {text(not_utf8)!r}, expected UTF-8"
+        if not_ascending >= 0:
+            at = not_ascending
+            return _not_ascending(at, "value", text(at), text(at - 1))
+        return None
 
 
 def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads: int) -> str | None:
-    find = FIND_IN_GROUPS[offsets.dtype.str, own.dtype.str]
-    found = find(offsets, len(offsets) - 1, own, len(own), last, threads)
-    return _in_words(found, own.__getitem__, thing=thing, first=0, last=last)
+    """`offsets` ascend within `own`."""
+    every = range(int(offsets[0]), int(offsets[-1]))
+    at = _first_bad(every, _within(own, 0, last), threads)
+    if at is not None:
+        return _out_of_range(at, thing, own[at], 0, last)
+    border = offsets.dtype.type  # another type would make searchsorted convert all offsets
+
+    def good(begin: int, end: int) -> Mask:
+        found: Mask = own[begin:end] > own[begin - 1 : end - 1]
+        first, after = np.searchsorted(offsets, np.array([begin, end], border))
+        found[offsets[first:after] - begin] = True
+        return found
+
+    at = _first_bad(every[1:], good, threads)
+    return None if at is None else _not_ascending(at, thing, own[at], own[at - 1])
 
 
-def _in_words(found: Found, value_of: Callable[[int], Any], **facts: object) -> str | None:
-    kind, at = found
-    if kind is Kind.NONE:
-        return None
-    before = value_of(at - 1) if at > 0 else None
-    return WORDS[kind].format(at=at, left=at - 1, value=value_of(at), before=before, **facts)
+def _within(own: Array, first: int, last: int) -> Callable[[int, int], Mask]:
+    def good(begin: int, end: int) -> Mask:
+        block = own[begin:end]
+        found: Mask = (block >= first) & (block <= last)
+        return found
+
+    return good
 
 
-def _find(name: str, *argtypes: Any) -> Callable[..., Found]:
-    """Return a native check, whose last argument is the number of threads."""
-    native = declare(name, *argtypes, c_int32, array_out(np.int64))
+def _first_bad(places: range, good: Callable[[int, int], Mask], threads: int) -> int | None:
+    """Return the first place that is not good; None if there is none."""
+    blocks = [places[at : at + BLOCK] for at in range(0, len(places), BLOCK)]
 
-    def find(*arguments: Any) -> Found:
-        fault = np.zeros(2, np.int64)
-        native(*arguments, fault)
-        return Kind(int(fault[0])), int(fault[1])
+    def of_block(block: range) -> int | None:
+        found = good(block.start, block.stop)
+        return None if found.all() else block.start + int(found.argmin())
 
-    return find
-
-
-def _find_in_groups(
-    suffix: str, offsets: type[np.generic], values: type[np.generic]
-) -> Callable[..., Found]:
-    name = f"grace_check_groups_{suffix}"
-    return _find(name, array_in(offsets), c_int64, array_in(values), c_int64, c_int64)
+    with ThreadPoolExecutor(threads) as pool:
+        found = pool.map(of_block, blocks) if len(blocks) > 1 else map(of_block, blocks)
+        return next((at for at in found if at is not None), None)
 
 
-# Take offsets, groups, members, nonempty, threads.
-FIND_IN_OFFSETS = {
-    "<i4": _find("grace_check_offsets_i32", array_in(np.int32), c_int64, c_int64, c_int32),
-    "<i8": _find("grace_check_offsets_i64", array_in(np.int64), c_int64, c_int64, c_int32),
-}
-# Take offsets, groups, values, count, greatest, threads.
-FIND_IN_GROUPS = {
-    ("<i4", "<u2"): _find_in_groups("i32_u16", np.int32, np.uint16),
-    ("<i8", "<i4"): _find_in_groups("i64_i32", np.int64, np.int32),
-    ("<i8", "<i8"): _find_in_groups("i64_i64", np.int64, np.int64),
-}
-# Takes ids, count, stride, begin, end, threads.
-find_in_ids = _find("grace_check_ids", array_in(np.int32), c_int64, c_int64, c_int64, c_int64)
-# Takes table, rows, words, bits, threads.
-find_in_padding = _find("grace_check_padding", array_in(np.uint64, 2), c_int64, c_int64, c_int64)
-# Takes ad_ids, lookup, ads, threads.
-find_in_lookup = _find("grace_check_lookup", array_in(np.int64), array_in(np.int32), c_int64)
-# Takes weights, count, threads.
-find_in_weights = _find("grace_check_finite", array_in(np.float32), c_int64)
-# Takes offsets, strings, utf8, bytes, threads.
-find_in_strings = _find(
-    "grace_check_strings", array_in(np.int64), c_int64, array_in(np.uint8), c_int64
-)
+def _out_of_range(at: int, thing: str, value: object, first: int, last: int) -> str:
+    return f"entry {at} is {thing} {value}, expected {first} to {last}"
+
+
+def _not_ascending(at: int, thing: str, value: object, before: object) -> str:
+    return f"entry {at} is {thing} {value}, not above the one before it, {before}"

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_intdigest
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,12 @@ class InternedValues:
     def __getitem__(self, value_id: int) -> str:
         begin, end = self.offsets[value_id], self.offsets[value_id + 1]
         return self.utf8[begin:end].tobytes().decode()
+
+    def hashes(self, seed: int) -> npt.NDArray[np.uint64]:
+        """Return the hash of each value, from which its Bloom bits are taken."""
+        blob, ends = self.utf8.tobytes(), self.offsets.tolist()
+        found = (xxh3_64_intdigest(blob[begin:end], seed) for begin, end in pairwise(ends))
+        return np.fromiter(found, np.uint64, len(self))
 
     @cached_property
     def strings(self) -> tuple[str, ...]:

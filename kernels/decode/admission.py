@@ -66,7 +66,7 @@ def _set(bloom: BloomTensors, queries: AskedLists[Tensor], device: torch.device)
         rows=_rows("bloom", bloom.index, bloom.offsets, device),
         table=address("bloom table", bloom.table, device, torch.int64),
         star=address("bloom star", bloom.star, device, torch.uint8),
-        offsets=address("offsets of queries", queries.offsets, device, torch.int32),
+        offsets=address("offsets of queries", queries.value_offsets, device, torch.int32),
         hashes=address("hashes of queries", queries.hashes, device, torch.int64),
         bits=bloom.bits,
         hashes_per_value=bloom.hashes,

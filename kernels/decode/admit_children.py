@@ -101,10 +101,10 @@ def check_admission(nodes: Tensor, users: UserTensors, index: DecodeIndex) -> No
     if index.bitmask_table is None:
         return
     for queries in users.sets:
-        if int(queries.offsets[-1]) != len(queries.hashes):
+        if int(queries.value_offsets[-1]) != len(queries.hashes):
             raise ValueError(
                 f"offsets of queries must end at {len(queries.hashes)}, the number of hashes, "
-                f"got {int(queries.offsets[-1])}"
+                f"got {int(queries.value_offsets[-1])}"
             )
 
 
@@ -133,7 +133,8 @@ def check_users(users: UserTensors, index: DecodeIndex) -> None:
             f"got {len(users.sets)}"
         )
     for queries in users.sets:
-        require_tensor("offsets of queries", queries.offsets, torch.int32, borders=requests + 1)
+        offsets = queries.value_offsets
+        require_tensor("offsets of queries", offsets, torch.int32, borders=requests + 1)
 
 
 def _require_eligible(users: UserTensors, exact: ExactTensors) -> None:
@@ -176,7 +177,7 @@ def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeInde
     rows = index.bitmask_table[ids]
     passes = _any(((rows & user) == user).all(dim=1), owners, len(entries))
     for bloom, queries in zip(index.blooms, users.sets, strict=True):
-        begin, end = queries.offsets[request : request + 2].tolist()
+        begin, end = queries.value_offsets[request : request + 2].tolist()
         owners, ids = _row_ids(entries, bloom.index, bloom.offsets)
         found = _contains_any(bloom, ids.long(), queries.hashes[begin:end].tolist())
         passes &= _any(found, owners, len(entries))

@@ -73,21 +73,3 @@ GRACE_API int32_t grace_order_by_sid(int64_t count, const uint16_t* tokens, int3
     }
   });
 }
-
-// new_ids int32 [num_ids]: old id -> new id by first use in uses int32 [count], -1 if unused;
-// old_ids int32 [num_ids]: new id -> old id. Ids in `uses` are in [0, num_ids).
-GRACE_API int32_t grace_first_use(int64_t count, const int32_t* uses, int64_t num_ids,
-                                  int32_t* new_ids, int32_t* old_ids, int64_t* num_used) {
-  return grace::guarded([&] {
-    std::fill(new_ids, new_ids + num_ids, -1);
-    int32_t used = 0;
-    for (int64_t i = 0; i < count; ++i) {
-      const int32_t id = uses[i];
-      grace::require(id >= 0 && id < num_ids, "first_use: an id out of range");
-      if (new_ids[id] >= 0) continue;
-      new_ids[id] = used;
-      old_ids[used++] = id;
-    }
-    *num_used = used;
-  });
-}

@@ -3,16 +3,12 @@
 #include <array>
 #include <cmath>
 #include <optional>
-#include <random>
-
-#include "grace/xxh3.h"
 
 namespace grace::wire {
 
 namespace {
 
-constexpr int32_t kFree = -1;
-constexpr size_t kFew = 16;  // entries among which comparing names is faster than hashing
+constexpr size_t kFew = 16;  // entries among which comparing names is faster than a tree
 
 bool is_map(const Row& row) { return row.kind == Kind::kMap || row.kind == Kind::kNumberMap; }
 
@@ -65,12 +61,6 @@ Fault unknown_field(uint32_t tag, Field within) {
   return {Wrong::kUnknownField, within, tag >> 3, written_as};
 }
 
-// Names have other hashes in every process: no caller can choose names that collide.
-uint64_t seed_of_this_process() {
-  static const uint64_t seed = std::random_device{}() * uint64_t{0x9E3779B97F4A7C15};
-  return seed;
-}
-
 int64_t size_of(std::string_view text) { return static_cast<int64_t>(text.size()); }
 
 }  // namespace
@@ -95,7 +85,7 @@ void write_fault(const Fault& fault, const char* message, int64_t* out) {
 
 void Entries::clear() {
   entries_.clear();
-  cells_.clear();
+  places_.clear();
 }
 
 void Entries::put(const Entry& entry) {
@@ -103,34 +93,22 @@ void Entries::put(const Entry& entry) {
     *there = entry;
     return;
   }
-  const size_t size = entries_.size() + 1;
-  if (!cells_.empty()) cells_[cell_of(entry)] = static_cast<int32_t>(size - 1);
   entries_.push_back(entry);
-  if (size <= kFew || 2 * size <= cells_.size()) return;
-  cells_.assign(std::max<size_t>(64, 2 * cells_.size()), kFree);
-  for (size_t i = 0; i < size; ++i) cells_[cell_of(entries_[i])] = static_cast<int32_t>(i);
+  if (entries_.size() <= kFew) return;
+  for (size_t i = places_.size(); i < entries_.size(); ++i) {
+    places_[{entries_[i].parent, entries_[i].name}] = i;
+  }
 }
 
 Entry* Entries::find(const Entry& entry) {
-  if (cells_.empty()) {
-    for (Entry& there : entries_) {
-      if (there.name == entry.name && there.parent == entry.parent) return &there;
-    }
-    return nullptr;
+  if (entries_.size() > kFew) {
+    const auto found = places_.find({entry.parent, entry.name});
+    return found == places_.end() ? nullptr : &entries_[found->second];
   }
-  const int32_t cell = cells_[cell_of(entry)];
-  return cell == kFree ? nullptr : &entries_[cell];
-}
-
-size_t Entries::cell_of(const Entry& entry) const {
-  const size_t mask = cells_.size() - 1;
-  size_t at = hash_text(entry.name, seed_of_this_process() + entry.parent) & mask;
-  while (cells_[at] != kFree) {
-    const Entry& there = entries_[cells_[at]];
-    if (there.parent == entry.parent && there.name == entry.name) break;
-    at = (at + 1) & mask;
+  for (Entry& there : entries_) {
+    if (there.name == entry.name && there.parent == entry.parent) return &there;
   }
-  return at;
+  return nullptr;
 }
 
 void Entries::order() {

@@ -68,7 +68,7 @@ def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) ->
         ("train", "--data", tmp_path, "--out", full): f"{full}: is already there; choose a new",
         ("train", "--data", tmp_path, "--out", file): f"{file}: is already there; choose a new",
         ("import-t5", tmp_path, "--out", full, *t5): f"{full}: is already there; choose a new",
-        ("import-sids", codes, "--out", file, "--sid-space", "x"): "--force replaces it",
+        ("import-sids", codes, "--out", file, "--sid-space", "x"): "is already there",
     }
     codes.touch()
     for said, words in zip(without_torch([*refused]), refused.values(), strict=True):

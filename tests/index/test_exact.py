@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from ctypes import ArgumentError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -289,6 +289,14 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
         matcher.match(users, offsets, leaves, scores, 1, stopped=np.zeros(2, np.uint64))
     with pytest.raises(ValueError, match=r"weights must be contiguous float32 \[3\], got"):
         matcher.match(users, offsets, leaves, scores, 1, weights=np.zeros(1, np.float32))
+    for value_id in (-1, len(snapshot.set_values[0])):
+        value = {
+            "value_offsets": np.array([0, 1], np.int32),
+            "value_ids": np.array([value_id], np.int32),
+        }
+        strange = replace(users, asked=(users.asked[0], users.sets[0]._replace(**value)))
+        with pytest.raises(NativeError, match="a user's value id is out of range"):
+            matcher.match(strange, offsets, leaves, scores, 1)
     with pytest.raises(ValueError, match="expected 1 lists of ids, got 2"):
         matcher.match(users, offsets, leaves, scores, 1, exclude_ads=[[], []])
     with pytest.raises(ValueError, match=r"at_most must be contiguous int64 \[1, 1\], got"):

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import InputError
 from grace.configs.yaml_loader import parse_yaml
-from grace.index.proposal.facts import MOST_VALUES
 from grace.index.proposal.propose import propose
-from grace.index.proposal.roles import Role
 from grace.index.proposal.yaml_text import quoted, tables_yaml, targeting_yaml
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
@@ -89,17 +87,3 @@ def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
     assert (good.rows, good.ids_are_integers) == (70_003, False)
     with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)
-
-
-def test_a_text_of_its_own_in_nearly_every_row_is_no_rule_however_many_rows(tmp_path: Path) -> None:
-    """A read of more values than it keeps must still know that they hardly repeat."""
-    rows = 2 * MOST_VALUES + 4321
-    columns = {
-        "sku": [f"S{row}" for row in range(rows)],
-        "Slogan": [f"Lamp number {row}" for row in range(rows)],
-        "city": [f"town {row % 30_011}" for row in range(rows)],
-    }
-    pq.write_table(pa.table(columns), tmp_path / "ads.parquet")
-    proposal = propose([str(tmp_path / "ads.parquet")], (), None, silent)
-    roles = {each.column: each.role for each in proposal.decisions}
-    assert roles == {"sku": Role.ID, "Slogan": Role.IGNORED, "city": Role.SET}

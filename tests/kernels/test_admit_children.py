@@ -1,5 +1,7 @@
 """Admission of children: the reference and C++ against each other, and against raw sets."""
 
+from string import ascii_lowercase
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -31,14 +33,14 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
 
 
 def test_a_value_passes_a_bloom_row_that_has_all_of_its_bits() -> None:
-    """Rows have few bits, but often one of a value that they do not hold."""
+    """Rows have a third of all bits, and so now and then those of a value they do not hold."""
     letters = TargetSet("letter", bloom_bits=64, bloom_hashes=4, max_request_values=1)
     schema = TargetingSchema((), (letters,), 0)
     ads = [
-        RawAd(i, (i,), 0.0, {"letter": (frozenset([letter]), None)})
-        for i, letter in enumerate("abcdefgh")
+        RawAd(i, (i,), 0.0, {"letter": (frozenset(ascii_lowercase[3 * i : 3 * i + 6]), None)})
+        for i in range(8)
     ]
-    users = tuple({"letter": [f"other-{i}"]} for i in range(32))
+    users = tuple({"letter": [letter]} for letter in ascii_lowercase)
     case = Case(schema, (8,), tuple(ads), users)
     made = decode_case(case, MatcherMode.UNION)
     assert made.snapshot.matchers is not None

@@ -52,11 +52,10 @@ def test_declaring_a_function_opens_nothing_until_it_is_called() -> None:
 
 @pytest.mark.parametrize("library", [load_library, load_library_with_lock])
 def test_an_error_contains_the_function_s_own_text(library: Callable[[], ctypes.CDLL]) -> None:
-    numbers = (ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int32)
-    signature = (array_in(np.uint64, 2), *numbers, array_out(np.int64))
-    check = declare("grace_check_padding", *signature, library=library)
-    with pytest.raises(NativeError, match=r"^grace_check_padding: bits must end in the last word"):
-        check(np.zeros((1, 1), np.uint64), 1, 1, 65, 1, np.zeros(2, np.int64))
+    signature = (ctypes.c_int64, array_in(np.int64), ctypes.c_int32, array_out(np.int32))
+    order = declare("grace_order_by_id", *signature, library=library)
+    with pytest.raises(NativeError, match=r"^grace_order_by_id: order_by_id: a negative id"):
+        order(1, np.array([-1]), 1, np.zeros(1, np.int32))
 
 
 def test_short_calls_may_keep_the_interpreter_lock() -> None:

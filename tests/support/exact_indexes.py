@@ -141,7 +141,7 @@ def random_queries(rng: np.random.Generator, requests: int, values: int) -> Aske
         torch.from_numpy(_offsets(np.array(asked))),
         torch.from_numpy(_offsets(np.array([len(own) for own in known]))),
         torch.from_numpy(ids),
-        torch.zeros(sum(asked), dtype=torch.int64),
+        torch.zeros(len(ids), dtype=torch.int64),
     )
 
 

@@ -93,7 +93,7 @@ class _PlainEncoder:
             np.array(offsets, np.int32),
             np.array(value_offsets, np.int32),
             np.array(value_ids, np.int32),
-            np.array([value_hash(v, seed) for values in users for v in values], np.uint64),
+            np.array([value_hash(interned[v], seed) for v in value_ids], np.uint64),
         )
 
 

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "grace/wire.h"
@@ -93,10 +95,10 @@ class Entries {
 
  private:
   Entry* find(const Entry& entry);
-  size_t cell_of(const Entry& entry) const;
 
   std::vector<Entry> entries_;
-  std::vector<int32_t> cells_;  // a power of two, at most half of them taken; none for few entries
+  // By parent and name, of more than a few entries. A table by hash would have names that collide.
+  std::map<std::pair<size_t, std::string_view>, size_t> places_;
 };
 
 class Spans {

@@ -4,13 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 
 #include "grace/abi.h"
 #include "grace/component.h"
-#include "grace/id_tables.h"
 #include "grace/rule_form.h"
 #include "grace/user_form.h"
-#include "grace/xxh3.h"
 
 namespace grace::exact {
 
@@ -147,69 +146,8 @@ using wire::Entry;
 using wire::Field;
 using wire::Wrong;
 
-constexpr int32_t kFree = -1;
-
-// Finds a value's id by its hash.
-class Interned {
- public:
-  Interned(Texts texts, uint64_t seed) : texts_(texts) {
-    const uint32_t bits = table_bits(texts.count);
-    cells_.assign(size_t{1} << bits, kFree);
-    for (int64_t id = 0; id < texts.count; ++id) {
-      size_t at = first_cell(hash_text(texts[id], seed), bits);
-      while (cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
-      cells_[at] = static_cast<int32_t>(id);
-    }
-  }
-
-  // Returns the value's id, or -1 if it has none.
-  int32_t find(std::string_view value, uint64_t hash) const {
-    size_t at = first_cell(hash, table_bits(texts_.count));
-    while (cells_[at] != kFree && texts_[cells_[at]] != value) at = (at + 1) & (cells_.size() - 1);
-    return cells_[at];
-  }
-
- private:
-  Texts texts_;
-  std::vector<int32_t> cells_;
-};
-
-// The distinct ones of the values added, in the order of their first coming.
-class Distinct {
- public:
-  struct Value {
-    std::string_view text;
-    uint64_t hash;
-    bool operator==(const Value& other) const { return hash == other.hash && text == other.text; }
-  };
-
-  void add(std::string_view value, uint64_t hash) { all_.push_back({value, hash}); }
-  void clear() { all_.clear(); }
-  const std::vector<Value>& values() const { return all_; }
-
-  void keep_first() {
-    const uint32_t bits = table_bits(static_cast<int64_t>(all_.size()));
-    cells_.assign(size_t{1} << bits, kFree);
-    size_t kept = 0;
-    for (const Value& value : all_) {
-      size_t at = first_cell(value.hash, bits);
-      while (cells_[at] != kFree && !(all_[cells_[at]] == value)) {
-        at = (at + 1) & (cells_.size() - 1);
-      }
-      if (cells_[at] != kFree) continue;
-      cells_[at] = static_cast<int32_t>(kept);
-      all_[kept++] = value;
-    }
-    all_.resize(kept);
-  }
-
- private:
-  std::vector<Value> all_;
-  std::vector<int32_t> cells_;
-};
-
 // Row b has values from offsets[b] on, and known ones from id_offsets[b] on; all rows have at most
-// `room`. index/forms/lists.py describes the arrays.
+// `room` known ones. index/forms/lists.py describes the arrays.
 struct AskedRows {
   int32_t* offsets;
   int32_t* id_offsets;
@@ -218,53 +156,67 @@ struct AskedRows {
   int64_t room;
 };
 
+template <typename T>
+void keep_distinct(std::vector<T>& values) {
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
 class UserLists : public UserForm {
  public:
-  UserLists(Texts values, uint64_t seed, int64_t most_values)
-      : values_(values, seed), seed_(seed), most_values_(most_values) {}
+  UserLists(Texts values, const uint64_t* hashes, int64_t most_values)
+      : hashes_(hashes, hashes + values.count), most_values_(most_values) {
+    id_of_.reserve(values.count);
+    for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
+  }
 
   void read(const Entry* const* entries, int64_t row, const void* rows) const override {
     const AskedRows& out = *static_cast<const AskedRows*>(rows);
-    thread_local Distinct distinct;
-    distinct.clear();
-    take_values(*entries[0],
-                [&](std::string_view value) { distinct.add(value, hash_text(value, seed_)); });
-    distinct.keep_first();
-    const auto count = static_cast<int64_t>(distinct.values().size());
+    thread_local std::vector<int32_t> ids;
+    thread_local std::vector<std::string_view> unknown;
+    ids.clear();
+    unknown.clear();
+    take_values(*entries[0], [&](std::string_view value) {
+      const auto known = id_of_.find(value);
+      if (known == id_of_.end()) {
+        unknown.push_back(value);
+      } else {
+        ids.push_back(known->second);
+      }
+    });
+    keep_distinct(ids);
+    keep_distinct(unknown);
+    const auto known = static_cast<int64_t>(ids.size());
+    const auto count = known + static_cast<int64_t>(unknown.size());
     if (count > most_values_) {
       throw entries[0]->fault(Wrong::kDistinctValues, Field::kUserValues, count, most_values_);
     }
     if (row == 0) out.offsets[0] = out.id_offsets[0] = 0;
-    require(count <= out.room - out.offsets[row], "users_read: no room for the values of a set");
-    uint64_t* hash = out.hashes + out.offsets[row];
-    int32_t* const first = out.ids + out.id_offsets[row];
-    int32_t* known = first;
-    for (const Distinct::Value& value : distinct.values()) {
-      *hash++ = value.hash;
-      const int32_t id = values_.find(value.text, value.hash);
-      if (id >= 0) *known++ = id;
-    }
-    std::sort(first, known);
-    out.offsets[row + 1] = static_cast<int32_t>(hash - out.hashes);
-    out.id_offsets[row + 1] = static_cast<int32_t>(known - out.ids);
+    const int32_t first = out.id_offsets[row];
+    require(known <= out.room - first, "users_read: no room for the values of a set");
+    std::copy(ids.begin(), ids.end(), out.ids + first);
+    std::transform(ids.begin(), ids.end(), out.hashes + first,
+                   [&](int32_t id) { return hashes_[id]; });
+    out.offsets[row + 1] = out.offsets[row] + static_cast<int32_t>(count);
+    out.id_offsets[row + 1] = first + static_cast<int32_t>(known);
   }
 
  private:
-  Interned values_;
-  uint64_t seed_;
+  std::unordered_map<std::string_view, int32_t> id_of_;
+  std::vector<uint64_t> hashes_;
   int64_t most_values_;
 };
 
 }  // namespace
 
-// The interned values must outlive the handle.
-GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, uint64_t seed,
-                                        int64_t values, const int64_t* offsets, const uint8_t* utf8,
-                                        int64_t most_values) {
+// hashes uint64 [values]: the Bloom queries of the values, whose texts must outlive the handle.
+GRACE_API int32_t grace_users_add_lists(uint64_t handle, const char* name, int64_t values,
+                                        const int64_t* offsets, const uint8_t* utf8,
+                                        const uint64_t* hashes, int64_t most_values) {
   return guarded([&] {
     require(most_values >= 0 && values <= INT32_MAX, "users_add_lists: no such set");
     const Texts texts{values, offsets, reinterpret_cast<const char*>(utf8)};
-    add_component(handle, {name}, std::make_unique<UserLists>(texts, seed, most_values));
+    add_component(handle, {name}, std::make_unique<UserLists>(texts, hashes, most_values));
   });
 }
 

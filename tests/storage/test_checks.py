@@ -1,0 +1,97 @@
+"""The checks of arrays in blocks that several threads share, and of texts that may be any bytes."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from grace.index.storage.checks import (
+    BLOCK,
+    Check,
+    Finite,
+    Groups,
+    Ids,
+    Lookup,
+    Offsets,
+    Texts,
+    View,
+)
+
+MANY = 2 * BLOCK + 63
+ORDER = np.random.default_rng(7).permutation(MANY).astype(np.int32)
+SORTED = np.arange(MANY, dtype=np.int64) * 3
+AD_IDS = np.empty_like(SORTED)
+AD_IDS[ORDER] = SORTED
+PLACES = (1, BLOCK - 1, BLOCK, BLOCK + 1, MANY - 1)
+
+EDGES = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1]
+EDGES += [0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5, 0xFF]
+
+
+def fault(check: Check, own: npt.NDArray[Any], threads: int = 1, **arrays: Any) -> str:
+    return check.fault(own, View(arrays, {"limit": 68}, (), (), threads)) or ""
+
+
+@pytest.mark.parametrize("threads", [1, 5])
+@pytest.mark.parametrize(
+    ("check", "right", "wrong", "words"),
+    [
+        (Offsets("members", "thing"), np.arange(MANY), -1, "offset {at} is -1, below the one"),
+        (Offsets("members", "thing"), np.arange(MANY), None, "thing {before} is empty"),
+        (Groups("id", "cuts"), SORTED, -1, "entry {at} is id -1, expected 0 to"),
+        (Groups("id", "cuts"), SORTED, 0, "entry {at} is id 0, not above the one before it"),
+        (Ids("id", "limit", 5), np.arange(MANY) % 63 + 5, 68, "entry {at} is id 68, expected 5"),
+        (Lookup(), ORDER, MANY, "entry {at} is ad 524351, expected 0 to 524350"),
+        (Lookup(), ORDER, ORDER[0], "is ad id 0, not above the one before it"),
+        (Finite(), np.linspace(0, 1, MANY, dtype=np.float32), -np.inf, "entry {at} is -inf"),
+    ],
+)
+def test_a_fault_among_many_is_found_at_its_place(
+    check: Check, right: npt.NDArray[Any], wrong: float | None, words: str, threads: int
+) -> None:
+    arrays = {"members": right[:-1], "cuts": np.array([0, 3, MANY]), "ad_ids": AD_IDS}
+    assert not fault(check, right, threads, **arrays)
+    for at in PLACES:
+        own = right.copy()
+        own[at] = own[at - 1] if wrong is None else wrong
+        found = fault(check, own, threads, **arrays)
+        assert words.format(at=at, before=at - 1) in found, at
+
+
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [([1, 2], "offset 0 is 1, expected 0"), ([0, 1], "the last offset is 1, but members has 2")],
+)
+def test_offsets_cut_all_members(offsets: list[int], words: str) -> None:
+    assert words in fault(Offsets("members", "thing"), np.array(offsets), members=np.zeros(2))
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4])
+def test_utf8_is_what_python_says_for_all_edges_of_the_table(length: int) -> None:
+    choices = EDGES if length < 4 else [*EDGES[1::2], 0x90, 0x8F, 0xF0, 0xF4]
+    for letters in itertools.product(choices, repeat=length):
+        text = bytes(letters)
+        found = fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, length]))
+        assert (not found) == is_utf8(text), text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"\xc3\xa9", "entry 0 is b'\\xc3', expected UTF-8"),
+        (b"aa", "entry 1 is value b'a', not above the one before it, b'a'"),
+        (b"ba", "entry 1 is value b'a', not above the one before it, b'b'"),
+    ],
+)
+def test_a_text_ends_at_its_offset_and_is_above_the_one_before_it(text: bytes, words: str) -> None:
+    assert fault(Texts("cuts"), np.frombuffer(text, np.uint8), cuts=np.array([0, 1, 2])) == words
