@@ -2,8 +2,7 @@
 
 Without targeting, the model and the baselines list SIDs of the whole catalogue. With targeting,
 people get only SIDs that lead to an ad that they may see. The report leaves out people whose true
-SID has no such ad, and measures the others without targeting, too. `by_precision` says what a
-server's precision changes.
+SID has no such ad, and measures the others without targeting, too.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ from grace.model.train.evaluate import (
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, reproducible
-from grace.model.train.precisions import ByPrecision, by_precision
 from grace.model.train.recipe import profile_of
 
 Int64 = npt.NDArray[np.int64]
@@ -75,7 +73,6 @@ class CheckpointReport:
     device: str
     without_targeting: dict[str, Quality]
     targeted: Targeted | None
-    by_precision: ByPrecision
 
     def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = rounded(asdict(self))
@@ -84,7 +81,7 @@ class CheckpointReport:
 
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     device = device_named(spec.device, "--device")
-    cutoffs, kept = sorted({*spec.cutoffs}), tuple(dict.fromkeys(spec.fp8_keep))
+    cutoffs = sorted({*spec.cutoffs})
     model = load_checkpoint(spec.checkpoint, device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
@@ -103,7 +100,6 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         if log.attributes:
             exact = replace(search, index=index)
             targeted = _targeted(exact, catalogue, batches, events, free, cutoffs)
-        precisions = by_precision(search, batches, events, cutoffs, kept, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,
@@ -115,7 +111,6 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         device=device.type,
         without_targeting=free.qualities(cutoffs, profile.num_sids),
         targeted=targeted,
-        by_precision=precisions,
     )
 
 

@@ -18,7 +18,7 @@ import torch
 from grace.configs.generation import BeamProfile
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.definition.model import Model
-from grace.model.engine.generation import Generation, PlainGeneration
+from grace.model.engine.generation import PlainGeneration
 from grace.model.train.interactions import HistoryBatches, Interactions
 from grace.model.train.loop import Progress
 
@@ -115,15 +115,11 @@ class Followers:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A model in the product's own beam search, on the device of both.
-
-    engine  computes it in place of the definition
-    """
+    """A model in the product's own beam search, on the device of both."""
 
     model: Model
     index: DecodeIndex
     profile: BeamProfile
-    engine: Generation | None = None
 
     @property
     def device(self) -> torch.device:
@@ -147,21 +143,19 @@ class Search:
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
             users = UserTensors.asking(nobody)
-        engine = self.engine or PlainGeneration(self.model, self.ops)
+        engine = PlainGeneration(self.model, self.ops)
         found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
 
-    def all_leaves(
-        self, batches: HistoryBatches, events: Int64, progress: Progress, name: str = "evaluate"
-    ) -> Int64:
+    def all_leaves(self, batches: HistoryBatches, events: Int64, progress: Progress) -> Int64:
         """Return the leaves of any number of events."""
         found = []
         for start in range(0, len(events), USERS_PER_BATCH):
             part = events[start : start + USERS_PER_BATCH]
             found.append(self.leaves(batches, part))
-            progress(name, start + len(part), len(events), "")
+            progress("evaluate", start + len(part), len(events), "")
         return np.concatenate(found)
 
 
