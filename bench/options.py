@@ -35,9 +35,7 @@ class Table(NamedTuple):
 
 
 TABLES: Mapping[str, Table] = {
-    "attention": Table(
-        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids=0
-    ),
+    "attention": Table("gpu.attention", ("copy", "cross", "self"), sids=0),
     "gtm": Table(
         "gpu.gtm",
         (
