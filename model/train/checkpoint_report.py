@@ -128,6 +128,7 @@ def _targeted(
     followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
     parts: list[Ranked] = []
     may_see: list[Bools] = []
+    shares: list[float] = []
     for start in range(0, len(events), USERS_PER_BATCH):
         part = events[start : start + USERS_PER_BATCH]
         last, truth = log.leaves[part - 1], log.leaves[part]
@@ -136,12 +137,12 @@ def _targeted(
         users = with_eligible(users, search.index, search.ops)
         eligible = _eligible_leaves(users, search.index, len(part))
         may_see.append(eligible[np.arange(len(part)), truth])
+        shares += eligible.mean(axis=1).tolist()
         parts.append(
             Ranked(
                 rank_of(truth, search.leaves(batches, part, users)),
                 followers.ranks(last, truth, eligible),
                 popularity.ranks(truth, eligible),
-                eligible.sum(axis=1),
             )
         )
     targeted, seen = Ranked.joined(parts), np.concatenate(may_see)
@@ -150,7 +151,7 @@ def _targeted(
         columns=tuple(log.attributes),
         people=len(events),
         measured=int(seen.sum()),
-        eligible_share=float((targeted.listed / catalogue.trie.num_leaves).mean()),
+        eligible_share=float(np.mean(shares)),
         with_targeting=targeted.of(seen).qualities(cutoffs, most) if seen.any() else {},
         without_targeting=free.of(seen).qualities(cutoffs, most) if seen.any() else {},
     )

@@ -46,17 +46,6 @@ def quality(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
     )
 
 
-def random_quality(listed: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
-    """Return the expected quality of SIDs in random order, `listed` of them for each user."""
-    recall, ndcg = {}, {}
-    for k in cutoffs:
-        within = np.minimum(k, listed)
-        gains = np.cumsum(1 / np.log2(np.arange(k) + 2.0))
-        recall[k] = float((within / listed).mean())
-        ndcg[k] = float((gains[within - 1] / listed).mean())
-    return Quality(recall, ndcg)
-
-
 @dataclass(frozen=True, slots=True)
 class Popularity:
     """Recommends the SIDs most frequent in training, ties in SID order."""
@@ -160,12 +149,11 @@ class Search:
 
 
 class Ranked(NamedTuple):
-    """The ranks of each user's true SID by recommender; `listed` is how many SIDs random has."""
+    """The ranks of each user's true SID by recommender."""
 
     model: Int64
     followers: Int64
     popularity: Int64
-    listed: Int64
 
     @staticmethod
     def joined(parts: Sequence["Ranked"]) -> "Ranked":
@@ -181,7 +169,6 @@ class Ranked(NamedTuple):
             "model": quality(self.model, [k for k in cutoffs if k <= most]),
             "followers": quality(self.followers, cutoffs),
             "popularity": quality(self.popularity, cutoffs),
-            "random": random_quality(self.listed, cutoffs),
         }
 
 
@@ -194,14 +181,13 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
 
 
 def ranked(search: Search, batches: HistoryBatches, events: Int64, progress: Progress) -> Ranked:
-    """Return the ranks of the model and of three baselines, without targeting."""
-    log, trie_leaves = batches.log, len(batches.log.leaf_sids)
+    """Return the ranks of the model and of two baselines, without targeting."""
+    log = batches.log
     last, truth = log.leaves[events - 1], log.leaves[events]
     return Ranked(
         model=rank_of(truth, search.all_leaves(batches, events, progress)),
         followers=Followers.of(log).ranks(last, truth),
-        popularity=Popularity.of(log, trie_leaves).ranks(truth),
-        listed=np.full(len(events), trie_leaves),
+        popularity=Popularity.of(log, len(log.leaf_sids)).ranks(truth),
     )
 
 

@@ -10,7 +10,6 @@ from grace.model.train.evaluate import (
     Followers,
     Popularity,
     quality,
-    random_quality,
     share_of_popular,
 )
 from grace.model.train.interactions import Interactions
@@ -74,15 +73,6 @@ def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     assert followers.ranks(*after_4).tolist() == [1, 1]
     all_or_not_2 = np.array([[True] * 5, [True, True, False, True, True]])
     assert followers.ranks(*after_4, all_or_not_2).tolist() == [1, 0]
-
-
-def test_random_draws_find_k_of_the_catalogue() -> None:
-    found = random_quality(np.array([20, 20]))
-    assert found.recall == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0})
-    some = random_quality(np.array([2, 4]), (1, 3))
-    assert some.recall == pytest.approx({1: (1 / 2 + 1 / 4) / 2, 3: (1 + 3 / 4) / 2})
-    two = 1 + 1 / math.log2(3)
-    assert some.ndcg[3] == pytest.approx((two / 2 + (two + 1 / 2) / 4) / 2)
 
 
 def test_the_share_of_the_most_popular_is_of_all_events() -> None:

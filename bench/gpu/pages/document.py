@@ -227,7 +227,6 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
             "plain loop, fp32": row["recall"],
             **{f"engine, {each['precision']}": each["recall"] for each in engines},
             "popularity": row["popularity_recall"],
-            "random": row["random_recall"],
         }
         body = [[name, *(f"{x:.2%}" for x in own.values())] for name, own in shares.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
