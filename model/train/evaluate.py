@@ -191,12 +191,6 @@ def ranked(search: Search, batches: HistoryBatches, events: Int64, progress: Pro
     )
 
 
-def share_of_popular(counts: Int64) -> float:
-    """Return the share of the events on the most popular 1 % of the SIDs."""
-    top = max(1, round(0.01 * len(counts)))
-    return float(np.sort(counts)[-top:].sum() / counts.sum())
-
-
 def rounded(value: Any) -> Any:
     """Return the value for JSON: numbers with four decimals, and names as texts."""
     if isinstance(value, dict):

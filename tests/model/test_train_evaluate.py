@@ -10,7 +10,6 @@ from grace.model.train.evaluate import (
     Followers,
     Popularity,
     quality,
-    share_of_popular,
 )
 from grace.model.train.interactions import Interactions
 
@@ -73,9 +72,3 @@ def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     assert followers.ranks(*after_4).tolist() == [1, 1]
     all_or_not_2 = np.array([[True] * 5, [True, True, False, True, True]])
     assert followers.ranks(*after_4, all_or_not_2).tolist() == [1, 0]
-
-
-def test_the_share_of_the_most_popular_is_of_all_events() -> None:
-    counts = np.full(200, 2)
-    counts[[3, 111]] = 102
-    assert share_of_popular(counts) == pytest.approx(204 / 600)
