@@ -23,17 +23,7 @@ from grace.kernels import DecodeIndex, UserTensors, device_named, with_eligible
 from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import (
-    USERS_PER_BATCH,
-    Followers,
-    Popularity,
-    Quality,
-    Ranked,
-    Search,
-    rank_of,
-    ranked,
-    rounded,
-)
+from grace.model.train.evaluate import Quality, Ranked, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, reproducible
@@ -99,7 +89,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         targeted = None
         if log.attributes:
             exact = replace(search, index=index)
-            targeted = _targeted(exact, catalogue, batches, events, free, cutoffs)
+            targeted = _targeted(exact, catalogue, batches, events, free, cutoffs, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,
@@ -121,37 +111,26 @@ def _targeted(
     events: Int64,
     free: Ranked,
     cutoffs: Sequence[int],
+    progress: Progress,
 ) -> Targeted:
     """The index of the search has the rules of targeting; `free` are ranks without it."""
     log = batches.log
     encoder = UserEncoder(catalogue.schema, catalogue.set_values)
-    followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
-    parts: list[Ranked] = []
-    may_see: list[Bools] = []
-    shares: list[float] = []
-    for start in range(0, len(events), USERS_PER_BATCH):
-        part = events[start : start + USERS_PER_BATCH]
-        last, truth = log.leaves[part - 1], log.leaves[part]
+
+    def asking(part: Int64) -> tuple[UserTensors, Bools]:
         attributes = tuple(map(log.attributes_at, part.tolist()))
         users = UserTensors.of(encoder.encode(attributes), search.device)
         users = with_eligible(users, search.index, search.ops)
-        eligible = _eligible_leaves(users, search.index, len(part))
-        may_see.append(eligible[np.arange(len(part)), truth])
-        shares += eligible.mean(axis=1).tolist()
-        parts.append(
-            Ranked(
-                rank_of(truth, search.leaves(batches, part, users)),
-                followers.ranks(last, truth, eligible),
-                popularity.ranks(truth, eligible),
-            )
-        )
-    targeted, seen = Ranked.joined(parts), np.concatenate(may_see)
+        return users, _eligible_leaves(users, search.index, len(part))
+
+    targeted = ranked(search, batches, events, progress, asking)
+    seen = targeted.may_see
     most = search.profile.num_sids
     return Targeted(
         columns=tuple(log.attributes),
         people=len(events),
         measured=int(seen.sum()),
-        eligible_share=float(np.mean(shares)),
+        eligible_share=float(targeted.share.mean()),
         with_targeting=targeted.of(seen).qualities(cutoffs, most) if seen.any() else {},
         without_targeting=free.of(seen).qualities(cutoffs, most) if seen.any() else {},
     )

@@ -7,9 +7,9 @@ SID that a recommender does not list has the rank ABSENT.
 With targeting, a recommender ranks only the SIDs that lead to an ad that the user may see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +56,10 @@ class Popularity:
     def of(cls, log: Interactions, num_leaves: int) -> "Popularity":
         return cls(np.argsort(-log.leaf_counts(num_leaves), kind="stable"))
 
-    def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
-        """Rank each user's true SID, among all or the eligible ones.   [users]
-
-        eligible  [users, leaves]
-        """
+    def ranks(self, truth: Int64, eligible: Bools) -> Int64:
+        """Rank each user's true SID among the eligible ones, bool [users, leaves].   [users]"""
         place = np.empty(len(self.leaves), np.int64)
         place[self.leaves] = np.arange(len(self.leaves))
-        if eligible is None:
-            return place[truth]
         return np.array(
             [
                 np.count_nonzero(own[self.leaves[: place[leaf]]])
@@ -87,16 +82,14 @@ class Followers:
         before, after = pairs[order].T
         return cls(before, after)
 
-    def ranks(self, last: Int64, truth: Int64, eligible: Bools | None = None) -> Int64:
+    def ranks(self, last: Int64, truth: Int64, eligible: Bools) -> Int64:
         """Rank each user's true SID after the last one, as `Popularity` does.   [users]"""
         begin = np.searchsorted(self.before, last)
         end = np.searchsorted(self.before, last, side="right")
         ranks = np.full(len(truth), ABSENT)
         for user, (low, high) in enumerate(zip(begin, end, strict=True)):
             listed = self.after[low:high]
-            if eligible is not None:
-                listed = listed[eligible[user, listed]]
-            found = np.flatnonzero(listed == truth[user])
+            found = np.flatnonzero(listed[eligible[user, listed]] == truth[user])
             if len(found):
                 ranks[user] = found[0]
         return ranks
@@ -138,29 +131,22 @@ class Search:
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
 
-    def all_leaves(self, batches: HistoryBatches, events: Int64, progress: Progress) -> Int64:
-        """Return the leaves of any number of events."""
-        found = []
-        for start in range(0, len(events), USERS_PER_BATCH):
-            part = events[start : start + USERS_PER_BATCH]
-            found.append(self.leaves(batches, part))
-            progress("evaluate", start + len(part), len(events), "")
-        return np.concatenate(found)
-
 
 class Ranked(NamedTuple):
-    """The ranks of each user's true SID by recommender."""
+    """The ranks of each user's true SID by recommender.
+
+    may_see  whether the true SID has an ad for the user
+    share    the share of the SIDs that have one
+    """
 
     model: Int64
     followers: Int64
     popularity: Int64
-
-    @staticmethod
-    def joined(parts: Sequence["Ranked"]) -> "Ranked":
-        return Ranked(*map(np.concatenate, zip(*parts, strict=True)))
+    may_see: Bools
+    share: npt.NDArray[np.float64]
 
     def of(self, users: Bools) -> "Ranked":
-        return Ranked(*(ranks[users] for ranks in self))
+        return Ranked._make(each[users] for each in self)
 
     def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
         """Return the quality of each recommender; the model lists `most` SIDs, so it has no numbers
@@ -180,15 +166,35 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
     return ranks
 
 
-def ranked(search: Search, batches: HistoryBatches, events: Int64, progress: Progress) -> Ranked:
-    """Return the ranks of the model and of two baselines, without targeting."""
-    log = batches.log
-    last, truth = log.leaves[events - 1], log.leaves[events]
-    return Ranked(
-        model=rank_of(truth, search.all_leaves(batches, events, progress)),
-        followers=Followers.of(log).ranks(last, truth),
-        popularity=Popularity.of(log, len(log.leaf_sids)).ranks(truth),
-    )
+Asking: TypeAlias = Callable[[Int64], tuple[UserTensors, Bools]]
+"""Returns the users of some events, and which SIDs have an ad for each.   [users, leaves]"""
+
+
+def ranked(
+    search: Search,
+    batches: HistoryBatches,
+    events: Int64,
+    progress: Progress,
+    asking: Asking | None = None,
+) -> Ranked:
+    """Return the ranks of the model and of two baselines; with targeting if `asking` is given."""
+    log, parts, sids = batches.log, [], len(batches.log.leaf_sids)
+    followers, popularity = Followers.of(log), Popularity.of(log, sids)
+    for start in range(0, len(events), USERS_PER_BATCH):
+        part = events[start : start + USERS_PER_BATCH]
+        last, truth = log.leaves[part - 1], log.leaves[part]
+        users, eligible = asking(part) if asking else (None, np.ones((len(part), sids), np.bool_))
+        parts.append(
+            Ranked(
+                model=rank_of(truth, search.leaves(batches, part, users)),
+                followers=followers.ranks(last, truth, eligible),
+                popularity=popularity.ranks(truth, eligible),
+                may_see=eligible[np.arange(len(part)), truth],
+                share=eligible.mean(axis=1),
+            )
+        )
+        progress("evaluate", start + len(part), len(events), "")
+    return Ranked._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def rounded(value: Any) -> Any:
