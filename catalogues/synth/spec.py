@@ -58,8 +58,7 @@ SCHEMA = TargetingSchema(
 RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))
 
 
-# Events: an action, and the time. The cardinality of actions leaves room beyond the ids in use.
-ACTIONS = 8
+# Events: an action, and the time.
 ACTION_IDS = (1, 2, 3, 4)  # view, click, save, buy
 ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
 
