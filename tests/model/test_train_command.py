@@ -141,22 +141,6 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
     assert process.returncode == 0
 
 
-def test_a_table_that_does_not_name_its_sids_is_named_by_options(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    table = pq.read_table(training_folder / ADS_FILE)
-    pq.write_table(table.replace_schema_metadata(None), tmp_path / ADS_FILE)
-    for name in (TARGETING_FILE, LOG_FILE):
-        (tmp_path / name).symlink_to(training_folder / name)
-    train = ("train", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1")
-    done = invoke_grace(*train)
-    assert done.exit_code == 2
-    assert "pass --sid-space NAME (the model's) and --vocab-sizes" in done.stderr
-    done = invoke_grace(*train, "--sid-space", "mine", "--vocab-sizes", "64,8,8,8", "--json")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["sid_space"] == "mine"
-
-
 def test_ads_that_a_build_refuses_and_events_of_them_are_counted(
     training_folder: Path, tmp_path: Path
 ) -> None:
