@@ -2,12 +2,8 @@
 
     python -m grace.bench.match_bench --out bench/results/cpu-2core/match.json
 
-There are three kinds of leaves. Every repetition draws new ones, so that the index is read from
-memory rather than from a warm cache:
-  random     any leaves of a synthetic catalogue: most ads fail early, by their attributes
-  eligible   leaves with an ad for the user, as beam search finds them
-  scattered  eligible leaves of arrays without any locality, the worst case: a million rules spread
-             evenly over the ads, location lists of 1 to 60 values
+The leaves have an ad for the user, as beam search finds them. Every repetition draws new ones, so
+that the index is read from memory rather than from a warm cache.
 """
 
 import argparse
@@ -25,15 +21,10 @@ import numpy.typing as npt
 from grace.bench.result_file import Row, facts_of, record
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
-from grace.index.matching.ads import SidToAds
 from grace.index.matching.exact import ExactMatcher
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
-from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from grace.index.trie import SidTrie
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
-from grace.index.users.values import InternedValues
 
 REQUESTS = 16
 GENERATED = 10_000
@@ -66,23 +57,15 @@ def main(arguments: Sequence[str]) -> None:
 def _rows(options: argparse.Namespace) -> Iterator[Row]:
     rng = np.random.default_rng(SEED)
     with tempfile.TemporaryDirectory() as folder:
-        catalogue, users = _catalogue(Path(folder), options.sids, rng)
-    scattered, scattered_users = _scattered(options.sids, rng)
-    for name, snapshot, attributes in (
-        ("random", catalogue, users),
-        ("eligible", catalogue, users),
-        ("scattered", scattered, scattered_users),
-    ):
-        encoded = UserEncoder(snapshot.schema, snapshot.set_values).encode(attributes)
-        pools = _pools(snapshot, encoded, rng, eligible=name != "random")
-        draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
-        for max_ads in MAX_ADS:
-            yield _measure(name, snapshot, encoded, draws, max_ads)
+        snapshot, attributes = _catalogue(Path(folder), options.sids, rng)
+    users = UserEncoder(snapshot.schema, snapshot.set_values).encode(attributes)
+    pools = _pools(snapshot, users, rng)
+    draws = [_draw(snapshot, pools, rng) for _ in range(options.repetitions)]
+    for max_ads in MAX_ADS:
+        yield _measure(snapshot, users, draws, max_ads)
 
 
-def _measure(
-    name: str, snapshot: Snapshot, users: UserRows, draws: list[Draw], max_ads: int
-) -> Row:
+def _measure(snapshot: Snapshot, users: UserRows, draws: list[Draw], max_ads: int) -> Row:
     """Measure whole calls, including checks and the allocation of the reply.
 
     Generated, matched and returned ads are per request.
@@ -98,7 +81,6 @@ def _measure(
     median, p90 = (float(np.quantile(seconds, q)) for q in (0.5, 0.9))
     generated, matched, returned = (counts / (len(draws) * len(users))).round().astype(int).tolist()
     return {
-        "leaves": name,
         "sids": snapshot.trie.num_leaves,
         "ads": snapshot.ads.num_ads,
         "rules": snapshot.rules.num_rules,
@@ -130,17 +112,13 @@ def _draw(snapshot: Snapshot, pools: list[Leaves], rng: np.random.Generator) -> 
     )
 
 
-def _pools(
-    snapshot: Snapshot, users: UserRows, rng: np.random.Generator, *, eligible: bool
-) -> list[Leaves]:
-    """Random leaves for each user; if `eligible`, only those with an ad for the user."""
+def _pools(snapshot: Snapshot, users: UserRows, rng: np.random.Generator) -> list[Leaves]:
+    """Random leaves for each user, with an ad for the user."""
     count = min(SAMPLED_LEAVES, snapshot.trie.num_leaves)
     samples = [
         rng.permutation(snapshot.trie.num_leaves)[:count].astype(np.int32)
         for _ in range(len(users))
     ]
-    if not eligible:
-        return samples
     reply = ExactMatcher(snapshot, threads=1).match(
         users,
         np.arange(len(users) + 1) * count,
@@ -175,56 +153,6 @@ def _catalogue(
             visited = (places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS])
             user["location"] = list(dict.fromkeys([*own, *visited]))[:LOCATIONS]
             users.append(user)
-    return snapshot, users
-
-
-def _scattered(sids: int, rng: np.random.Generator) -> tuple[Snapshot, list[UserAttributes]]:
-    """Make only the arrays that matching reads; of the trie, it reads the number of leaves."""
-    rules = max(1, sids // 3)  # the default, three million SIDs, has a million rules
-    places = InternedValues.of(f"place-{i}" for i in range(20_000))
-    schema = TargetingSchema(
-        attributes=(Attribute("group", tuple(f"g{i}" for i in range(400))),),
-        sets=(TargetSet("location", 256, 4, LOCATIONS),),
-        hash_seed=0,
-    )
-    ads_of = rng.choice(
-        [1, 1, 1, 1, 1, 1, 1, 2, 2, 11], size=sids, p=[0.1] * 7 + [0.14, 0.14, 0.02]
-    )
-    ads = int(ads_of.sum())
-    lengths = np.where(rng.random(rules) < 0.4, rng.integers(1, 61, size=rules), 0)
-    offsets = np.append(0, lengths.cumsum())
-    values = rng.integers(len(places), size=offsets[-1], dtype=np.int32)
-    table = rng.integers(1 << 64, size=(100_000, schema.words), dtype=np.uint64)
-    nothing = np.zeros(rules + 1, np.int64), np.empty(0, np.int32)
-    snapshot = Snapshot(
-        facts=SnapshotFacts(1, "", "scattered", 0, 0),
-        schema=schema,
-        trie=SidTrie((), (1, sids), np.empty(0, np.int32), np.empty(0, np.uint16)),
-        ads=SidToAds(
-            ad_offsets=np.append(0, ads_of.cumsum()),
-            ad_ids=rng.permutation(ads),
-            ad_rule=rng.integers(rules, size=ads, dtype=np.int32),
-            ad_weight=rng.random(ads, dtype=np.float32),
-            ad_lookup=np.empty(0, np.int32),
-        ),
-        rules=TargetingRules(
-            np.column_stack(
-                [
-                    rng.integers(len(table), size=rules, dtype=np.int32),
-                    rng.permutation(rules).astype(np.int32),
-                ]
-            ),
-            (NumberRows(table), SetRules(offsets, values, *nothing)),
-        ),
-        set_values=(places,),
-    )
-    users: list[UserAttributes] = [
-        {
-            "group": [f"g{int(rng.integers(400))}"],
-            "location": [places[int(i)] for i in rng.permutation(len(places))[:LOCATIONS]],
-        }
-        for _ in range(REQUESTS)
-    ]
     return snapshot, users
 
 

@@ -19,14 +19,12 @@ class Table(NamedTuple):
     """
     module      of grace.bench, which measures the table
     parts       that --only names; none: the table is measured whole
-    on_request  parts that are left out unless --only names them
     on_cpu      a CPU measures it, too; the others only try their tiny shapes there
     users       whether --users means something
     """
 
     module: str
     parts: tuple[str, ...] = ()
-    on_request: tuple[str, ...] = ()
     sids: int = 1
     precisions: int = MANY
     rates: int = 0
@@ -35,9 +33,7 @@ class Table(NamedTuple):
 
 
 TABLES: Mapping[str, Table] = {
-    "attention": Table(
-        "gpu.attention", ("copy", "cross", "self", "counters"), ("counters",), sids=0
-    ),
+    "attention": Table("gpu.attention", ("copy", "cross", "self"), sids=0),
     "gtm": Table(
         "gpu.gtm",
         (
@@ -52,10 +48,9 @@ TABLES: Mapping[str, Table] = {
     "serve": Table(
         "gpu.serve",
         (
-            "idle:union", "alone:union", "load:union", "saturation:union", "swap:union",
+            "idle:union", "alone:union", "load:union", "saturation:union",
             "idle:exact", "alone:exact", "load:exact", "saturation:exact", "swap:exact",
         ),
-        on_request=("swap:union",),
         rates=MANY,
     ),
     "fleet": Table("fleet.scaling", rates=1),
@@ -139,8 +134,7 @@ class BenchOptions:
     def parts(self) -> tuple[str, ...]:
         """Return the parts to measure, in the table's order."""
         table = TABLES[self.table]
-        asked = self.only or [part for part in table.parts if part not in table.on_request]
-        return tuple(part for part in table.parts if part in asked)
+        return tuple(part for part in table.parts if part in (self.only or table.parts))
 
     def _require_device(self, table: Table) -> None:
         if self.device == "cpu":

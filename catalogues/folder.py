@@ -64,23 +64,16 @@ def write_files(
 
 
 def write_tables(out: Path, writers: Mapping[str, WriteFile], removed: Sequence[str] = ()) -> int:
-    """Write files by name, and return their bytes. All are complete before the first appears.
+    """Write files by name, and return their bytes.
 
     removed  files of an earlier catalogue that this one does not have
     """
-    partial = {name: out / f".{name}.partial" for name in writers}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        try:
-            for name, write in writers.items():
-                write(partial[name])
-            for name in removed:
-                (out / name).unlink(missing_ok=True)
-            for name, path in partial.items():
-                path.replace(out / name)
-        finally:
-            for path in partial.values():
-                path.unlink(missing_ok=True)
+        for name in removed:
+            (out / name).unlink(missing_ok=True)
+        for name, write in writers.items():
+            write(out / name)
         return sum((out / name).stat().st_size for name in writers)
     except OSError as error:
         raise InputError(f"--out {out} cannot be written: {error.strerror or error}") from error

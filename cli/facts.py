@@ -27,15 +27,13 @@ def print_facts(*reports: Any, tables: "Sequence[Table]" = ()) -> None:
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def print_shares(rows: Mapping[str, Mapping[str, float] | str]) -> None:
-    """Print the shares of each row by their headings. A text says why a row has none."""
-    heads = max((row for row in rows.values() if not isinstance(row, str)), key=len)
+def print_shares(rows: Mapping[str, Mapping[str, float]]) -> None:
+    """Print the shares of each row by their headings."""
+    heads = max(rows.values(), key=len)
     print(f"{'':<12}" + "".join(f"{head:>11}" for head in heads))
     for name, row in rows.items():
-        if not isinstance(row, str):
-            cells = (f"{row[head]:.1%}" if head in row else "-" for head in heads)
-            row = "".join(f"{cell:>11}" for cell in cells)
-        print(f"{name:<12}{row}")
+        cells = (f"{row[head]:.1%}" if head in row else "-" for head in heads)
+        print(f"{name:<12}" + "".join(f"{cell:>11}" for cell in cells))
 
 
 def _table(title: str, rows: Sequence[Any]) -> "Table":

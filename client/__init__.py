@@ -8,7 +8,7 @@ with Client("127.0.0.1:50051") as client:
 
 from grace.client.admin_client import AdminClient
 from grace.client.client import AsyncClient, Client
-from grace.client.connection import Tls, connection_fault, tls_of
+from grace.client.connection import Tls, tls_of
 from grace.client.request import Events, RequestFields, request_of
 from grace.client.request_json import request_of_json
 from grace.client.result import Ad, Ads, RetrieveResult, Sids
@@ -29,7 +29,6 @@ __all__ = [
     "RetrieveResult",
     "Sids",
     "Tls",
-    "connection_fault",
     "request_of",
     "request_of_json",
     "tls_of",

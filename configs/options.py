@@ -133,10 +133,6 @@ class EvaluationSpec(LogOptions):
     ] = (1, 5, 10, 50)
     users: Annotated[int, Option("Held-out users to measure, at most.", least=1)] = 2000
     beams: Annotated[int, Option("Beams of the search in every step.", least=1)] = 128
-    fp8_keep: Annotated[
-        tuple[Fp8Product, ...],
-        "A decoder product to keep in bf16 with precision fp8; repeatable.",
-    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 torch's own answer is a traceback, which differs with its build, the driver and the first call.
 """
 
-import os
-
 import torch
 
 from grace.configs.errors import DeviceError
@@ -34,20 +32,11 @@ def require_device(device: torch.device, option: str = "device", instead: str = 
     if device.type != "cuda":
         raise _unknown(str(device), option, instead)
     gpus = _gpus()
-    if (device.index or 0) < gpus:
-        return
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if gpus == 1:
-        found = "torch finds only cuda:0; use it, or"
-    elif gpus:
-        found = f"torch finds only cuda:0 to cuda:{gpus - 1}; use one of them, or"
-    elif torch.version.cuda is None:
-        found = f"torch {torch.__version__} is a build without CUDA; install one with CUDA, or use"
-    elif visible is not None:
-        found = f"torch finds no GPU with CUDA_VISIBLE_DEVICES={visible!r}; change it, or use"
-    else:
-        found = "torch finds no GPU on this machine; use"
-    raise DeviceError(f"{option} {device}: {found} {instead}")
+    if (device.index or 0) >= gpus:
+        raise DeviceError(
+            f"{option} {device}: torch {torch.__version__} finds {gpus} GPUs (a build without CUDA "
+            f"and CUDA_VISIBLE_DEVICES hide others); use one that it finds, or {instead}"
+        )
 
 
 def _gpus() -> int:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from grace.bench.gpu.instruments.counters import measure_counters
 from grace.bench.gpu.instruments.floors import Least
 from grace.bench.gpu.instruments.measure import Timing, copy_rate, require_close, require_equal
 from grace.bench.gpu.subjects.attention_kernels import (
@@ -79,17 +78,14 @@ class _Setting(NamedTuple):
 
 def measure(work: Workload) -> Iterator[Row]:
     parts = work.options.parts()
-    if parts != ("counters",):
-        rate = copy_rate(work.device, work.options.seconds)
-        yield {"measure": "copy", "gb_per_s": round(rate / 1e9, 1)}
-        for precision in work.options.precisions:
-            setting = _Setting(work, work.load_ops(work.device), rate, precision)
-            if "cross" in parts:
-                yield from _cross(setting)
-            if "self" in parts:
-                yield from _self(setting)
-    if "counters" in parts:
-        yield from measure_counters(work)
+    rate = copy_rate(work.device, work.options.seconds)
+    yield {"measure": "copy", "gb_per_s": round(rate / 1e9, 1)}
+    for precision in work.options.precisions:
+        setting = _Setting(work, work.load_ops(work.device), rate, precision)
+        if "cross" in parts:
+            yield from _cross(setting)
+        if "self" in parts:
+            yield from _self(setting)
 
 
 def _cross(setting: _Setting) -> Iterator[Row]:

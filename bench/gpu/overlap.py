@@ -38,7 +38,7 @@ from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
 from grace.model.engine.decode_weights import PRECISIONS, Precision
 from grace.model.engine.fast_encoder import fast_encoder
-from grace.model.train.evaluate import Popularity, Quality, quality, random_quality, rank_of
+from grace.model.train.evaluate import Popularity, Quality, quality, rank_of
 
 REQUESTS = 512
 PAPER_REQUESTS = 256
@@ -126,7 +126,9 @@ def _trained(work: Workload) -> Iterator[Row]:
     held_out = _HeldOut.of(data, index, batches)
     nodes = [_plain(work, model, batch, held_out.index)[-1] for batch in held_out.batches]
     sids = data.snapshot.trie.num_leaves
-    by_popularity = Popularity.of(data.log, sids).ranks(held_out.truth)
+    by_popularity = Popularity.of(data.log, sids).ranks(
+        held_out.truth, np.ones((requests, sids), np.bool_)
+    )
     yield {
         "measure": "learning",
         "variant": "trained",
@@ -134,7 +136,6 @@ def _trained(work: Workload) -> Iterator[Row]:
         "held_out_users": requests,
         "recall": held_out.recall(nodes),
         "popularity_recall": _rounded(quality(by_popularity, _CUTOFFS)),
-        "random_recall": _rounded(random_quality(np.full(requests, sids), _CUTOFFS)),
     }
     yield from _overlaps(work, "trained", model, index, batches, held_out)
 

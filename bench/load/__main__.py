@@ -14,9 +14,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
 from grace.bench.load.client import ClosedLoop, Load, OpenLoop, Target
 from grace.bench.load.client_process import run_together
 from grace.bench.load.ghz import Result, load_report, load_result, offered
@@ -30,9 +27,6 @@ from grace.bench.load.options import (
     tls_from,
 )
 from grace.bench.load.shots import read_shots
-
-MOST_PROCESSES = 64
-"""Each process takes some 60 MB and makes about a thousand calls a second."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -57,17 +51,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _made(load: Load, options: argparse.Namespace) -> Result:
-    """Make the load; standard error shows the time that has passed."""
-    name, what = f"in-flight-{options.in_flight}", f"{options.in_flight} calls under way"
-    if isinstance(load, OpenLoop):
-        name, what = f"rate-{load.rate:g}", f"{load.rate:g} calls a second"
+    name = f"rate-{load.rate:g}" if isinstance(load, OpenLoop) else f"in-flight-{load.in_flight}"
     timeout = options.timeout_ms / 1e3 if options.timeout_ms else None
-    columns = TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), refresh_per_second=2) as passed:
-        passed.add_task(f"{what} for {load.seconds:g} s")
-        shots = read_shots(options.data, timeout)
-        target = Target(options.address, shots, options.connections, tls_from(options))
-        run = run_together(target, load, options.processes)
+    shots = read_shots(options.data, timeout)
+    target = Target(options.address, shots, options.connections, tls_from(options))
+    run = run_together(target, load, options.processes)
     result = load_result(run, load, options.connections, timeout)
     if options.out is not None:
         (options.out / f"{name}.json").write_text(json.dumps(result) + "\n", encoding="utf-8")
@@ -93,9 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=positive, default=20.0, help="of each rate; default: 20")
     parser.add_argument(
         "--processes",
-        type=_number_of_processes,
+        type=positive_integer,
         default=1,
-        help=f"client processes that share the calls, at most {MOST_PROCESSES}; default: 1",
+        help="client processes that share the calls, some 60 MB each; default: 1",
     )
     parser.add_argument(
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"
@@ -105,13 +93,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="seed of the arrivals; default: 1")
     parser.add_argument("--out", type=Path, help="folder of the report and of the results")
     return parser
-
-
-def _number_of_processes(text: str) -> int:
-    value = positive_integer(text)
-    if value > MOST_PROCESSES:
-        raise argparse.ArgumentTypeError(f"must be at most {MOST_PROCESSES}, got {text!r}")
-    return value
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.bench.load.shots import Shot
-from grace.client import Tls, connection_fault
+from grace.client import Tls
 from grace.client.connection import aio_channel
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
@@ -172,8 +172,10 @@ def run_load(target: Target, load: Load, part: Part = Part()) -> LoadRun:
             try:
                 await asyncio.wait_for(ready, target.connect_seconds)
             except TimeoutError:
-                fault = await _connection_fault(address, channels[0], tls)
-                raise InputError(fault) from None
+                raise InputError(
+                    f"{address}: no server answers there, or not with this TLS; start one with "
+                    "`grace serve`"
+                ) from None
             methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
             await _warm_up(methods, shots, target.warm_up_seconds)
             stack.enter_context(_small_collections())
@@ -207,17 +209,6 @@ def _small_collections() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-async def _connection_fault(address: str, channel: grpc.aio.Channel, tls: Tls | None) -> str:
-    """Return why the channel has no connection. A call fails at once, with gRPC's reason."""
-    fault = None
-    method: _Method = channel.unary_unary(METHOD)
-    try:
-        await method(b"", timeout=1.0)
-    except grpc.aio.AioRpcError as error:
-        fault = connection_fault(address, error.details() or "", tls)
-    return fault or f"{address}: no server answers there; start one with `grace serve`"
 
 
 async def _warm_up(methods: Sequence[_Method], shots: Sequence[Shot], seconds: float) -> None:

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from grace.bench.load.client import ClosedLoop, Load, LoadRun, Part, Target, run_load
+from grace.bench.load.client import Load, LoadRun, Part, Target, run_load
 from grace.configs.errors import GraceError, InputError
 
 _NOTICE_SECONDS = 0.1  # the begin is announced this long ahead, so that no process hears it late
@@ -33,11 +33,6 @@ def run_together(
 
     begun  called when other processes begin the load
     """
-    if isinstance(load, ClosedLoop) and load.in_flight < processes:
-        raise InputError(
-            f"--in-flight {load.in_flight}: too few for {processes} processes, which need a call "
-            "under way each; lower --processes"
-        )
     if processes == 1 and not apart:
         return run_load(target, load)
     context = get_context("spawn")  # a forked copy would lack gRPC's threads

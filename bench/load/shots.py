@@ -19,24 +19,14 @@ class Shot:
 
 def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
     """Read a file of JSON lines, such as `grace synth` writes."""
-    requests = []
     try:
         lines = path.read_bytes().decode().split("\n")
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; `grace synth` writes one") from None
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            request = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{path}:{number}: not JSON: {error}") from None
-        if not isinstance(request, dict):
-            raise InputError(f"{path}:{number}: must be a JSON object, one a line")
-        requests.append(request)
+        requests = tuple(json.loads(line) for line in lines if line.strip())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no JSON lines: {error}; `grace synth` writes some") from None
     if not requests:
         raise InputError(f"{path}: holds no request; `grace synth` writes some")
-    return tuple(requests)
+    return requests
 
 
 def read_shots(path: Path, timeout_seconds: float | None) -> tuple[Shot, ...]:

@@ -34,7 +34,7 @@ MAX_ADS = 1000
 def write_paper_folder(
     spec: PaperSpec, out: Path, *, threads: int, force: bool, progress: Progress
 ) -> Written:
-    """Make the catalogue and its files; each appears whole or not at all, the ads last."""
+    """Make the catalogue and its files, the ads last."""
     require_room(out, force=force)
     catalogue = make_paper_catalogue(spec, threads)
     size = write_files(

@@ -7,7 +7,7 @@ Zipf's law over the catalogue, preferably of a favourite brand. Some steps retur
 before. A person meets only items with an ad that the person may see.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -47,10 +47,7 @@ _START_ODDS: FloatArray = np.power(
     0.6, np.arange(6)
 )  # of the items seen, newest first, as the start of a step
 
-# The clicks of requests without learned tokens.
-_SAME_LINE = 0.35  # clicks that stay with the product line of the click before
-_TRIES_NEAR_HOME = 4  # draws from a topic until one is from the user's country
-MOST_CLICKS = 80
+MOST_CLICKS = 80  # of a request
 
 
 class Kind(StrEnum):
@@ -246,36 +243,6 @@ def _zipf(size: int) -> FloatArray:
     """Shares by rank, not normalised."""
     ranks = np.arange(1, size + 1, dtype=np.float64)
     return np.power(ranks, -ZIPF_EXPONENT)
-
-
-DrawHistory = Callable[[list[int], int, np.random.Generator], Int64Array]
-"""Takes one person's topics and home country; returns indices of SIDs, oldest first."""
-
-
-def picked(catalogue: Catalogue) -> DrawHistory:
-    """Draw SIDs of the tastes, preferably from home, often one product line in a row."""
-    tree, topic = catalogue.tree, catalogue.tree.sid_topic
-    by_topic = np.argsort(topic, kind="stable")
-    topic_offsets = offsets_of(np.bincount(topic, minlength=len(TOPICS)))
-    line_offsets = offsets_of(np.bincount(tree.sid_line, minlength=len(tree.line_brand)))
-    homes = catalogue.home_cities(np.arange(catalogue.num_sids), catalogue.ad_offsets[:-1])
-    country = catalogue.places.city_country[homes]
-
-    def draw(tastes: list[int], home: int, rng: np.random.Generator) -> Int64Array:
-        count = click_count(rng)
-        clicks = np.empty(count, np.int64)
-        for at in range(count):
-            if at and rng.random() < _SAME_LINE:
-                line = tree.sid_line[clicks[at - 1]]
-                clicks[at] = rng.integers(*line_offsets[line : line + 2])
-                continue
-            taste = tastes[min(int(rng.exponential(0.8)), len(tastes) - 1)]
-            shelf = by_topic[topic_offsets[taste] : topic_offsets[taste + 1]]
-            tried = shelf[rng.integers(len(shelf), size=_TRIES_NEAR_HOME)]
-            clicks[at] = tried[int(np.argmax(country[tried] == home))]
-        return clicks
-
-    return draw
 
 
 def click_count(rng: np.random.Generator) -> int:

@@ -45,7 +45,7 @@ _BRAND_STRIDE = 3571  # prime and coprime to their number: neighbours share no s
 def write_folder(
     spec: CatalogueSpec, out: Path, *, force: bool = False, progress: Progress | None = None
 ) -> Written:
-    """Make the catalogue and its files; each appears whole or not at all."""
+    """Make the catalogue and its files."""
     require_room(out, force=force)
     catalogue = make_catalogue(spec)
     requests = list(make_requests(catalogue))

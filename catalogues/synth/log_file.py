@@ -47,7 +47,7 @@ def make_log(catalogue: Catalogue) -> InteractionLog:
     There are fewer if the catalogue has no ad for some of them.
     """
     rng, browsing = catalogue.spec.rng(Stream.LOG), Browsing.over(catalogue)
-    profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, None, rng)
+    profiles = draw_users(catalogue, [Kind.ORDINARY] * PROFILES, rng)
     profile = rng.integers(PROFILES, size=catalogue.spec.log_users)
     people = browsing.people(profiles, profile, rng)
     items, opens = browsing.walk(people, MOST_EVENTS, rng)

@@ -47,7 +47,7 @@ _AD_NOISE = 0.05  # of an ad's embedding, around that of its item
 
 
 def write_raw_folder(spec: CatalogueSpec, out: Path, *, force: bool = False) -> Written:
-    """Make the catalogue and the three files; each appears whole or not at all."""
+    """Make the catalogue and the three files."""
     require_room(out, RAW_FILES, force=force)
     spec = replace(spec, log_users=spec.log_users or LOG_USERS, learned_tokens=False)
     catalogue = make_catalogue(spec)

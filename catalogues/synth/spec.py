@@ -16,7 +16,6 @@ SID_LENGTH = 4
 SIDS_PER_LINE = 2.7  # children of a three-token prefix, as in the paper's index
 LINES_PER_BRAND = 3  # children of a two-token prefix, until those are used up
 MIN_SIDS = 64
-MIN_VOCAB = 8
 
 
 class Stream(IntEnum):
@@ -59,8 +58,7 @@ SCHEMA = TargetingSchema(
 RULE_COLUMNS = tuple(column for name in SCHEMA.names for column in (name, f"{name}_exclude"))
 
 
-# Events: an action, and the time. The cardinality of actions leaves room beyond the ids in use.
-ACTIONS = 8
+# Events: an action, and the time.
 ACTION_IDS = (1, 2, 3, 4)  # view, click, save, buy
 ACTION_ODDS = (0.45, 0.40, 0.10, 0.05)
 
@@ -111,13 +109,7 @@ class CatalogueSpec:
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise InputError(f"--seed {self.seed} is negative; give 0 or more")
-        if any(not MIN_VOCAB <= size <= 2**16 for size in self.vocab_sizes):
-            raise InputError(f"vocab_sizes {self.vocab_sizes}: use {MIN_VOCAB} to 65536 each")
-        if self.vocab_sizes[0] % len(TOPICS):
-            raise InputError(
-                f"vocab_sizes[0] {self.vocab_sizes[0]} is not a multiple of {len(TOPICS)}, the "
-                "number of topics"
-            )
+        assert self.vocab_sizes[0] % len(TOPICS) == 0
         if not MIN_SIDS <= self.num_sids <= self.max_sids:
             raise InputError(
                 f"--sids {self.num_sids} is outside {MIN_SIDS} to {self.max_sids}, what "

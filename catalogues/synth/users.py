@@ -14,11 +14,9 @@ from grace.catalogues.synth.browsing import (
     MOST_CLICKS,
     NOTHING,
     Browsing,
-    DrawHistory,
     Kind,
     User,
     click_count,
-    picked,
 )
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.places import COUNTRIES, Places, slug
@@ -57,15 +55,10 @@ _NO_CLICKS = np.zeros(0, np.int64)
 
 
 def make_users(catalogue: Catalogue) -> list[User]:
-    """Return `spec.num_users` people with their clicks.
-
-    With learned tokens, their histories are like the log's, so that a trained model continues them.
-    """
+    """Return `spec.num_users` people, whose clicks are made like those of the log."""
     rng = catalogue.spec.rng(Stream.USERS)
     kinds = [_KINDS.get(number % 16, Kind.ORDINARY) for number in range(catalogue.spec.num_users)]
-    if not catalogue.spec.learned_tokens:
-        return draw_users(catalogue, kinds, picked(catalogue), rng)
-    users, browsing = draw_users(catalogue, kinds, None, rng), Browsing.over(catalogue)
+    users, browsing = draw_users(catalogue, kinds, rng), Browsing.over(catalogue)
     people = browsing.people(users, np.arange(len(users)), rng)
     items, _ = browsing.walk(people, MOST_CLICKS, rng)
     return [
@@ -76,37 +69,20 @@ def make_users(catalogue: Catalogue) -> list[User]:
     ]
 
 
-def draw_users(
-    catalogue: Catalogue,
-    kinds: Sequence[Kind],
-    draw_history: DrawHistory | None,
-    rng: np.random.Generator,
-) -> list[User]:
-    """Draw people, each with the home of a random ad; without `draw_history`, they have none."""
+def draw_users(catalogue: Catalogue, kinds: Sequence[Kind], rng: np.random.Generator) -> list[User]:
+    """Draw people without clicks, each with the home of a random ad."""
     ads = rng.integers(catalogue.num_ads, size=len(kinds))
     ad_sids = np.searchsorted(catalogue.ad_offsets, ads, side="right") - 1
     cities = catalogue.home_cities(ad_sids, ads)
     topics, tastes = np.unique(catalogue.tree.sid_topic), catalogue.tree.sid_topic[ad_sids].tolist()
     return [
-        _user(
-            catalogue,
-            draw_history,
-            kind,
-            city,
-            [taste, *rng.choice(topics, rng.integers(0, 3)).tolist()],
-            rng,
-        )
+        _user(catalogue, kind, city, [taste, *rng.choice(topics, rng.integers(0, 3)).tolist()], rng)
         for kind, city, taste in zip(kinds, cities.tolist(), tastes, strict=True)
     ]
 
 
 def _user(
-    catalogue: Catalogue,
-    draw_history: DrawHistory | None,
-    kind: Kind,
-    city: int,
-    tastes: list[int],
-    rng: np.random.Generator,
+    catalogue: Catalogue, kind: Kind, city: int, tastes: list[int], rng: np.random.Generator
 ) -> User:
     tastes = list(dict.fromkeys(tastes))
     topics = [TOPICS[taste] for taste in tastes]
@@ -124,9 +100,7 @@ def _user(
         device=device,
         hour=int(rng.integers(24)),
         tastes=tastes,
-        clicks=_NO_CLICKS
-        if draw_history is None or kind is Kind.NEWCOMER
-        else draw_history(tastes, home, rng),
+        clicks=_NO_CLICKS,
     )
 
 

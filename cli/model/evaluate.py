@@ -13,13 +13,10 @@ from grace.configs.options import EvaluationSpec
 if TYPE_CHECKING:
     from grace.model.train.checkpoint_report import CheckpointReport
     from grace.model.train.evaluate import Quality
-    from grace.model.train.precisions import ByPrecision, PrecisionQuality
 
 
 def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
     """Measure a checkpoint's recall and NDCG next to baselines, with and without targeting.
-
-    Also compare the precisions in which a server can run.
 
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
@@ -61,7 +58,6 @@ def _print(report: "CheckpointReport") -> None:
             _print_table(targeted.with_targeting)
             print("The same people, all SIDs:")
             _print_table(targeted.without_targeting)
-    _print_precisions(report.by_precision)
 
 
 def _shares(quality: "Quality") -> dict[str, float]:
@@ -71,17 +67,3 @@ def _shares(quality: "Quality") -> dict[str, float]:
 
 def _print_table(found: Mapping[str, "Quality"]) -> None:
     print_shares({name: _shares(quality) for name, quality in found.items()})
-
-
-def _print_precisions(measured: "ByPrecision") -> None:
-    print(
-        f"\nThe first {measured.users:,} of the held-out users without targeting, by a server's "
-        "precision,\nand the share of fp32's SIDs that each precision finds"
-    )
-    print_shares({name: found.refused or _found(found) for name, found in measured.found.items()})
-    if measured.fp8_keep and measured.found["fp8"].refused is None:
-        print(f"fp8 keeps {', '.join(measured.fp8_keep)} in bf16")
-
-
-def _found(precision: "PrecisionQuality") -> dict[str, float]:
-    return {f"recall@{k}": share for k, share in precision.recall.items()} | precision.overlap

@@ -54,8 +54,8 @@ def _print(report: "TrainingReport", out: Path) -> None:
         "nats per SID"
     )
     print(
-        f"{report.training_events:,} events of {report.training_users:,} users; the most popular "
-        f"1 % of {report.sids:,} SIDs have {report.popular_share:.1%} of them"
+        f"{report.training_events:,} events of {report.training_users:,} users, {report.sids:,} "
+        "SIDs"
     )
     if report.unknown_events:
         print(f"{report.unknown_events:,} events left out: the catalogue does not have their ads")

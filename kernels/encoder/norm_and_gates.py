@@ -21,11 +21,3 @@ def check_rms_norm(x: Tensor, gain: Tensor) -> None:
 def gate(x: Tensor, opening: Tensor) -> Tensor:
     """Return x * sigmoid(opening).   both [B, T, d] -> [B, T, d]"""
     return x * sigmoid(opening)
-
-
-def open_hidden(hidden: Tensor, openings: Tensor) -> Tensor:
-    """Return relu(hidden) * 2 sigmoid(openings); the tokens of a request share its openings.
-
-    hidden [B, T, d_ff], openings [B, d_ff] -> [B, T, d_ff]
-    """
-    return torch.relu(hidden) * (2.0 * sigmoid(openings))[:, None, :]

@@ -1,10 +1,6 @@
-"""model.safetensors: tensors by name. Errors name every fault, and no code in a file ever runs.
+"""model.safetensors: tensors by name. Errors name every fault, and no code in a file ever runs."""
 
-The format is 8 bytes of header length, a JSON header, and the bytes of one tensor after another.
-"""
-
-import json
-import os
+import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,18 +9,16 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from grace.configs.errors import CheckpointError
-from grace.configs.regular_files import open_regular
-from grace.model.checkpoints.folder import PICKLE_REMEDY
+from grace.configs.regular_files import closing, open_regular, sync
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of stored weights."""
 
 _CODES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_HEADER_AT = 8
-_ALIGNMENT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +63,10 @@ def open_weights(path: Path) -> Iterator[Weights]:
     except OSError as error:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
     try:
-        with os.fdopen(descriptor, "rb") as opened:
-            _refuse_pickle(path, opened.read(_HEADER_AT + 1))
-            # The library opens a name again. This one is the same file, whatever `path` is by now.
-            with safe_open(f"/dev/fd/{descriptor}", "pt") as file:
-                shapes = {name: _shape(path, file, name) for name in file.keys()}  # noqa: SIM118
-                yield Weights(path, shapes, file)
+        # The library opens a name again. This one is the same file, whatever `path` is by now.
+        with closing(descriptor), safe_open(f"/dev/fd/{descriptor}", "pt") as file:
+            shapes = {name: _shape(path, file, name) for name in file.keys()}  # noqa: SIM118
+            yield Weights(path, shapes, file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             str(path), f"not a whole safetensors file ({error}); copy or write it again"
@@ -93,27 +85,14 @@ def require_finite(path: Path, name: str, tensor: Tensor) -> None:
 
 def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a new file and sync it."""
-    codes = {dtype: code for code, dtype in _CODES.items()}
-    # Wide numbers come first, so that every tensor is aligned to the size of its numbers.
-    ordered = sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0]))
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, tensor in ordered:
-        begin, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": codes[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _ALIGNMENT)
-    with path.open("xb") as file:
-        file.write(len(text).to_bytes(_HEADER_AT, "little") + text)
-        for name, tensor in ordered:
-            require_finite(path, name, tensor)
-            file.write(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        file.flush()
-        os.fsync(file.fileno())
+    for name, tensor in tensors.items():
+        require_finite(path, name, tensor)
+    on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(on_cpu, path, {"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error), str(path)) from None
+    sync(path)
 
 
 def _is_finite(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
@@ -122,15 +101,6 @@ def _is_finite(tensor: Tensor, dtype: torch.dtype | None = None) -> bool:
         return True
     low, high = (extreme.to(dtype or tensor.dtype) for extreme in tensor.aminmax())
     return bool(low.isfinite() and high.isfinite())
-
-
-def _refuse_pickle(path: Path, start: bytes) -> None:
-    """Refuse a renamed pickle: torch saves zip archives, and older versions bare pickles."""
-    is_safetensors = start[_HEADER_AT:] == b"{"  # a header length may look like the others' magic
-    is_zip = start.startswith(b"PK\x03\x04")
-    is_pickle = start[:1] == b"\x80" and start[1:2] <= b"\x05"
-    if not is_safetensors and (is_zip or is_pickle):
-        raise CheckpointError(str(path), f"holds a pickle, not safetensors: {PICKLE_REMEDY}")
 
 
 def _shape(path: Path, file: Any, name: str) -> tuple[int, ...]:

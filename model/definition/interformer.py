@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
-from grace.kernels.encoder.norm_and_gates import gate, open_hidden
+from grace.kernels.encoder.norm_and_gates import gate
 from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
-from grace.kernels.row_stable import linear
+from grace.kernels.row_stable import linear, sigmoid
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.definition.spec import InterFormerSpec
 
@@ -181,8 +181,8 @@ class PersonalFeedForward(nn.Module):
     def forward(self, x: Tensor, user: Tensor) -> Tensor:
         """x [B, T, d], user [B, d]"""
         openings = linear(rms_norm(user, self.personal_norm, self.eps), self.personal)
-        hidden = linear(rms_norm(x, self.norm, self.eps), self.ffn_in)
-        return x + linear(open_hidden(hidden, openings), self.ffn_out)
+        hidden = torch.relu(linear(rms_norm(x, self.norm, self.eps), self.ffn_in))
+        return x + linear(hidden * (2.0 * sigmoid(openings))[:, None, :], self.ffn_out)
 
 
 def _with_summary(summary: Tensor, sequence: SequenceTensors) -> SequenceTensors:

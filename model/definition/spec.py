@@ -23,6 +23,7 @@ MAX_HISTORY = 1 << 14  # events: in a t5 history, every token attends to every o
 Ffn = Literal["relu", "gated_gelu"]
 
 Size: TypeAlias = Annotated[int, Option(least=1)]
+Depth: TypeAlias = Annotated[int, Option(least=1, most=1000)]  # each layer takes time to create
 Epsilon: TypeAlias = Annotated[float, Option(above=0)]
 
 
@@ -91,7 +92,7 @@ class T5EncoderSpec(Section):
     history, `eos_token` after it.
     """
 
-    layers: Size
+    layers: Depth
     d_model: Size
     heads: Size
     d_head: Size
@@ -119,7 +120,7 @@ class T5EncoderSpec(Section):
 class InterFormerSpec(Section):
     """The paper's encoder: non-sequence tokens and event sequences that exchange summaries."""
 
-    blocks: Size
+    blocks: Depth
     d_model: Size
     heads: Size
     d_ff: Size
@@ -148,7 +149,7 @@ class EncoderSpec(Section):
 class DecoderSpec(Section):
     """A decoder of the T5 family. A step's `extra_head_rows` only enter its normaliser."""
 
-    layers: Size
+    layers: Depth
     d_model: Size
     heads: Size
     d_head: Size
@@ -268,11 +269,5 @@ def _faults_of_t5(spec: ModelSpec, t5: T5EncoderSpec) -> Iterable[str]:
     if lowest < 0 or largest >= t5.num_tokens:
         yield (
             f"encoder.t5.num_tokens: {t5.num_tokens}, but its tokens are {lowest} to {largest}; "
-            f"{_remedy(lowest, largest)}"
+            f"set it to {largest + 1}, or correct token_offsets, prefix_tokens or eos_token"
         )
-
-
-def _remedy(lowest: int, largest: int) -> str:
-    if lowest < 0:
-        return "tokens count from 0: correct token_offsets, prefix_tokens or eos_token"
-    return f"set it to {largest + 1}, or correct token_offsets"

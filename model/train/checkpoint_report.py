@@ -2,8 +2,7 @@
 
 Without targeting, the model and the baselines list SIDs of the whole catalogue. With targeting,
 people get only SIDs that lead to an ad that they may see. The report leaves out people whose true
-SID has no such ad, and measures the others without targeting, too. `by_precision` says what a
-server's precision changes.
+SID has no such ad, and measures the others without targeting, too.
 """
 
 from collections.abc import Sequence
@@ -24,21 +23,10 @@ from grace.kernels import DecodeIndex, UserTensors, device_named, with_eligible
 from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import (
-    USERS_PER_BATCH,
-    Followers,
-    Popularity,
-    Quality,
-    Ranked,
-    Search,
-    rank_of,
-    ranked,
-    rounded,
-)
+from grace.model.train.evaluate import Quality, Ranked, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import read_log
 from grace.model.train.loop import Progress, reproducible
-from grace.model.train.precisions import ByPrecision, by_precision
 from grace.model.train.recipe import profile_of
 
 Int64 = npt.NDArray[np.int64]
@@ -75,7 +63,6 @@ class CheckpointReport:
     device: str
     without_targeting: dict[str, Quality]
     targeted: Targeted | None
-    by_precision: ByPrecision
 
     def to_json(self) -> dict[str, Any]:
         values: dict[str, Any] = rounded(asdict(self))
@@ -84,7 +71,7 @@ class CheckpointReport:
 
 def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
     device = device_named(spec.device, "--device")
-    cutoffs, kept = sorted({*spec.cutoffs}), tuple(dict.fromkeys(spec.fp8_keep))
+    cutoffs = sorted({*spec.cutoffs})
     model = load_checkpoint(spec.checkpoint, device)
     history = history_input(model.spec)
     folder = read_data_folder(spec.data)
@@ -102,8 +89,7 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         targeted = None
         if log.attributes:
             exact = replace(search, index=index)
-            targeted = _targeted(exact, catalogue, batches, events, free, cutoffs)
-        precisions = by_precision(search, batches, events, cutoffs, kept, progress)
+            targeted = _targeted(exact, catalogue, batches, events, free, cutoffs, progress)
     return CheckpointReport(
         checkpoint=checkpoint_id(spec.checkpoint),
         sid_space=catalogue.facts.sid_space,
@@ -115,7 +101,6 @@ def report_on(spec: EvaluationSpec, progress: Progress) -> CheckpointReport:
         device=device.type,
         without_targeting=free.qualities(cutoffs, profile.num_sids),
         targeted=targeted,
-        by_precision=precisions,
     )
 
 
@@ -126,36 +111,26 @@ def _targeted(
     events: Int64,
     free: Ranked,
     cutoffs: Sequence[int],
+    progress: Progress,
 ) -> Targeted:
     """The index of the search has the rules of targeting; `free` are ranks without it."""
     log = batches.log
     encoder = UserEncoder(catalogue.schema, catalogue.set_values)
-    followers, popularity = Followers.of(log), Popularity.of(log, catalogue.trie.num_leaves)
-    parts: list[Ranked] = []
-    may_see: list[Bools] = []
-    for start in range(0, len(events), USERS_PER_BATCH):
-        part = events[start : start + USERS_PER_BATCH]
-        last, truth = log.leaves[part - 1], log.leaves[part]
+
+    def asking(part: Int64) -> tuple[UserTensors, Bools]:
         attributes = tuple(map(log.attributes_at, part.tolist()))
         users = UserTensors.of(encoder.encode(attributes), search.device)
         users = with_eligible(users, search.index, search.ops)
-        eligible = _eligible_leaves(users, search.index, len(part))
-        may_see.append(eligible[np.arange(len(part)), truth])
-        parts.append(
-            Ranked(
-                rank_of(truth, search.leaves(batches, part, users)),
-                followers.ranks(last, truth, eligible),
-                popularity.ranks(truth, eligible),
-                eligible.sum(axis=1),
-            )
-        )
-    targeted, seen = Ranked.joined(parts), np.concatenate(may_see)
+        return users, _eligible_leaves(users, search.index, len(part))
+
+    targeted = ranked(search, batches, events, progress, asking)
+    seen = targeted.may_see
     most = search.profile.num_sids
     return Targeted(
         columns=tuple(log.attributes),
         people=len(events),
         measured=int(seen.sum()),
-        eligible_share=float((targeted.listed / catalogue.trie.num_leaves).mean()),
+        eligible_share=float(targeted.share.mean()),
         with_targeting=targeted.of(seen).qualities(cutoffs, most) if seen.any() else {},
         without_targeting=free.of(seen).qualities(cutoffs, most) if seen.any() else {},
     )

@@ -7,9 +7,9 @@ SID that a recommender does not list has the rank ABSENT.
 With targeting, a recommender ranks only the SIDs that lead to an ad that the user may see.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import torch
 from grace.configs.generation import BeamProfile
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.model.definition.model import Model
-from grace.model.engine.generation import Generation, PlainGeneration
+from grace.model.engine.generation import PlainGeneration
 from grace.model.train.interactions import HistoryBatches, Interactions
 from grace.model.train.loop import Progress
 
@@ -46,17 +46,6 @@ def quality(ranks: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
     )
 
 
-def random_quality(listed: Int64, cutoffs: Sequence[int] = CUTOFFS) -> Quality:
-    """Return the expected quality of SIDs in random order, `listed` of them for each user."""
-    recall, ndcg = {}, {}
-    for k in cutoffs:
-        within = np.minimum(k, listed)
-        gains = np.cumsum(1 / np.log2(np.arange(k) + 2.0))
-        recall[k] = float((within / listed).mean())
-        ndcg[k] = float((gains[within - 1] / listed).mean())
-    return Quality(recall, ndcg)
-
-
 @dataclass(frozen=True, slots=True)
 class Popularity:
     """Recommends the SIDs most frequent in training, ties in SID order."""
@@ -67,15 +56,10 @@ class Popularity:
     def of(cls, log: Interactions, num_leaves: int) -> "Popularity":
         return cls(np.argsort(-log.leaf_counts(num_leaves), kind="stable"))
 
-    def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
-        """Rank each user's true SID, among all or the eligible ones.   [users]
-
-        eligible  [users, leaves]
-        """
+    def ranks(self, truth: Int64, eligible: Bools) -> Int64:
+        """Rank each user's true SID among the eligible ones, bool [users, leaves].   [users]"""
         place = np.empty(len(self.leaves), np.int64)
         place[self.leaves] = np.arange(len(self.leaves))
-        if eligible is None:
-            return place[truth]
         return np.array(
             [
                 np.count_nonzero(own[self.leaves[: place[leaf]]])
@@ -98,16 +82,14 @@ class Followers:
         before, after = pairs[order].T
         return cls(before, after)
 
-    def ranks(self, last: Int64, truth: Int64, eligible: Bools | None = None) -> Int64:
+    def ranks(self, last: Int64, truth: Int64, eligible: Bools) -> Int64:
         """Rank each user's true SID after the last one, as `Popularity` does.   [users]"""
         begin = np.searchsorted(self.before, last)
         end = np.searchsorted(self.before, last, side="right")
         ranks = np.full(len(truth), ABSENT)
         for user, (low, high) in enumerate(zip(begin, end, strict=True)):
             listed = self.after[low:high]
-            if eligible is not None:
-                listed = listed[eligible[user, listed]]
-            found = np.flatnonzero(listed == truth[user])
+            found = np.flatnonzero(listed[eligible[user, listed]] == truth[user])
             if len(found):
                 ranks[user] = found[0]
         return ranks
@@ -115,15 +97,11 @@ class Followers:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A model in the product's own beam search, on the device of both.
-
-    engine  computes it in place of the definition
-    """
+    """A model in the product's own beam search, on the device of both."""
 
     model: Model
     index: DecodeIndex
     profile: BeamProfile
-    engine: Generation | None = None
 
     @property
     def device(self) -> torch.device:
@@ -147,38 +125,28 @@ class Search:
         if users is None:
             nobody = self.index.csr_tokens.new_zeros((len(events), 0), dtype=torch.int64)
             users = UserTensors.asking(nobody)
-        engine = self.engine or PlainGeneration(self.model, self.ops)
+        engine = PlainGeneration(self.model, self.ops)
         found = engine.generate(features, users, self.index, self.profile)
         found.require_finite()
         leaves: Int64 = found.leaves.cpu().numpy()
         return leaves
 
-    def all_leaves(
-        self, batches: HistoryBatches, events: Int64, progress: Progress, name: str = "evaluate"
-    ) -> Int64:
-        """Return the leaves of any number of events."""
-        found = []
-        for start in range(0, len(events), USERS_PER_BATCH):
-            part = events[start : start + USERS_PER_BATCH]
-            found.append(self.leaves(batches, part))
-            progress(name, start + len(part), len(events), "")
-        return np.concatenate(found)
-
 
 class Ranked(NamedTuple):
-    """The ranks of each user's true SID by recommender; `listed` is how many SIDs random has."""
+    """The ranks of each user's true SID by recommender.
+
+    may_see  whether the true SID has an ad for the user
+    share    the share of the SIDs that have one
+    """
 
     model: Int64
     followers: Int64
     popularity: Int64
-    listed: Int64
-
-    @staticmethod
-    def joined(parts: Sequence["Ranked"]) -> "Ranked":
-        return Ranked(*map(np.concatenate, zip(*parts, strict=True)))
+    may_see: Bools
+    share: npt.NDArray[np.float64]
 
     def of(self, users: Bools) -> "Ranked":
-        return Ranked(*(ranks[users] for ranks in self))
+        return Ranked._make(each[users] for each in self)
 
     def qualities(self, cutoffs: Sequence[int], most: int) -> dict[str, Quality]:
         """Return the quality of each recommender; the model lists `most` SIDs, so it has no numbers
@@ -187,7 +155,6 @@ class Ranked(NamedTuple):
             "model": quality(self.model, [k for k in cutoffs if k <= most]),
             "followers": quality(self.followers, cutoffs),
             "popularity": quality(self.popularity, cutoffs),
-            "random": random_quality(self.listed, cutoffs),
         }
 
 
@@ -199,22 +166,35 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
     return ranks
 
 
-def ranked(search: Search, batches: HistoryBatches, events: Int64, progress: Progress) -> Ranked:
-    """Return the ranks of the model and of three baselines, without targeting."""
-    log, trie_leaves = batches.log, len(batches.log.leaf_sids)
-    last, truth = log.leaves[events - 1], log.leaves[events]
-    return Ranked(
-        model=rank_of(truth, search.all_leaves(batches, events, progress)),
-        followers=Followers.of(log).ranks(last, truth),
-        popularity=Popularity.of(log, trie_leaves).ranks(truth),
-        listed=np.full(len(events), trie_leaves),
-    )
+Asking: TypeAlias = Callable[[Int64], tuple[UserTensors, Bools]]
+"""Returns the users of some events, and which SIDs have an ad for each.   [users, leaves]"""
 
 
-def share_of_popular(counts: Int64) -> float:
-    """Return the share of the events on the most popular 1 % of the SIDs."""
-    top = max(1, round(0.01 * len(counts)))
-    return float(np.sort(counts)[-top:].sum() / counts.sum())
+def ranked(
+    search: Search,
+    batches: HistoryBatches,
+    events: Int64,
+    progress: Progress,
+    asking: Asking | None = None,
+) -> Ranked:
+    """Return the ranks of the model and of two baselines; with targeting if `asking` is given."""
+    log, parts, sids = batches.log, [], len(batches.log.leaf_sids)
+    followers, popularity = Followers.of(log), Popularity.of(log, sids)
+    for start in range(0, len(events), USERS_PER_BATCH):
+        part = events[start : start + USERS_PER_BATCH]
+        last, truth = log.leaves[part - 1], log.leaves[part]
+        users, eligible = asking(part) if asking else (None, np.ones((len(part), sids), np.bool_))
+        parts.append(
+            Ranked(
+                model=rank_of(truth, search.leaves(batches, part, users)),
+                followers=followers.ranks(last, truth, eligible),
+                popularity=popularity.ranks(truth, eligible),
+                may_see=eligible[np.arange(len(part)), truth],
+                share=eligible.mean(axis=1),
+            )
+        )
+        progress("evaluate", start + len(part), len(events), "")
+    return Ranked._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def rounded(value: Any) -> Any:

@@ -25,7 +25,7 @@ from grace.model.checkpoints.checkpoint import (
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
 from grace.model.train.catalogue import catalogue_of
-from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded, share_of_popular
+from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input
 from grace.model.train.log_reader import ReadLog, read_log
 from grace.model.train.loop import Progress, fit, reproducible
@@ -52,7 +52,6 @@ class TrainingReport:
     unknown_events: int  # left out
     held_out_users: int
     measured_users: int
-    popular_share: float  # of the events, on the most popular 1 % of the SIDs
     config: TrainingConfig
     seed: int
     device: str
@@ -72,7 +71,6 @@ class TrainingReport:
         losses = values.pop("losses")
         values["loss"] = {"first": round(losses[0], 4), "final": round(self.final_loss, 4)}
         values["train_seconds"] = round(self.train_seconds, 1)
-        values["popular_share"] = round(self.popular_share, 4)
         values["recall"] = rounded(self.recall)
         return values
 
@@ -143,7 +141,7 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
     seconds = time.perf_counter() - started
     save_checkpoint(model, out)
     write_yaml(out / RECIPE_FILE, recipe.to_json())
-    events, counts = log.last_events(MOST_USERS), log.leaf_counts(catalogue.trie.num_leaves)
+    events = log.last_events(MOST_USERS)
     search = Search(load_checkpoint(out, device), index, profile)
     with reproducible(device=device):
         ranks = ranked(search, batches, events, progress)
@@ -154,11 +152,10 @@ def _train(run: TrainingRun, prepared: _Prepared, out: Path, progress: Progress)
         refused_ads=catalogue.facts.rejects,
         weights=sum(weight.numel() for weight in model.parameters()),
         training_users=log.training_users(),
-        training_events=int(counts.sum()),
+        training_events=len(log.examples()),
         unknown_events=prepared.read.left_out,
         held_out_users=len(log.last_events()),
         measured_users=len(events),
-        popular_share=share_of_popular(counts),
         config=recipe.training,
         seed=run.seed,
         device=device.type,

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from grace.bench.gpu.instruments import measure
-from grace.bench.gpu.instruments.counters import counters_of_csv
 from grace.bench.gpu.instruments.measure import (
     PowerDraw,
     Timing,
@@ -158,25 +157,3 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
     with pytest.raises(InputError, match=fault):
         record(nothing(), tmp_path / out, {})
     assert list(tmp_path.iterdir()) == []
-
-
-NCU = """==PROF== Connected to process 7
-"ID","Kernel Name","dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum",\
-"sm__warps_active.avg.pct_of_peak_sustained_active","smsp__inst_executed.sum"
-"","","%","us","%","inst"
-"0","warm","10.5","2.25","50.0","1,000"
-"1","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
-"2","fill","10.5","2.25","50.0","1,000"
-"3","_attend","84.46","117.5","36.4","43,800,000"
-"4","at::cuda::spin_kernel(long)","0.1","9,999.0","0.1","100"
-"5","flash","2.38","5,566","12.19","2,480,000,000"
-"""
-
-
-def test_counters_are_those_of_the_longest_kernel_of_each_marked_call() -> None:
-    names = ("kernel_name", "instructions", "occupancy_percent", "hbm_percent")
-    assert [tuple(call[name] for name in names) for call in counters_of_csv(NCU)] == [
-        ("_attend", 43_800_000.0, 36.4, 84.46),
-        ("flash", 2_480_000_000.0, 12.19, 2.38),
-    ]
-    assert counters_of_csv("==ERROR== ERR_NVGPUCTRPERM") == []

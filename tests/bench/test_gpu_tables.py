@@ -203,7 +203,7 @@ def test_overlap_rows_have_the_training_and_every_precision_of_both_models() -> 
     learning = next(row for row in rows if row["measure"] == "learning")
     rows.remove(learning)
     assert learning["loss_final"] < 0.6 * learning["loss_first"]
-    for name in ("recall", "popularity_recall", "random_recall"):
+    for name in ("recall", "popularity_recall"):
         shares = list(learning[name].values())
         assert shares == sorted(shares)
     names = [(row["variant"], row["precision"]) for row in rows]

@@ -5,18 +5,15 @@ import itertools
 import threading
 import time
 from multiprocessing import active_children
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from grace.bench.fleet.certificates import Authority
 from grace.bench.load.client import ClosedLoop, OpenLoop, Target, poisson_arrivals, run_load
 from grace.bench.load.client_process import run_together
 from grace.bench.load.shots import Shot
-from grace.client import Tls
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.known_server import REPLY, SHOTS, known_server
@@ -165,15 +162,6 @@ def test_an_address_without_a_server_is_named_whichever_process_finds_it(process
             Target(CLOSED_ADDRESS, SHOTS, connect_seconds=0.2), ClosedLoop(3, 0.1), processes
         )
     assert active_children() == []
-
-
-def test_a_server_that_refuses_the_connections_is_named_with_the_reason(tmp_path: Path) -> None:
-    tls = Tls(Authority(tmp_path, "own").file)
-    with (
-        known_server(lambda request, _: request) as address,
-        pytest.raises(InputError, match=f"{address} does not speak TLS; connect without it"),
-    ):
-        run_load(Target(address, SHOTS, tls=tls, connect_seconds=0.2), ClosedLoop(3, 0.1))
 
 
 @pytest.mark.subprocess

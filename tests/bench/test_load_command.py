@@ -10,7 +10,6 @@ import grpc
 import pytest
 
 from grace.bench.load import __main__ as command
-from grace.bench.load.options import run_command
 from support.known_server import REPLY, known_server
 
 EXAMPLES = [line for line in (command.__doc__ or "").splitlines() if line.startswith("    python")]
@@ -49,7 +48,6 @@ def test_the_examples_of_its_help_work(example: str, capsys: pytest.CaptureFixtu
     [
         ("--rate 0", "--rate: must be a number above 0, got '0'"),
         ("--in-flight 0", "--in-flight: must be a whole number above 0, got '0'"),
-        ("--rate 63 --processes 65", "--processes: must be at most 64, got '65'"),
         ("--rate 63 --data no.jsonl", "--data: no.jsonl: there is no such file of requests"),
     ],
 )
@@ -59,17 +57,6 @@ def test_a_bad_option_is_refused_by_name_and_value(
     with pytest.raises(SystemExit, match="2"):
         command.main(["--data", str(data), *arguments.split()])
     assert fault in capsys.readouterr().err
-
-
-def test_more_processes_than_callers_end_with_2(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = "--in-flight 1 --processes 2"
-    monkeypatch.setattr("sys.argv", ["load", "--data", str(data), *given.split()])
-    with pytest.raises(SystemExit, match="2"):
-        run_command(command.main)
-    fault = "error: --in-flight 1: too few for 2 processes"
-    assert capsys.readouterr().err.splitlines()[-1].startswith(fault)
 
 
 def test_failures_are_printed_with_their_reasons_and_a_lost_server_ends_with_1(
@@ -96,4 +83,3 @@ def test_failures_are_printed_with_their_reasons_and_a_lost_server_ends_with_1(
         in out
     )
     assert f"error: 63 calls/s: the server went away: 3 of {count} calls" in err
-    assert "63 calls a second" in err

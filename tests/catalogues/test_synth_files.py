@@ -88,18 +88,6 @@ def test_files_from_before_are_kept_unless_forced(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "also mine"
 
 
-def test_an_interrupted_write_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
-    (tmp_path / ADS_FILE).write_text("mine")
-
-    def interrupted(_done: int, _total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        write_folder(preset_spec("tiny", sids=111), tmp_path, force=True, progress=interrupted)
-    assert [file.name for file in tmp_path.iterdir()] == [ADS_FILE]
-    assert (tmp_path / ADS_FILE).read_text() == "mine"
-
-
 def test_each_user_is_eligible_for_some_ads_and_not_for_others(tiny: Catalogue) -> None:
     """Counted by the definition of eligibility, on every 7th ad."""
     ads = [
@@ -140,11 +128,10 @@ def test_everyone_in_a_log_met_only_ads_that_they_may_see(
         log, offsets = make_log(catalogue), catalogue.ad_offsets
         users = [user.attributes for user in log.users]
         met = {(int(user), int(item)) for user, item in zip(log.event_user, log.items, strict=True)}
-        if made.learned_tokens:  # the histories of requests are like the log's
-            asking = [user for user in make_users(catalogue) if len(user.clicks) >= 3]
-            assert len(asking) >= 60
-            met |= {(len(users) + at, int(x)) for at, y in enumerate(asking) for x in y.clicks}
-            users += [user.attributes for user in asking]
+        asking = [user for user in make_users(catalogue) if len(user.clicks) >= 3]
+        assert len(asking) >= 50
+        met |= {(len(users) + at, int(x)) for at, y in enumerate(asking) for x in y.clicks}
+        users += [user.attributes for user in asking]
         for user, item in met:
             below = range(offsets[item], offsets[item + 1])
             assert any(_may_see(catalogue, users[user], ad) for ad in below), (user, item)

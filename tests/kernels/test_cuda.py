@@ -33,8 +33,7 @@ from support.decode_cases import (
 )
 from support.emulated_cuda import EMULATED, PORTABLE, emulated_cuda
 from support.exact_indexes import random_lists
-from support.hard_inputs import full_rows
-from support.op_cases import CASES, OpCase, selection_inputs
+from support.op_cases import CASES, OpCase, full_rows, selection_inputs
 
 pytestmark = pytest.mark.subprocess  # the first of them runs the compiler
 

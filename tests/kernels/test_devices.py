@@ -59,35 +59,31 @@ print(json.dumps({"default": str(device_named(None)), "faults": faults}))
 """
 
 
+def fault_of(device: str, gpus: int, instead: str) -> str:
+    return (
+        f"{device}: torch {torch.__version__} finds {gpus} GPUs (a build without CUDA and "
+        f"CUDA_VISIBLE_DEVICES hide others); use one that it finds, or {instead}"
+    )
+
+
 @pytest.mark.subprocess
 def test_every_use_of_a_gpu_that_is_not_there_is_refused_by_the_same_line() -> None:
     done = run_python(USES, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    fault = "torch finds no GPU with CUDA_VISIBLE_DEVICES=''; change it, or use cpu"
-    if torch.version.cuda is None:
-        fault = (
-            f"torch {torch.__version__} is a build without CUDA; install one with CUDA, or use cpu"
-        )
-    assert found["faults"] == dict.fromkeys(found["faults"], f"DeviceError: device cuda:0: {fault}")
+    fault = f"DeviceError: {fault_of('device cuda:0', 0, 'cpu')}"
+    assert found["faults"] == dict.fromkeys(found["faults"], fault)
     assert found["default"] == "cpu"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "listed"), [(1, "cuda:0; use it"), (3, "cuda:0 to cuda:2; use one of them")]
-)
-def test_a_number_that_no_gpu_has_is_refused_with_those_that_there_are(
-    monkeypatch: pytest.MonkeyPatch, gpus: int, listed: str
-) -> None:
-    pretend_gpus(monkeypatch, gpus)
-    for index in range(gpus):
+def test_a_number_that_no_gpu_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend_gpus(monkeypatch, 3)
+    for index in range(3):
         require_device(torch.device("cuda", index))
     assert device_named("cuda") == device_named(None) == torch.device("cuda")
     with pytest.raises(DeviceError) as refused:
-        device_named(f"cuda:{gpus}", "--device", instead="cpu with --tiny")
-    assert str(refused.value) == (
-        f"--device cuda:{gpus}: torch finds only {listed}, or cpu with --tiny"
-    )
+        device_named("cuda:3", "--device", instead="cpu with --tiny")
+    assert str(refused.value) == fault_of("--device cuda:3", 3, "cpu with --tiny")
 
 
 # cuda:256 is cuda:0 to torch, which reads an index as 8 bits.

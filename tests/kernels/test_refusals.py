@@ -82,7 +82,6 @@ FEATURES, ADMISSION = (PLAIN_FEATURES, CUDA_FEATURES), (REFERENCE, load_ops(CPU)
 OTHER_USERS = UserTensors.asking(ones(2, 5).long(), *EXACT.users.sets)
 OF_OTHER_NODES = replace(EXACT.users, eligible=ints(1, 9).short())
 NO_USERS = UserTensors.asking(ints(0, 1).long(), *EXACT.users.sets)
-ODD_BAGS = replace(INPUTS, bag_offsets=ints(6))
 FEWER_ASKED = replace(EXACT.users, asked=EXACT.users.asked[:2])
 BEYOND = Candidates(OFFSETS, ints(4) + 7, ints(4))
 Row = tuple[tuple[Any, ...], str, dict[str, Any], str]

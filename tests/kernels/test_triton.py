@@ -1,27 +1,22 @@
-"""The Triton bodies on a GPU: the paper's shapes, a batch's places, and captured launches."""
+"""The Triton bodies on a GPU, at the paper's shapes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from grace.kernels import REFERENCE
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.definition.inputs import Value, map_tensors
-from support.named_tensors import named_tensors
-from support.op_cases import CASES, normal, row_scales
+from support.op_cases import normal, row_scales
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
 
-from grace.kernels.ops_cuda import CUDA_DECODER, CUDA_ENCODER
-from support.agreement import DTYPES, TOLERANCE, TRITON, poisoned_memory
-from support.encoder_op_cases import CASES as ENCODER_CASES
-from support.encoder_op_cases import on_copies
+from grace.kernels.ops_cuda import CUDA_DECODER
+from support.agreement import DTYPES, TOLERANCE, poisoned_memory
 
 pytestmark = pytest.mark.gpu
 
@@ -71,51 +66,3 @@ def test_bodies_agree_at_the_papers_shape(name: str, dtype: torch.dtype, beams: 
         got = getattr(CUDA_DECODER, name)(*arguments)
     tolerance = TOLERANCE[expected.dtype]
     torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)
-
-
-def test_a_request_gets_the_same_bits_at_every_place_of_a_batch() -> None:
-    order = torch.from_numpy(np.random.default_rng(2).permutation(16)).cuda()
-    rows = (131 * order[:, None] + torch.arange(131, device="cuda")).flatten()
-    (own,) = there(prefixes(np.random.default_rng(131), torch.bfloat16, 16 * 131))
-    moved = replace(own, table=own.table[rows])
-    whole = CUDA_DECODER.self_attention(own)
-    assert torch.equal(CUDA_DECODER.self_attention(moved), whole[rows])
-    (asked,) = there(queries(np.random.default_rng(131), torch.bfloat16, 16 * 131))
-    assert asked.row_scale is not None
-    elsewhere = replace(
-        asked,
-        queries=asked.queries[rows],
-        keys=asked.keys[order],
-        values=asked.values[order],
-        key_mask=asked.key_mask[order],
-        row_scale=asked.row_scale[rows],
-    )
-    found = CUDA_DECODER.cross_attention(asked)
-    assert torch.equal(CUDA_DECODER.cross_attention(elsewhere), found[rows])
-
-
-CAPTURED = {
-    **{name: (getattr(CUDA_DECODER, name), CASES[name][0]) for name in (*TRITON, "select_beams")},
-    **{name: (on_copies(CUDA_ENCODER, name), cases[0]) for name, cases in ENCODER_CASES.items()},
-}
-
-
-@pytest.mark.parametrize("name", CAPTURED)
-def test_a_captured_operation_reads_its_inputs_at_each_replay(name: str) -> None:
-    operation, case = CAPTURED[name]
-    arguments = there(case.arguments(np.random.default_rng(5), torch.float32))
-    _, first = next(named_tensors(arguments))
-    fresh = first.clone()
-
-    def run() -> list[Tensor]:
-        results = operation(*map_tensors(arguments, torch.clone))
-        return [tensor for _, tensor in named_tensors(results)]
-
-    run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = run()
-    first.copy_(fresh.roll(1, dims=0))
-    graph.replay()
-    torch.testing.assert_close(out, run(), rtol=0, atol=0, equal_nan=True)

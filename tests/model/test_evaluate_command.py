@@ -3,21 +3,20 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from grace.configs.options import Fp8Product
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import TargetingSchema, load_schema
-from grace.model.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from support.in_process import invoke_grace
-from support.models import random_decoder, sequence_scores
+from support.models import sequence_scores
 from support.oracle import RawAd, User, eligible
 
 SIDS = 111
@@ -119,68 +118,6 @@ def test_a_log_that_does_not_say_who_users_are_is_measured_without_targeting(
         assert line is not None
         shares = [own[kind].get(k) for kind in ("recall", "ndcg") for k in ("2", "16", "40")]
         assert line[1].split() == ["-" if x is None else f"{x:.1%}" for x in shares]
-    assert re.search(r"^fp8 +precision: fp8 needs a decoder whose d_model is", shown, re.M)
-
-
-@pytest.fixture
-def random_checkpoint(training_folder: Path, tmp_path: Path) -> Path:
-    """A checkpoint that fp8 can serve, with random weights in its decoder.
-
-    Trained weights differ between machines, and on some, rounding would change no SID. This decoder
-    is the same on every machine, and its logits differ widely between beams.
-    """
-    recipe, trained = tmp_path / "recipe.yaml", tmp_path / "trained"
-    narrow = (training_folder / "recipe.yaml").read_text()
-    sizes = "decoder: {layers: 1, d_model: 16, heads: 2, d_head: 8, d_ff: 24"
-    assert sizes in narrow
-    wide = "decoder: {layers: 2, d_model: 128, heads: 2, d_head: 64, d_ff: 256"
-    recipe.write_text(narrow.replace(sizes, wide))
-    options = ("--out", trained, "--config", recipe, "--steps", "1")
-    assert invoke_grace("train", "--data", training_folder, *options).exit_code == 0
-    model = load_checkpoint(trained)
-    spec = model.spec
-    model.decoder = random_decoder(spec.decoder, spec.vocab_sizes, spec.context_dim, seed=1)
-    save_checkpoint(model, tmp_path / "checkpoint")
-    return tmp_path / "checkpoint"
-
-
-def test_every_precision_is_measured_next_to_float32_on_the_same_users(
-    training_folder: Path, random_checkpoint: Path
-) -> None:
-    given = ("--beams", "16", "--cutoffs", "2,16,40")
-    report = evaluated(random_checkpoint, training_folder, *given)
-    measured = report["by_precision"]
-    assert measured["users"] == report["measured_users"]
-    found = measured["found"]
-    assert list(found) == ["fp32", "bf16", "fp8"]
-    assert found["fp32"]["overlap"] == {"best 10": 1.0, "all": 1.0}
-    plain = report["without_targeting"]["model"]["recall"]
-    assert found["fp32"]["recall"] == plain
-    for name in ("bf16", "fp8"):
-        assert found[name]["refused"] is None
-        assert all(0.7 < share <= 1 for share in found[name]["overlap"].values())
-        for k, share in found[name]["recall"].items():
-            one_user = 1 / measured["users"]
-            assert share == pytest.approx(plain[k], abs=1.01 * one_user)
-    # On some machines, bf16 finds all of float32's SIDs of so few users.
-    assert found["fp8"]["overlap"]["all"] < found["bf16"]["overlap"]["all"] <= 1
-    options = ("--checkpoint", random_checkpoint, "--data", training_folder, *given)
-    done = invoke_grace("evaluate", *options)
-    for name, own in found.items():
-        line = re.search(rf"^{name} +(.*)$", done.stdout, re.MULTILINE)
-        assert line is not None
-        shares = [*own["recall"].values(), *own["overlap"].values()]
-        assert line[1].split() == [f"{share:.1%}" for share in shares]
-
-
-def test_no_row_of_fp8_is_measured_if_every_product_stays_in_bf16(
-    training_folder: Path, random_checkpoint: Path
-) -> None:
-    given = [part for name in get_args(Fp8Product) for part in ("--fp8-keep", name)]
-    options = ("--checkpoint", random_checkpoint, "--data", training_folder, *given)
-    shown = invoke_grace("evaluate", *options).stdout
-    assert re.search("^fp8 +fp8_keep: qkv, .*; keep fewer, or use bf16$", shown, re.MULTILINE)
-    assert "fp8 keeps" not in shown
 
 
 def test_a_checkpoint_of_other_sids_is_refused(checkpoint: Path, training_folder: Path) -> None:

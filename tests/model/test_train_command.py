@@ -51,7 +51,7 @@ def test_a_model_behind_followers_is_reported_with_the_remedy(
     short = invoke_grace(*line(tmp_path, tmp_path / "short", "--steps", "1", recipe=recipe))
     assert "The model is behind `followers` at k = 5" in short.stdout
     assert "with --steps 2 or more" in short.stdout
-    for recommender in ("model", "followers", "popularity", "random"):
+    for recommender in ("model", "followers", "popularity"):
         assert f"\n{recommender} " in short.stdout
     whole = invoke_grace(*line(tmp_path, tmp_path / "whole", "--steps", "400", recipe=recipe))
     assert whole.exit_code == 0
@@ -139,22 +139,6 @@ def test_a_training_under_nohup_goes_on_without_its_terminal(
         process.send_signal(signal.SIGHUP)
         process.stderr.read()
     assert process.returncode == 0
-
-
-def test_a_table_that_does_not_name_its_sids_is_named_by_options(
-    training_folder: Path, tmp_path: Path
-) -> None:
-    table = pq.read_table(training_folder / ADS_FILE)
-    pq.write_table(table.replace_schema_metadata(None), tmp_path / ADS_FILE)
-    for name in (TARGETING_FILE, LOG_FILE):
-        (tmp_path / name).symlink_to(training_folder / name)
-    train = ("train", "--data", tmp_path, "--out", tmp_path / "out", "--steps", "1")
-    done = invoke_grace(*train)
-    assert done.exit_code == 2
-    assert "pass --sid-space NAME (the model's) and --vocab-sizes" in done.stderr
-    done = invoke_grace(*train, "--sid-space", "mine", "--vocab-sizes", "64,8,8,8", "--json")
-    assert done.exit_code == 0
-    assert json.loads(done.stdout)["sid_space"] == "mine"
 
 
 def test_ads_that_a_build_refuses_and_events_of_them_are_counted(

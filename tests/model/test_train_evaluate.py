@@ -10,8 +10,6 @@ from grace.model.train.evaluate import (
     Followers,
     Popularity,
     quality,
-    random_quality,
-    share_of_popular,
 )
 from grace.model.train.interactions import Interactions
 
@@ -30,13 +28,16 @@ def interactions(histories: list[list[int]], held_out: list[bool]) -> Interactio
 
 
 LOG = interactions(
-    [[4, 2, 4, 2, 0], [4, 3, 4, 3], [1, 2], [4, 2], [0, 1], [3, 0]],
+    [[4, 2, 4, 2, 0], [4, 3, 4, 3, 4, 3], [1, 2], [4, 2], [0, 1], [3, 0]],
     [False, False, False, True, True, True],
 )
 
 
+ALL = np.ones((5, 5), np.bool_)
+
+
 def test_training_sees_successive_events_of_one_user_and_measures_users_with_a_history() -> None:
-    pairs = [(4, 2), (2, 4), (4, 2), (2, 0), (4, 3), (3, 4), (4, 3), (1, 2)]
+    pairs = [(4, 2), (2, 4), (4, 2), (2, 0), (4, 3), (3, 4), (4, 3), (3, 4), (4, 3), (1, 2)]
     assert [*map(tuple, LOG.transitions().tolist())] == pairs
     assert interactions([[1], [2, 3]], [True, True]).last_events().tolist() == [2]
 
@@ -56,9 +57,9 @@ def test_ndcg_at_k_is_the_mean_of_the_discounted_ranks_below_k() -> None:
 
 
 def test_popularity_ranks_by_training_counts_and_ties_by_leaf() -> None:
-    assert LOG.leaf_counts(5).tolist() == [1, 1, 3, 2, 4]
+    assert LOG.leaf_counts(5).tolist() == [1, 1, 3, 3, 5]
     popularity = Popularity.of(LOG, 5)
-    assert popularity.ranks(np.arange(5)).tolist() == [3, 4, 1, 2, 0]
+    assert popularity.ranks(np.arange(5), ALL).tolist() == [3, 4, 1, 2, 0]
     not_2 = np.array([[True, True, False, True, True]] * 2)
     assert popularity.ranks(np.array([0, 3]), not_2).tolist() == [2, 1]
 
@@ -66,26 +67,10 @@ def test_popularity_ranks_by_training_counts_and_ties_by_leaf() -> None:
 def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     events = LOG.last_events()
     assert LOG.leaves[events].tolist() == [2, 1, 0]
-    # After 4 came 2 twice and 3 twice; nothing ever came after 0; after 3 only 4 came.
+    # After 4 came 3 three times and 2 twice; nothing ever came after 0; after 3 only 4 came.
     followers = Followers.of(LOG)
     last, truth = LOG.leaves[events - 1], LOG.leaves[events]
-    assert followers.ranks(last, truth).tolist() == [0, ABSENT, ABSENT]
-    after_4 = np.array([4, 4]), np.array([3, 3])
-    assert followers.ranks(*after_4).tolist() == [1, 1]
-    all_or_not_2 = np.array([[True] * 5, [True, True, False, True, True]])
-    assert followers.ranks(*after_4, all_or_not_2).tolist() == [1, 0]
-
-
-def test_random_draws_find_k_of_the_catalogue() -> None:
-    found = random_quality(np.array([20, 20]))
-    assert found.recall == pytest.approx({1: 0.05, 5: 0.25, 10: 0.5, 50: 1.0})
-    some = random_quality(np.array([2, 4]), (1, 3))
-    assert some.recall == pytest.approx({1: (1 / 2 + 1 / 4) / 2, 3: (1 + 3 / 4) / 2})
-    two = 1 + 1 / math.log2(3)
-    assert some.ndcg[3] == pytest.approx((two / 2 + (two + 1 / 2) / 4) / 2)
-
-
-def test_the_share_of_the_most_popular_is_of_all_events() -> None:
-    counts = np.full(200, 2)
-    counts[[3, 111]] = 102
-    assert share_of_popular(counts) == pytest.approx(204 / 600)
+    assert followers.ranks(last, truth, ALL).tolist() == [1, ABSENT, ABSENT]
+    after_4 = np.array([4, 4]), np.array([2, 2])
+    all_or_not_3 = np.array([[True] * 5, [True, True, True, False, True]])
+    assert followers.ranks(*after_4, all_or_not_3).tolist() == [1, 0]

@@ -53,4 +53,3 @@ def test_an_evaluation_on_the_gpu_finds_what_the_cpu_finds(
         assert cuda["popularity"] == cpu["popularity"]
         for k, share in cpu["model"]["recall"].items():
             assert cuda["model"]["recall"][k] == pytest.approx(share, abs=0.25)
-    assert found["cuda"]["by_precision"]["found"]["bf16"]["overlap"]["all"] > 0.8

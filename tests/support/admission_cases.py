@@ -7,15 +7,68 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
-from grace.configs.eligibility import MatcherMode
+from grace.configs.eligibility import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
-from support import hard_inputs
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.oracle import RawAd, Rule
 from support.strategies import Case, random_schema
 
 MakeCase: TypeAlias = Callable[[np.random.Generator], Case]
 Arguments: TypeAlias = Callable[[np.random.Generator], tuple[Any, ...]]
+
+
+def many_words_case(rng: np.random.Generator) -> Case:
+    """65 words of bitmask."""
+    wide = Attribute("wide", tuple(f"w{i}" for i in range(4096)))
+    schema = TargetingSchema((wide, Attribute("a", ("x", "y"))), (), 7)
+    return branching_case(rng, 37, 5, schema)
+
+
+def many_locations_case(rng: np.random.Generator) -> Case:
+    """Users with more queries than a table holds, as many, one and none; rows too wide for one."""
+    sets = (
+        TargetSet("s0", 256, 4, 200),
+        TargetSet("s1", 2048, 3, 200),
+        TargetSet("s2", 64, 1, 200),
+    )
+    schema = TargetingSchema((), sets, 7)
+    case = branching_case(rng, 63, 0, schema)
+    users = [
+        {name: [f"{name}/v{i}" for i in range(count)] for name in ("s0", "s1", "s2")}
+        for count in (0, 1, 63, 64, 65, 200)
+    ]
+    return Case(schema, case.vocab_sizes, case.ads, tuple(users))
+
+
+def static_case(rng: np.random.Generator) -> Case:
+    return _many_partitions(rng, StaticKWay((64, 3)))
+
+
+def dynamic_case(rng: np.random.Generator) -> Case:
+    return _many_partitions(rng, DynamicKWay(1, 64))
+
+
+def _many_partitions(rng: np.random.Generator, k_way: KWay) -> Case:
+    """Below a first token 1 to 63 SIDs, each for one value and one location: most partitions are
+    needed, and those that a user passes stand anywhere among them."""
+    values = tuple(f"v{i}" for i in range(127))
+    schema = TargetingSchema((Attribute("a", values),), (TargetSet("s", 256, 3, 64),), 7)
+    ads: list[RawAd] = []
+    for first in range(37):
+        for second in rng.choice(63, size=rng.integers(1, 64), replace=False).tolist():
+            rules: dict[str, Rule] = {
+                "a": (frozenset({values[rng.integers(30)]}), None),
+                "s": (frozenset({f"s{rng.integers(200)}"}), None),
+            }
+            if rng.random() < 0.01:
+                rules.pop("s")
+            ads.append(RawAd(len(ads), (first, second), 0.0, rules))
+    users = [
+        {"a": [values[rng.integers(33)]], "s": [f"s{i}" for i in rng.integers(210, size=count)]}
+        for count in (0, 1, 2, 7, 64)
+    ]
+    return Case(schema, (37, 63), tuple(ads), tuple(users), k_way)
 
 
 def _admission(
@@ -78,8 +131,8 @@ ELIGIBILITY: Mapping[str, Arguments] = {
     "3-sets": _eligibility(_branching(111, 7, (1, 63), 3)),
     "no-attributes": _eligibility(_branching(63, 3, (), 2)),
     "no-rules": _eligibility(_branching(63, 3, (), 0)),
-    "many-words": _eligibility(hard_inputs.many_words_case),
-    "many-locations": _eligibility(hard_inputs.many_locations_case),
+    "many-words": _eligibility(many_words_case),
+    "many-locations": _eligibility(many_locations_case),
     "empty-users": _eligibility(_locations(None)),
     "full-vocabulary": _eligibility(_full((37, 111), 17)),
 }
@@ -98,12 +151,12 @@ ADMISSION: Mapping[str, Arguments] = {
     "empty-users": _admission(_locations(None)),
     "1-location": _admission(_locations(1)),
     "64-locations": _admission(_locations(64)),
-    "many-locations": _admission(hard_inputs.many_locations_case),
-    "many-locations-static": _admission(hard_inputs.many_locations_case, MatcherMode.STATIC),
-    "partitions-static": _admission(hard_inputs.static_case, MatcherMode.STATIC),
-    "partitions-dynamic": _admission(hard_inputs.dynamic_case, MatcherMode.DYNAMIC),
-    "many-words": _admission(hard_inputs.many_words_case),
-    "many-words-dynamic": _admission(hard_inputs.many_words_case, MatcherMode.DYNAMIC),
+    "many-locations": _admission(many_locations_case),
+    "many-locations-static": _admission(many_locations_case, MatcherMode.STATIC),
+    "partitions-static": _admission(static_case, MatcherMode.STATIC),
+    "partitions-dynamic": _admission(dynamic_case, MatcherMode.DYNAMIC),
+    "many-words": _admission(many_words_case),
+    "many-words-dynamic": _admission(many_words_case, MatcherMode.DYNAMIC),
     "fan-out-512": _admission(_full((3, 512), 3)),
     "full-vocabulary": _admission(_full((37, 111), 7)),
     "full-vocabulary-cd": _admission(_full((63,), 3), MatcherMode.CD),

@@ -4,7 +4,7 @@ They are adversarial on purpose: odd sizes, dead beams, users without anything, 
 must not be read (NaN) and keys that must not count (huge). A new operation adds its cases here.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,7 +17,6 @@ from grace.kernels import NO_BLOCK, Candidates
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
-from support import hard_inputs
 from support.admission_cases import ADMISSION, ELIGIBILITY
 
 Rng: TypeAlias = np.random.Generator
@@ -222,9 +221,50 @@ def _corrupt(rng: Rng, *, ordered: bool) -> Choice:
     return replace(given, candidates=_jagged(rng, np.full(77, 9), 60))
 
 
+def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candidates:
+    """Every row has the lowest `candidates` tokens; nodes count on."""
+    rows = requests * beams
+    tokens = torch.arange(candidates, dtype=torch.int32).repeat(rows)
+    offsets = torch.arange(rows + 1, dtype=torch.int32) * candidates
+    assert candidates <= columns
+    return Candidates(offsets, tokens, torch.arange(len(tokens), dtype=torch.int32))
+
+
+def crowded_selection(rng: np.random.Generator, kind: str, k: int, ordered: bool) -> Choice:
+    """Requests of 111 beams with 160 candidates each; rows differ by their scores only.
+
+    equal  all totals of a request are one and the same
+    few    totals of a request have three values
+    row    one row, then another, has all that is best, of two requests
+    far    no two totals are near each other, of two requests
+    """
+    beams, columns, requests = 111, 163, 2 if kind in ("row", "far") else 1
+    one_row = {
+        "equal": np.zeros(columns),
+        "few": rng.integers(3, size=columns),
+        "row": rng.permutation(columns) / 16,
+        "far": rng.permutation(columns) / 16,
+    }[kind]
+    logits = np.tile(one_row.astype(np.float32), (requests * beams, 1))
+    scores = np.stack([_scores(rng, kind, beams) for _ in range(requests)])
+    candidates = full_rows(requests, beams, columns, 160)
+    scored = torch.from_numpy(scores.astype(np.float32))
+    return Choice(torch.from_numpy(logits), scored, candidates, k, ordered)
+
+
+def _scores(rng: np.random.Generator, kind: str, beams: int) -> Sequence[float]:
+    distinct: list[float] = (-rng.permutation(beams) / 2048).tolist()
+    if kind == "far":
+        return distinct
+    if kind == "row":
+        best, next_best = rng.choice(beams, size=2, replace=False).tolist()
+        return [{best: 0.0, next_best: -20.0}.get(beam, -50.0) for beam in range(beams)]
+    return [0.0] * beams
+
+
 def _crowded(kind: str, k: int, ordered: bool) -> OpCase:
     name = f"{kind}-k={k}-{'ordered' if ordered else 'in-order'}"
-    return _choice(name, lambda rng: hard_inputs.crowded_selection(rng, kind, k, ordered))
+    return _choice(name, lambda rng: crowded_selection(rng, kind, k, ordered))
 
 
 def _choice(name: str, make: Callable[[Rng], Choice]) -> OpCase:

@@ -1,1 +1,1 @@
-"""How the tables measure: times, hardware counters, floors, and checks of what was timed."""
+"""How the tables measure: times, floors, and checks of what was timed."""

@@ -15,7 +15,7 @@ from grace.bench.gpu.pages.published import (
     ADMISSION_MS,
     CROSS_ATTENTION_MS,
     LADDER,
-    SELF_ATTENTION_COUNTERS,
+    SELF_ATTENTION_HBM,
     SELF_ATTENTION_MS,
     SELF_ATTENTION_NAMES,
 )
@@ -92,7 +92,6 @@ def _attention_tables(rows: Sequence[Row]) -> str:
     for measure, heading, tables in (
         ("cross", "**Cross-attention**, ms\n", _cross_table),
         ("self", "**Self-attention**, ms\n", _self_table),
-        ("counters", "**Nsight Compute**, t = 3\n", _counters_table),
     ):
         if own := rows_of(rows, measure):
             parts += [heading, tables(own)]
@@ -126,6 +125,10 @@ def _self_table(rows: Sequence[Row]) -> str:
         paper = SELF_ATTENTION_NAMES.get(row["variant"])
         return f"{SELF_ATTENTION_MS[paper][row['step']]:g}" if paper else ""
 
+    def published_rate(row: Row) -> str:
+        paper = SELF_ATTENTION_NAMES.get(row["variant"])
+        return f"{SELF_ATTENTION_HBM[paper]:.0f}%" if paper and row["step"] == 3 else ""
+
     fa2 = {key(row): row["p50_ms"] for row in rows if row["variant"] == "fa2"}
     return table_of(
         sorted(rows, key=lambda row: (row["step"], -row["beams"])),
@@ -141,28 +144,8 @@ def _self_table(rows: Sequence[Row]) -> str:
         ("against fa2", lambda x: f"{fa2[key(x)] / x['p50_ms']:.1f}x" if key(x) in fa2 else ""),
         ("TFLOP/s", "{tflops:.2f}"),
         ("of copy", "{share_of_copy:.0%}"),
+        ("paper: of peak", published_rate),
     )
-
-
-def _counters_table(rows: Sequence[Row]) -> str:
-    """Return our counters next to the paper's, or one sentence if one reason prevented all."""
-    reasons = {row.get("unavailable") for row in rows}
-    if len(reasons) == 1 and None not in reasons:
-        return f"Unavailable where this was measured: {reasons.pop()}.\n"
-    body = []
-    for row in rows:
-        name = SELF_ATTENTION_NAMES.get(row["variant"], "") if row["kernel"] == "self" else ""
-        cells = [f"{row['kernel']}: {row['variant']}", name]
-        if "unavailable" in row:
-            cells = [cells[0], f"unavailable: {row['unavailable']}", *[""] * 6]
-        else:
-            hbm, instructions, occupancy = SELF_ATTENTION_COUNTERS.get(name, ("", "", ""))
-            cells += [f"**{row['instructions'] / 1e6:,.1f} M**", instructions]
-            cells += [f"**{row['occupancy_percent']:.1f} %**", f"{occupancy} %" if name else ""]
-            cells += [f"**{row['hbm_percent']:.1f} %**", f"{hbm} %" if name else ""]
-        body.append(cells)
-    headings = ("instructions", "paper", "occupancy", "paper", "HBM, of peak", "paper")
-    return markdown_table(("kernel", "the paper's", *headings), body)
 
 
 def _gtm_tables(rows: Sequence[Row]) -> str:
@@ -244,7 +227,6 @@ def _overlap_tables(rows: Sequence[Row]) -> str:
             "plain loop, fp32": row["recall"],
             **{f"engine, {each['precision']}": each["recall"] for each in engines},
             "popularity": row["popularity_recall"],
-            "random": row["random_recall"],
         }
         body = [[name, *(f"{x:.2%}" for x in own.values())] for name, own in shares.items()]
         parts.append(markdown_table(("", *(f"k = {k}" for k in row["recall"])), body))
