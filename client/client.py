@@ -20,7 +20,7 @@ from grace.client.connection import (
     call_error,
     channel,
     connection_fault,
-    tls_fault,
+    lasting_fault,
 )
 from grace.client.request import RequestFields, message_of, request_of
 from grace.client.result import RetrieveResult
@@ -111,7 +111,7 @@ class _Connected(ABC):
     def _remedy(self, error: grpc.RpcError) -> str:
         """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
-        if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
+        if failed.code == "UNAVAILABLE" and not lasting_fault(self.address, failed.text):
             return connection_fault(self.address, failed.text, self._tls) or REMEDY
         if failed.code == "DEADLINE_EXCEEDED":
             return REMEDY
