@@ -1,13 +1,14 @@
 """The request that a command sends: from a file of JSON, or of JSON lines, and from options."""
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from grace.cli.options import ids_by_name, integer, number_of, split
+from grace.cli.options import integer, number_of
 from grace.configs.errors import InputError, RequestError
 from grace.configs.options import Option
 
@@ -46,7 +47,7 @@ class GivenRequest:
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
-            for name, texts in ids_by_name(self.exclude or (), "--exclude ").items():
+            for name, texts in _ids(self.exclude or ()).items():
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, most in _limits(self.at_most or ()).items():
                 message.at_most[name] = most
@@ -62,23 +63,37 @@ class GivenRequest:
 def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
     """Collect the values of each name; `name=` means that the name has no value."""
     user: dict[str, list[str]] = {}
-    for assignment in assignments:
-        name, value = split(assignment, "--user ", "NAME=VALUE, such as country=US")
-        values = user.setdefault(name, [])
-        values += [value] if value else []
+    for name, value in _split(assignments, "--user", "NAME=VALUE, such as country=US"):
+        user.setdefault(name, []).extend([value] if value else [])
     return user
+
+
+def _ids(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """Collect the ids of each name. A comma before a blank is part of an id, as in `Acme, Inc.`"""
+    found: dict[str, list[str]] = {}
+    for name, listed in _split(assignments, "--exclude", "NAME=ID,ID, such as campaign=9,12"):
+        found.setdefault(name, []).extend(re.split(r",(?! )", listed))
+    return found
 
 
 def _limits(assignments: Sequence[str]) -> dict[str, int]:
     expected = "NAME=N, such as advertiser=3"
     limits = {}
-    for assignment in assignments:
-        name, most = split(assignment, "--at-most ", expected)
+    for name, most in _split(assignments, "--at-most", expected):
         limit = integer(most, 0, 2**32 - 1)
         if limit is None:
-            raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
+            raise InputError(f"--at-most {name}={most}: write {expected}; N is 0 to 2^32 - 1")
         limits[name] = limit
     return limits
+
+
+def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[tuple[str, str]]:
+    """Yield both sides of each NAME=VALUE."""
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise InputError(f"{option} {assignment}: write {expected}")
+        yield name, value
 
 
 def _request_message(source: str | None, line: int, ids: "DataIds | None") -> "RetrieveRequest":
