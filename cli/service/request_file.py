@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +25,9 @@ class GivenRequest:
     request: Annotated[
         str | None, Option("A request as JSON, or JSON lines; - reads standard input.", "FILE")
     ] = None
-    line: Annotated[int, Option("Number of the JSON line in FILE.", least=1)] = 1
+    line: Annotated[
+        int | None, Option("Number of the JSON line in FILE. Default: the first.", least=1)
+    ] = None
     user: Annotated[
         list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")
     ] = None
@@ -96,52 +99,44 @@ def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[t
         yield name, value
 
 
-def _request_message(source: str | None, line: int, ids: "DataIds | None") -> "RetrieveRequest":
+def _request_message(
+    source: str | None, line: int | None, ids: "DataIds | None"
+) -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
     from grace.client.request import message_of
 
     if source is None:
         return message_of({}, ids)
     name = "standard input" if source == "-" else source
-    request, place = _json_request(_text(source, name), name, line)
+    request = _parsed(_text(source, name), name, line)
     try:
         return message_of(request, ids)
     except RequestError as error:
+        place = name if line is None else f"{name}, line {line}"
         raise InputError(f"{place}: {error}") from None
 
 
-def _json_request(text: str, name: str, line: int) -> tuple[Any, str]:
-    """Return the request, and where it is, for errors. The text is one request or JSON lines."""
-    lines = text.split("\n")
-    filled = [number for number, part in enumerate(lines, start=1) if part.strip()]
-    are_json_lines = len(filled) > 1 and _is_json(lines[filled[0] - 1])
-    last = filled[-1] if are_json_lines else 1
-    if line > last:
-        raise InputError(f"{name}: --line {line}: the last request is on line {last}")
-    if not are_json_lines:
-        return _parsed(text, name), name
-    if line not in filled:
-        raise InputError(f"{name}: --line {line}: that line is empty; name another")
-    return _parsed(lines[line - 1], name, line), f"{name}, line {line}"
-
-
-def _is_json(text: str) -> bool:
+def _parsed(text: str, name: str, line: int | None) -> Any:
+    """Return the request of a line. Without one, return the first, which may have several lines."""
+    if line is not None:
+        text = next(islice(text.split("\n"), line - 1, None), "")
     try:
-        _parsed(text, "")
-    except InputError:
-        return False
-    return True
-
-
-def _parsed(text: str, name: str, first_line: int = 1) -> Any:
-    try:
-        return json.loads(text)
+        return _first(text)
     except json.JSONDecodeError as fault:
-        place = f"line {fault.lineno - 1 + first_line}, column {fault.colno}"
+        place = f"line {fault.lineno - 1 + (line or 1)}, column {fault.colno}"
         raise InputError(f"{name}: no JSON request: {fault.msg} at {place}") from None
     except (ValueError, RecursionError):
         fault_text = "a number is too long, or lists are nested too deep"
         raise InputError(f"{name}: no JSON request: {fault_text}") from None
+
+
+def _first(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as fault:
+        if fault.msg == "Extra data" and text[: fault.pos].endswith("\n"):  # JSON lines
+            return json.loads(text[: fault.pos])
+        raise
 
 
 def _text(source: str, name: str) -> str:

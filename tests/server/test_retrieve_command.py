@@ -133,10 +133,12 @@ LINES = '{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n'
         ('{"max_ads":\n oops}', (), ": no JSON request: Expecting value at line 2, column 2"),
         ("", (), ": no JSON request: Expecting value at line 1, column 1"),
         ("1" * 9999, (), ": no JSON request: a number is too long, or lists are nested too deep"),
+        ("{}}", (), ": no JSON request: Extra data at line 1, column 3"),
+        (LINES, (), ": user.country.values[0]: expected text, got 3"),
         (LINES, ("--line", "1"), ", line 1: user.country.values[0]: expected text, got 3"),
-        (LINES, ("--line", "2"), ": --line 2: that line is empty; name another"),
+        (LINES, ("--line", "2"), ": no JSON request: Expecting value at line 2, column 1"),
         (LINES, ("--line", "3"), ": no JSON request: Expecting value at line 3, column 13"),
-        (LINES, ("--line", "4"), ": --line 4: the last request is on line 3"),
+        (LINES, ("--line", "4"), ": no JSON request: Expecting value at line 4, column 1"),
     ],
 )
 def test_a_text_that_is_no_request_is_refused_with_its_file_and_line_before_any_call(
