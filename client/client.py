@@ -22,7 +22,8 @@ from grace.client.connection import (
     connection_fault,
     lasting_fault,
 )
-from grace.client.request import RequestFields, message_of, request_of
+from grace.client.request import RequestFields, request_of
+from grace.client.request_json import request_of_json
 from grace.client.result import RetrieveResult
 from grace.client.retry import Attempts, RetryBudget
 from grace.client.target import Addresses, target_of
@@ -95,7 +96,7 @@ class _Connected(ABC):
             raise InputError(f"a request and fields ({given}); put these into the request")
         if isinstance(request, wire.RetrieveRequest):
             return request
-        return message_of(request, self._ids)
+        return request_of_json(request)
 
     def _attempts(self, timeout: float) -> Attempts:
         self._require_open()

@@ -46,7 +46,7 @@ class GivenRequest:
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
-        message = _request_message(self.request, self.line, ids)
+        message = _request_message(self.request, self.line)
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
@@ -99,18 +99,16 @@ def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[t
         yield name, value
 
 
-def _request_message(
-    source: str | None, line: int | None, ids: "DataIds | None"
-) -> "RetrieveRequest":
+def _request_message(source: str | None, line: int | None) -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
-    from grace.client.request import message_of
+    from grace.client import request_of_json
 
     if source is None:
-        return message_of({}, ids)
+        return request_of_json({})
     name = "standard input" if source == "-" else source
     request = _parsed(_text(source, name), name, line)
     try:
-        return message_of(request, ids)
+        return request_of_json(request)
     except RequestError as error:
         place = name if line is None else f"{name}, line {line}"
         raise InputError(f"{place}: {error}") from None

@@ -105,11 +105,11 @@ def test_inspect_derives_the_mode_that_it_is_asked_for(root: Path, case: Inspect
     [
         ("magic", "eligibility: 'magic': choose from exact, cd, union, static, dynamic"),
         ("static:4,2", "eligibility: static:4,2: the SID length is 4; give one number per token"),
-        ("static:4,2,many,1", "write static and partitions per token, as static:64,64,32,8"),
+        ("static:4,2,many,1", "these are not its numbers; write such as static:64,64,32,8"),
         ("static:4,2,0,1", "0 partitions: must be 1 to 1024"),
         ("dynamic:0.1,3", "3 partitions at most: must be a power of two from 1 to 1024"),
         ("dynamic:1.1,4", "a mean fill of 1.1: must be 0 to 1"),
-        ("exact:1", "has numbers; write exact, which takes no numbers"),
+        ("exact:1", "this mode takes no numbers; write such as exact"),
     ],
 )
 def test_inspect_refuses_an_eligibility_with_the_remedy(

@@ -32,6 +32,7 @@ def fault(text: str) -> str:
     [
         *("NO", "no", "yes", "on", "off", "y", "tRUE", "12:30", "1:30:59", "1_000", "010", "-007"),
         *("00", "0b11", "0o8", "1e", ".", "1.2.3", "2024-01-31", "18-24", "65+", "<<", "=", "a/b"),
+        *(".inf", "-.inf", ".nan", "9" * 41, "1" * 5000),
     ],
 )
 def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
@@ -56,7 +57,6 @@ def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
         ("1.", 1.0),
         (".5", 0.5),
         ("-1e-3", -0.001),
-        ("-.inf", float("-inf")),
         ("'true'", "true"),
         ('"17"', "17"),
         ("''", ""),
@@ -94,7 +94,6 @@ def test_core_scalars_are_read_as_yaml_1_2_says(text: str, value: object) -> Non
         ("a: \x07", "test.yaml: not YAML: "),
         ('a: "\\ud800"', "test.yaml:1: half a character (a lone surrogate escape)"),
         ('"\\udc00": 1', "test.yaml:1: half a character (a lone surrogate escape)"),
-        (f"a: {'9' * 63}", "test.yaml:1: an integer of 63 digits: quote it"),
     ],
 )
 def test_a_fault_names_file_line_and_remedy(text: str, message: str) -> None:

@@ -12,7 +12,6 @@ from google.protobuf.json_format import ParseDict
 from grace.client import (
     Ad,
     Ads,
-    CallError,
     Client,
     Events,
     InputError,
@@ -172,24 +171,6 @@ def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> No
     assert result.sids.tokens.tolist() == np.reshape(tokens, (501, 4)).tolist()
     assert result.sids.scores.tolist() == scores[:501]
     assert len(result.sids) == 501
-
-
-@pytest.mark.parametrize(
-    ("reply", "fault"),
-    [
-        ({"scores": [0.5]}, "3 ads, but 1 scores"),
-        ({"sids": Sids(length=4, tokens=[1, 2, 3], scores=[1])}, "3 tokens for 1 SIDs of 4"),
-        ({"sids": Sids(length=2, tokens=[1, 2], scores=[1], sid_of_ad=[0])}, "3 ads, but 1 places"),
-        (
-            {"sids": Sids(length=1, tokens=[1], scores=[1], sid_of_ad=[0, 0, 1])},
-            "an ad of SID place 1, but 1 SIDs",
-        ),
-    ],
-)
-def test_a_reply_that_contradicts_itself_is_refused(reply: dict[str, Any], fault: str) -> None:
-    whole: dict[str, Any] = {"ad_ids": [1, 2, 3], "scores": [0.5, 0.25, 0.125]} | reply
-    with pytest.raises(CallError, match=f"^INTERNAL: the reply has {fault}"):
-        result_of(RetrieveResponse(**whole))
 
 
 @pytest.mark.subprocess
