@@ -1,11 +1,10 @@
-"""The request that a command sends: from a file of JSON, or of JSON lines, and from options."""
+"""The request that a command sends: from a file of JSON or JSON lines, and from options."""
 
 import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,10 +22,8 @@ class GivenRequest:
     """The options of every command that sends a request. They replace values of FILE."""
 
     request: Annotated[
-        str | None, Option("A request as JSON, or JSON lines; - reads standard input.", "FILE")
-    ] = None
-    line: Annotated[
-        int | None, Option("Number of the JSON line in FILE. Default: the first.", least=1)
+        str | None,
+        Option("A request as JSON, or JSON lines, of which the first counts; -: stdin.", "FILE"),
     ] = None
     user: Annotated[
         list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")
@@ -46,7 +43,7 @@ class GivenRequest:
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
-        message = _request_message(self.request, self.line)
+        message = _request_message(self.request)
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
@@ -99,29 +96,19 @@ def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[t
         yield name, value
 
 
-def _request_message(source: str | None, line: int | None) -> "RetrieveRequest":
+def _request_message(source: str | None) -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
     from grace.client import request_of_json
 
     if source is None:
         return request_of_json({})
     name = "standard input" if source == "-" else source
-    request = _parsed(_text(source, name), name, line)
     try:
-        return request_of_json(request)
+        return request_of_json(_first(_text(source, name)))
     except RequestError as error:
-        place = name if line is None else f"{name}, line {line}"
-        raise InputError(f"{place}: {error}") from None
-
-
-def _parsed(text: str, name: str, line: int | None) -> Any:
-    """Return the request of a line. Without one, return the first, which may have several lines."""
-    if line is not None:
-        text = next(islice(text.split("\n"), line - 1, None), "")
-    try:
-        return _first(text)
+        raise InputError(f"{name}: {error}") from None
     except json.JSONDecodeError as fault:
-        place = f"line {fault.lineno - 1 + (line or 1)}, column {fault.colno}"
+        place = f"line {fault.lineno}, column {fault.colno}"
         raise InputError(f"{name}: no JSON request: {fault.msg} at {place}") from None
     except (ValueError, RecursionError):
         fault_text = "a number is too long, or lists are nested too deep"

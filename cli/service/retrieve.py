@@ -41,7 +41,7 @@ def retrieve(
 
     Without `max_ads`, or with 0, the command asks for 10 ads.
 
-    Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
+    Example: `grace retrieve --request demo/requests.jsonl --user country=US --sids`
     """
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
