@@ -1,7 +1,6 @@
 """`grace build`: from an ads table to a published snapshot."""
 
 import json
-import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -46,7 +45,6 @@ class Machines:
         if self.ray is None:
             sharding = None if self.shards is None else Sharding(self.shards)
             return build(spec, progress, _note, sharding)
-        _send_token_if_there()
         try:
             from grace.cli.catalogue.ray_cluster import ray_tasks
         except ModuleNotFoundError as error:
@@ -109,17 +107,6 @@ def _unpublished(report: "BuildReport") -> str:
         f"right, `grace publish {report.path.parent} {report.version}`, or build with a higher "
         f"--max-coverage-drop than {change.most_drop:g}; 1 allows everything"
     )
-
-
-def _send_token_if_there() -> None:
-    """Let this process send its token to a Ray cluster, unless the user chose otherwise.
-
-    `ray start` asks for a token if it finds one on its machine, but a process that joins sends its
-    own only if RAY_AUTH_MODE says so. Ray reads its environment once, at import.
-    """
-    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if named or (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _note(sentence: str) -> None:

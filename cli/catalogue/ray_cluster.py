@@ -19,7 +19,7 @@ LOCAL = "local"
 _JOIN = (
     "start one with `ray start --head` and give the HOST:PORT that it prints, usually port 6379, "
     f"or give `{LOCAL}`; if it asks for a token, copy ~/.ray/auth_token from its first machine, "
-    "and unset RAY_AUTH_MODE or set it to token"
+    "and set RAY_AUTH_MODE=token"
 )
 _NEEDS = (
     "every machine needs the ads and the snapshot root under the same paths, space there, and "
