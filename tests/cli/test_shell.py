@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -79,31 +80,17 @@ def test_a_command_refuses_its_output_before_it_imports_torch(tmp_path: Path) ->
 
 
 def test_the_version_is_the_distributions() -> None:
-    done = invoke_grace("--version")
-    assert (done.exit_code, done.stderr) == (0, "")
-    name, version = done.stdout.split()
-    assert name == "grace"
-    assert version[0].isdigit()
+    assert invoke_grace("--version").stdout == f"grace {version('grace-serving')}\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [["no-such-command"], ["doctor", "--no-such"], ["doctor", "x"]]
-)
-def test_an_unknown_command_or_option_exits_with_2(arguments: list[str]) -> None:
-    done = invoke_grace(*arguments)
-    assert done.exit_code == 2
-    assert arguments[-1] in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-REBUILD = "; build or publish another version"
+AGAIN = "; build or publish another version"
 
 
 @pytest.mark.parametrize(
     ("error", "code", "line"),
     [
         (ConfigError("a.yaml:3: no"), 2, "error: a.yaml:3: no"),
-        (SnapshotError("ad_ids.npy", "truncated"), 1, f"error: ad_ids.npy: truncated{REBUILD}"),
+        (SnapshotError("ad_ids.npy", "x"), 1, f"error: ad_ids.npy: x{AGAIN}"),
         (FileNotFoundError(2, "No such file", "x/gone"), 1, "error: x/gone: No such file"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
