@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,46 +57,27 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     assert invoke_grace("verify", tmp_path, "--deep").exit_code == 0
 
 
-class Inspected(NamedTuple):
-    eligibility: str
-    k_way: dict[str, object] | None
-    shown: tuple[str, ...]
-    not_shown: str
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("eligibility", "shown"),
     [
-        Inspected(
-            "exact", None, ("leaf rules: ", "Postings", "bytes: decoding ", "campaign "), "Matchers"
-        ),
-        Inspected("union", None, ("sids: 333", "id bytes", "fill", "kB"), "Postings"),
-        Inspected(
-            "static:4,3,2,1", {"widths": [4, 3, 2, 1]}, ("k way: widths 4,3,2,1",), "Postings"
-        ),
-        Inspected(
-            "dynamic:0.1,8",
-            {"fill_target": 0.1, "k_max": 8},
-            ("k way: fill target 0.100, k max 8",),
-            "Postings",
-        ),
-        Inspected("cd", None, ("Levels",), "Matchers"),
+        ("exact", "leaf rules: "),
+        ("union", "fill"),
+        ("static:4,3,2,1", "k way: widths 4,3,2,1"),
+        ("dynamic:0.1,8", "k way: fill target 0.100, k max 8"),
+        ("cd", "Levels"),
     ],
-    ids=lambda case: case.eligibility,
 )
-def test_inspect_derives_the_mode_that_it_is_asked_for(root: Path, case: Inspected) -> None:
-    asked = ("inspect", root, "--eligibility", case.eligibility)
-    summary: dict[str, Any] = json.loads(invoke_grace(*asked, "--json").stdout)
-    mode = case.eligibility.partition(":")[0]
-    assert (summary["mode"], summary["k_way"], summary["sids"]) == (mode, case.k_way, 333)
-    assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
-    assert [each["name"] for each in summary["entities"]] == ["campaign", "advertiser"]
-    kinds = {each["kind"] for each in summary["matchers"]}
-    assert kinds == (set() if mode in ("exact", "cd") else {"bitmask", "location", "audience"})
-    shown = invoke_grace(*asked).stdout
-    for text in (f"mode: {mode}", *case.shown):
-        assert text in shown
-    assert case.not_shown not in shown
+def test_inspect_derives_the_mode_that_it_is_asked_for(
+    root: Path, eligibility: str, shown: str
+) -> None:
+    asked, mode = ("inspect", root, "--eligibility", eligibility), eligibility.partition(":")[0]
+    summary = json.loads(invoke_grace(*asked, "--json").stdout)
+    assert (summary["mode"], summary["sids"], len(summary["levels"])) == (mode, 333, 4)
+    printed = invoke_grace(*asked).stdout
+    assert f"mode: {mode}" in printed
+    assert shown in printed
+    assert ("Postings" in printed) == (mode == "exact")
+    assert ("Matchers" in printed) == (mode not in ("exact", "cd"))
 
 
 @pytest.mark.parametrize(
@@ -173,30 +153,15 @@ def test_rules_lost_are_written_named_and_not_published(catalogue: Path, tmp_pat
     )
     assert invoke_grace("publish", root, "2").exit_code == 0
     assert current(root) == 2
+    (root / "CURRENT").write_text("junk")
+    _, _, err = build(catalogue, root)
+    assert f"cannot compare the rules with those of the current version: {root}" in err
 
 
 def row_of(name: str, shown: str) -> list[str]:
     """Return the numbers of a name in a printed table."""
     (cells,) = (line.split()[1:] for line in shown.splitlines() if line.split()[:1] == [name])
     return cells
-
-
-def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
-    catalogue: Path, tmp_path: Path
-) -> None:
-    root = tmp_path / "root"
-    assert build(catalogue, root)[0] == 0
-    (root / "CURRENT").write_text("junk")
-    code, _, err = build(catalogue, root)
-    assert (code, (root / "CURRENT").read_text()) == (1, "junk")
-    last = err.splitlines()[-1]
-    assert last.startswith(
-        f"error: cannot compare the rules with those of the current version: {root}"
-    )
-    assert f"`grace publish {root} 2`, or build with a higher --max-coverage-drop " in last
-    more = ("--max-coverage-drop", "1")
-    assert build(catalogue, root, *more)[0] == 0
-    assert current(root) == 3
 
 
 @pytest.mark.subprocess
