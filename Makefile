@@ -87,7 +87,6 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
-	$(BIN)/python docker/monitoring/dashboard.py docker/monitoring/dashboard.json
 	$(BIN)/python docker/monitoring/operator_rules.py docker/monitoring/alerts.yaml \
 	  docker/kubernetes/base/alerts.yaml
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))

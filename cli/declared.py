@@ -104,12 +104,13 @@ def _in_typers_types(
             parameter = parameter.replace(default=",".join(map(str, default)) or None)
         shown = str if default is Parameter.empty else str | None
         return shown, parameter, lambda text: _numbers(text, name, fact, default)
+    if get_origin(type_) is Literal:
+        return str, parameter, lambda given: _chosen([given], name, type_)[0]
     if get_origin(type_) is tuple:
         item = get_args(type_)[0]
-        choices = get_args(item) if get_origin(item) is Literal else None
-        several = GenericAlias(list, (str if choices else item,))
+        several = GenericAlias(list, (str if get_origin(item) is Literal else item,))
         parameter = parameter.replace(default=None)
-        return several | None, parameter, lambda given: _several(given or (), name, choices)
+        return several | None, parameter, lambda given: _chosen(given or (), name, item)
     return type_, parameter, _as_it_is
 
 
@@ -134,10 +135,10 @@ def _numbers(
     return numbers
 
 
-def _several(given: Sequence[Any], option: str, choices: Sequence[str] | None) -> tuple[Any, ...]:
+def _chosen(given: Sequence[Any], option: str, type_: Any) -> tuple[Any, ...]:
     for value in given:
-        if choices and value not in choices:
-            raise InputError(f"{option} {value}: choose from {', '.join(choices)}")
+        if get_origin(type_) is Literal and value not in get_args(type_):
+            raise InputError(f"{option} {value}: choose from {', '.join(get_args(type_))}")
     return tuple(given)
 
 

@@ -1,12 +1,9 @@
-"""Options that several commands share, and how lists of ids are read."""
+"""Options that several commands share, and how an id is read."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from grace.configs.errors import InputError
 from grace.configs.options import Option
@@ -15,12 +12,15 @@ if TYPE_CHECKING:
     from grace.client import Tls
     from grace.index.tables.ids import DataIds
 
+DAY = 86_400
+"""Most seconds of a wait. gRPC takes a wait of many years for one that has already ended."""
+
 AsJson: TypeAlias = Annotated[bool, Option("Print JSON, for scripts.", name="--json")]
 Force: TypeAlias = Annotated[bool, "Replace existing files."]
 Data: TypeAlias = Annotated[
     Path | None, Option("Data folder with the id maps of the ids that you give.", "FOLDER")
 ]
-Dtype: TypeAlias = Annotated[str, "Type of the weights: float32, bfloat16 or float16."]
+Dtype: TypeAlias = Annotated[Literal["float32", "bfloat16", "float16"], "Type of the weights."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,43 +35,15 @@ class Connection:
         Path | None, "PEM file of your certificate, for a server that requires one."
     ] = None
     tls_key: Annotated[Path | None, "PEM file of the key of --tls-certificate."] = None
-    timeout: Annotated[float, Option("Seconds to wait for the reply.", least=0.001)] = 10.0
+    timeout: Annotated[float, Option("Seconds to wait for the reply.", least=0.001, most=DAY)] = (
+        10.0
+    )
     as_json: AsJson = False
 
     def tls(self) -> "Tls | None":
         from grace.client import tls_of
 
-        require_seconds("--timeout", self.timeout)
         return tls_of(self.tls_ca, self.tls_certificate, self.tls_key)
-
-
-MOST_SECONDS = 86_400
-"""A day. gRPC takes a wait of many years for one that has already ended."""
-
-
-def require_seconds(option: str, seconds: float) -> None:
-    """Refuse a wait that is longer than a day."""
-    if not seconds <= MOST_SECONDS:
-        raise InputError(
-            f"{option}: {seconds:g} seconds, at most {MOST_SECONDS}, which is a day: give fewer"
-        )
-
-
-def require_known(name: str, known: tuple[str, ...], option: str) -> None:
-    if name not in known:
-        raise typer.BadParameter(f"{name!r}; choose from {', '.join(known)}", param_hint=option)
-
-
-def ids_by_name(assignments: Sequence[str], option: str = "") -> dict[str, list[str]]:
-    """Collect the ids of each name from texts such as campaign=9,12.
-
-    A comma before a blank is part of an id: `Acme, Inc.` is one. `option` begins an error's text.
-    """
-    found: dict[str, list[str]] = {}
-    for assignment in assignments:
-        name, listed = split(assignment, option, "NAME=ID,ID, such as campaign=9,12")
-        found.setdefault(name, []).extend(re.split(r",(?! )", listed))
-    return found
 
 
 def data_ids(data: Path | None) -> "DataIds | None":
@@ -90,14 +62,6 @@ def number_of(level: str, text: str, ids: "DataIds | None") -> int:
             "this one"
         )
     return number
-
-
-def split(assignment: str, option: str, expected: str) -> tuple[str, str]:
-    """Return both sides of NAME=VALUE."""
-    name, equals, value = assignment.partition("=")
-    if not name or not equals:
-        raise InputError(f"{option}{assignment}: write {expected}")
-    return name, value
 
 
 def integer(text: str, least: int, most: int) -> int | None:

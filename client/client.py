@@ -20,9 +20,10 @@ from grace.client.connection import (
     call_error,
     channel,
     connection_fault,
-    tls_fault,
+    lasting_fault,
 )
-from grace.client.request import RequestFields, message_of, request_of
+from grace.client.request import RequestFields, request_of
+from grace.client.request_json import request_of_json
 from grace.client.result import RetrieveResult
 from grace.client.retry import Attempts, RetryBudget
 from grace.client.target import Addresses, target_of
@@ -95,7 +96,7 @@ class _Connected(ABC):
             raise InputError(f"a request and fields ({given}); put these into the request")
         if isinstance(request, wire.RetrieveRequest):
             return request
-        return message_of(request, self._ids)
+        return request_of_json(request)
 
     def _attempts(self, timeout: float) -> Attempts:
         self._require_open()
@@ -111,7 +112,7 @@ class _Connected(ABC):
     def _remedy(self, error: grpc.RpcError) -> str:
         """Return the remedy after a failed health check. Raise what waiting cannot cure."""
         failed = FailedCall.of(error)
-        if failed.code == "UNAVAILABLE" and not tls_fault(self.address, failed.text):
+        if failed.code == "UNAVAILABLE" and not lasting_fault(self.address, failed.text):
             return connection_fault(self.address, failed.text, self._tls) or REMEDY
         if failed.code == "DEADLINE_EXCEEDED":
             return REMEDY

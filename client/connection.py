@@ -1,6 +1,6 @@
 """Connect to a server, with or without TLS, and explain why calls failed."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -133,30 +133,32 @@ def connection_fault(address: str, text: str, tls: Tls | None) -> str | None:
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
-    found = _fault_by(_CONNECTION_FAULTS, address, text) or tls_fault(address, text)
-    return found or _closed(address, text, tls)
+    for sign, fault in _PASSING_FAULTS.items():
+        if sign in text:
+            return fault.format(address)
+    return lasting_fault(address, text) or _closed(address, text, tls)
 
 
-def tls_fault(address: str, text: str) -> str | None:
-    """Return a fault that a new attempt cannot cure, or None."""
-    return _fault_by(_TLS_FAULTS, address, text)
+def lasting_fault(address: str, text: str) -> str | None:
+    """Return a fault that neither a new attempt nor waiting can cure, or None."""
+    for sign, fault in _LASTING_FAULTS.items():
+        if sign in text:
+            return fault.format(address)
+    return None
 
 
-def _fault_by(faults: Mapping[str, str], address: str, text: str) -> str | None:
-    return next((fault.format(address) for sign, fault in faults.items() if sign in text), None)
-
-
-_CONNECTION_FAULTS = {
+_PASSING_FAULTS = {
     "backend unhealthy": "the server at {} is starting, or drains; see its log and /healthz",
     "no healthy upstream": "the proxy at {} has no healthy server behind it; see the servers' logs",
-    "Failed parsing HTTP/2": "what answers at {} is no gRPC server; it may be the metrics port: "
-    "use the port of the section listen (50051 by default) or admin (50052)",
 }
+"""What gRPC's texts say, by a part of the text. The first part that is there decides."""
 _OTHER_NAME = (
     "the certificate of {} is for another name; use an address that it names, or give the server a "
     "certificate for this one"
 )
-_TLS_FAULTS = {
+_LASTING_FAULTS = {
+    "Failed parsing HTTP/2": "what answers at {} is no gRPC server; it may be the metrics port: "
+    "use the port of the section listen (50051 by default) or admin (50052)",
     "certificate has expired": "the certificate of {} has expired; the server needs a new one",
     "Hostname Verification": _OTHER_NAME,
     "not in peer certificate": _OTHER_NAME,
@@ -164,7 +166,6 @@ _TLS_FAULTS = {
     "the CA that did (--tls-ca, or Tls(ca=...))",
     "WRONG_VERSION_NUMBER": "the server at {} does not speak TLS; connect without it",
 }
-"""What gRPC's texts say, by a part of the text. The first part that is there decides."""
 
 
 def _closed(address: str, text: str, tls: Tls | None) -> str | None:

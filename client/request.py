@@ -98,23 +98,6 @@ def request_of(
     return request_of_json({**values, "features": features} if features else values)
 
 
-def message_of(request: Mapping[str, Any], ids: "DataIds | None") -> RetrieveRequest:
-    """Return a request in the API's JSON, in which digits in quotes are numbers, too.
-
-    Refuse such digits where `ids` has an id map: the caller may mean an id of the tables.
-    """
-    message = request_of_json(request)
-    lists = {("ad", name): request.get(name) for name in ("exclude_ads", "excludeAds")}
-    for name, each in _items(request.get("exclude")):
-        lists[name, f"exclude.{name}.ids"] = each and each.get("ids")
-    for (level, at), listed in lists.items():
-        texts = [each for each in listed or () if isinstance(each, str)]
-        if texts and ids is not None and level in ids.mapped:
-            fault = "JSON has the API's numbers: write numbers, without quotes; fields take ids"
-            raise RequestError(at, f"{texts[0]!r}: {fault}")
-    return message
-
-
 def _entries(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a function that converts a mapping's values. `request_of_json` checks the rest."""
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 import numpy.typing as npt
 
-from grace.configs.errors import CallError
 from grace.proto import retrieval_pb2 as wire
 
 if TYPE_CHECKING:
@@ -146,11 +145,8 @@ class RetrieveResult:
         ids: "DataIds | None" = None,
         unknown_items: Iterable[str] = (),
     ) -> "RetrieveResult":
-        """Raise a CallError if the reply contradicts itself."""
         sids = _sids(reply) if reply.HasField("sids") else None
         ad_ids, scores = np.array(reply.ad_ids, np.int64), np.array(reply.scores, np.float32)
-        if len(scores) != len(ad_ids):
-            raise _contradiction(f"{len(ad_ids)} ads, but {len(scores)} scores")
         return cls(
             ads=Ads(_frozen(ad_ids), _frozen(scores), sids, ids),
             sids=sids,
@@ -170,21 +166,10 @@ class RetrieveResult:
 
 
 def _sids(reply: wire.RetrieveResponse) -> Sids:
-    sids, ads = reply.sids, len(reply.ad_ids)
-    tokens, scores = np.array(sids.tokens, np.uint32), np.array(sids.scores, np.float32)
-    of_ads = np.array(sids.sid_of_ad, np.uint32)
-    if len(tokens) != sids.length * len(scores):
-        raise _contradiction(f"{len(tokens)} tokens for {len(scores)} SIDs of {sids.length}")
-    if len(of_ads) != ads:
-        raise _contradiction(f"{ads} ads, but {len(of_ads)} places of their SIDs")
-    if of_ads.max(initial=0) >= max(len(scores), 1):
-        raise _contradiction(f"an ad of SID place {of_ads.max()}, but {len(scores)} SIDs")
-    tokens = tokens.reshape(len(scores), sids.length)
+    scores = np.array(reply.sids.scores, np.float32)
+    tokens = np.array(reply.sids.tokens, np.uint32).reshape(len(scores), reply.sids.length)
+    of_ads = np.array(reply.sids.sid_of_ad, np.uint32)
     return Sids(_frozen(tokens), _frozen(scores), _frozen(of_ads))
-
-
-def _contradiction(fault: str) -> CallError:
-    return CallError("INTERNAL", "", f"the reply has {fault}; is that a GRACE server?")
 
 
 def _frozen(values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from grace.client.connection import FailedCall, tls_fault
+from grace.client.connection import FailedCall, lasting_fault
 from grace.configs.errors import InputError
 
 SERVICE_CONFIG = Path(__file__).with_name("service_config.json")
@@ -95,8 +95,8 @@ def is_worth_retrying(failed: FailedCall) -> bool:
     if failed.push_back is not None and failed.push_back < 0:  # gRPC's way to forbid it
         return False
     match failed.code:
-        case "UNAVAILABLE":  # starting, shutting down, or no server; but a wrong certificate stays
-            return tls_fault("", failed.text) is None
+        case "UNAVAILABLE":  # starting, shutting down, or no server: it may come
+            return lasting_fault("", failed.text) is None
         case "RESOURCE_EXHAUSTED":  # without advice, the request itself is too large
             return failed.push_back is not None
         case "CANCELLED":  # not by this client: the server closed its port

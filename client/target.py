@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import ip_address
 from typing import TypeAlias
 
 from grace.client.connection import Options
@@ -65,20 +65,15 @@ def _in_turn() -> Options:
 
 def _kind(address: str) -> str:
     """Return ipv4, ipv6 or name. Raise an InputError unless the address is HOST:PORT."""
-    found = _ADDRESS.fullmatch(address) if address.isascii() else None
-    if found is None or not (found["ipv6"] is None or _is(IPv6Address, found["ipv6"])):
+    found = _ADDRESS.fullmatch(address)
+    host = "" if found is None else found["ipv6"] or found["host"]
+    try:
+        kind = f"ipv{ip_address(host).version}"
+    except ValueError:
+        kind = "name"
+    if found is None or (found["ipv6"] and kind != "ipv6"):
         fault = "expected HOST:PORT, such as 127.0.0.1:50051 or [::1]:50051"
         raise InputError(f"address {address!r}: {fault}")
     if not 1 <= int(found["port"]) <= MAX_PORT:
         raise InputError(f"address {address!r}: the port must be 1 to {MAX_PORT}")
-    if found["ipv6"] is not None:
-        return "ipv6"
-    return "ipv4" if _is(IPv4Address, found["host"]) else "name"
-
-
-def _is(kind: type[IPv4Address | IPv6Address], text: str) -> bool:
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
+    return kind

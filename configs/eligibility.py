@@ -80,10 +80,9 @@ class Eligibility:
         try:
             return Eligibility(mode, _k_way(mode, numbers if colon else None))
         except ValueError as error:
-            raise ConfigError(
-                f"eligibility: {text!r}: {error}; write {mode}"
-                + _EXAMPLES.get(mode, ", which takes no numbers")
-            ) from None
+            _, default = _NUMBERS.get(mode, ("", None))
+            example = str(Eligibility(mode, default))
+            raise ConfigError(f"eligibility: {text!r}: {error}; write such as {example}") from None
 
     def __str__(self) -> str:
         return str(self.mode) if self.k_way is None else f"{self.mode}:{self.k_way}"
@@ -97,22 +96,18 @@ class Eligibility:
 
 
 EXACT, CD = Eligibility(MatcherMode.EXACT), Eligibility(MatcherMode.CD)
-_EXAMPLES = {
-    MatcherMode.STATIC: " and partitions per token, as static:64,64,32,8",
-    MatcherMode.DYNAMIC: ", a mean fill and the most partitions, as dynamic:0.25,32",
-}
 
 
 def _k_way(mode: MatcherMode, numbers: str | None) -> KWay | None:
     if mode not in _NUMBERS:
         if numbers is not None:
-            raise ValueError("has numbers")
+            raise ValueError("this mode takes no numbers")
         return None
     pattern, default = _NUMBERS[mode]
     if numbers is None:
         return default
     if not re.fullmatch(pattern, numbers, re.ASCII):
-        raise ValueError("other numbers are needed")
+        raise ValueError("these are not its numbers")
     if mode is MatcherMode.STATIC:
         return StaticKWay(tuple(map(int, numbers.split(","))))
     fill, most = numbers.split(",")

@@ -200,10 +200,9 @@ class T5Layout:
     ]
     token_offsets: Annotated[
         tuple[int, ...] | None,
-        Option("Token of value 0 at each position, if not consecutive.", commas="1,257,513"),
-    ] = None
-    first_token: Annotated[
-        int | None, "Token of value 0 at position 0; the other positions follow. Default: 1."
+        Option(
+            "Token of value 0 at each position. Default: consecutive from 1.", commas="1,257,513"
+        ),
     ] = None
     prefix_tokens: Annotated[
         tuple[int, ...], Option("Tokens before the history, as 1025,7.", commas="1025,7")
@@ -212,15 +211,7 @@ class T5Layout:
     history: Annotated[str, "Name of the input with the history."] = "clicks"
     max_history: Annotated[int, Option("Most events of it that the model reads.", least=1)] = 20
 
-    def __post_init__(self) -> None:
-        if self.token_offsets is not None and self.first_token is not None:
-            raise InputError(
-                f"--first-token {self.first_token}: --token-offsets says it already; leave one of "
-                "them out"
-            )
-
     @property
     def offsets(self) -> tuple[int, ...]:
         """The token of value 0 at each position; by default, positions follow one another."""
-        first = 1 if self.first_token is None else self.first_token
-        return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=first))
+        return self.token_offsets or tuple(accumulate(self.vocab_sizes[:-1], initial=1))

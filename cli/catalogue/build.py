@@ -1,7 +1,6 @@
 """`grace build`: from an ads table to a published snapshot."""
 
 import json
-import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -46,7 +45,6 @@ class Machines:
         if self.ray is None:
             sharding = None if self.shards is None else Sharding(self.shards)
             return build(spec, progress, _note, sharding)
-        _send_token_if_there()
         try:
             from grace.cli.catalogue.ray_cluster import ray_tasks
         except ModuleNotFoundError as error:
@@ -94,42 +92,21 @@ def build(
 
 
 def _unpublished(report: "BuildReport") -> str:
-    """Return the names that lost rules, or why the build cannot compare them, with the remedy."""
+    """Return which rules were lost, or why the build cannot compare them, with the remedy."""
     change = report.coverage
-    if change.fault is not None:
-        return (
-            f"cannot compare the rules with those of the current version: {change.fault}; "
-            f"version {report.version} is written, but not published: if its coverage is right, "
-            f"`grace publish {report.path.parent} {report.version}`, or build with "
-            "--max-coverage-drop 1"
-        )
-    falls = [
-        f"{fall.name}: {fall.before:.1%} of the ads had a rule in version "
-        f"{change.version_before}, now "
-        + ("the schema has no such name" if fall.after is None else f"{fall.after:.1%} have one")
+    before = f"had rules in version {change.version_before}"
+    lost = [
+        f"{fall.name}: {fall.before:.1%} of the ads {before}, now {fall.after or 0:.1%}"
         for fall in change.falls
     ]
-    falls += [
-        f"column {column} has no rule any more, and had some in version {change.version_before}"
-        for column in change.lost_columns
-    ]
-    least = f"a higher --max-coverage-drop than {change.most_drop:g}"
-    remedy = "--max-coverage-drop 1" if change.lost_columns else least
+    lost += [f"column {column}: {before}, and now none" for column in change.lost_columns]
+    if change.fault is not None:
+        lost = [f"cannot compare the rules with those of the current version: {change.fault}"]
     return (
-        f"{'; '.join(falls)}; version {report.version} is written, but not published: if this is "
-        f"right, `grace publish {report.path.parent} {report.version}`, or build with {remedy}"
+        f"{'; '.join(lost)}; version {report.version} is written, but not published: if this is "
+        f"right, `grace publish {report.path.parent} {report.version}`, or build with a higher "
+        f"--max-coverage-drop than {change.most_drop:g}; 1 allows everything"
     )
-
-
-def _send_token_if_there() -> None:
-    """Let this process send its token to a Ray cluster, unless the user chose otherwise.
-
-    `ray start` asks for a token if it finds one on its machine, but a process that joins sends its
-    own only if RAY_AUTH_MODE says so. Ray reads its environment once, at import.
-    """
-    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if named or (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _note(sentence: str) -> None:

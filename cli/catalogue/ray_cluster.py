@@ -16,16 +16,18 @@ from grace.index.builder import Task
 LOCAL = "local"
 """The address that starts a cluster on this machine for one build."""
 
-_LESS_MEMORY = "give more --shards, or more --threads so that fewer tasks share a machine"
-_START = f"start one with `ray start --head`, or give `{LOCAL}`"
-_PROVE = (
-    "a server answers there: if the cluster asks for a token, copy ~/.ray/auth_token (or "
-    "RAY_AUTH_TOKEN) from its first machine, and unset RAY_AUTH_MODE or set it to token"
+_JOIN = (
+    "start one with `ray start --head` and give the HOST:PORT that it prints, usually port 6379, "
+    f"or give `{LOCAL}`; if it asks for a token, copy ~/.ray/auth_token from its first machine, "
+    "and set RAY_AUTH_MODE=token"
+)
+_NEEDS = (
+    "every machine needs the ads and the snapshot root under the same paths, space there, and "
+    "memory: more --shards need less of it, and more --threads let fewer tasks share a machine"
 )
 _DISTRIBUTION = "grace-serving"
 _LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
 _KNOCK_SECONDS = 10
-_WAIT_SECONDS = 20  # for cancelled tasks to end
 
 Result = TypeVar("Result")
 
@@ -44,23 +46,12 @@ def ray_tasks(address: str, threads: int) -> Iterator["RayTasks"]:
 
 
 def _join(address: str, options: Mapping[str, Any]) -> None:
-    if "://" in address:
-        raise InputError(
-            f"--ray {address}: an address of Ray's client; run the build on a machine of the "
-            "cluster and give the HOST:PORT that `ray start --head` printed, usually port 6379"
-        )
-    refused = f"--ray {address}: cannot join a cluster there"
     try:
         _knock(address)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{refused} ({_first_line(error)}); {_START}") from None
-    try:
         ray.init(address=address, **options)
-    except (AuthenticationError, ConnectionError) as error:
-        # Ray reports only a failure where a cluster refuses this machine's token.
-        raise InputError(f"{refused} ({_first_sentence(error)}); {_PROVE}") from None
-    except (OSError, RuntimeError, ValueError) as error:
-        raise InputError(f"{refused} ({_first_line(error)}); {_START}") from None
+    except (AuthenticationError, OSError, RuntimeError, ValueError) as error:
+        fault = f"cannot join a cluster there ({_first_line(error)})"
+        raise InputError(f"--ray {address}: {fault}; {_JOIN}") from None
 
 
 def _knock(address: str) -> None:
@@ -97,15 +88,9 @@ def _attempt(task: Task[Result], of_version: str) -> tuple[Result, int] | _Refus
         return task.run()
     except (InputError, NativeError) as error:
         return _Refused(error)
-    except GraceError as error:  # the others cannot be pickled
-        return _Refused(WorkerError(f"{task.name}: {error}"))
-    except OSError as error:
-        fault = f"{task.name}: {error} on {socket.gethostname()}"
-        remedy = "the ads and the snapshot root under the same paths, and space there"
-        return _Refused(WorkerError(f"{fault}; every machine needs {remedy}"))
-    except MemoryError:
-        fault = f"{task.name}: out of memory on {socket.gethostname()}"
-        return _Refused(WorkerError(f"{fault}; {_LESS_MEMORY}"))
+    except (GraceError, OSError, MemoryError) as error:  # other GraceErrors cannot be pickled
+        fault = f"{task.name} on {socket.gethostname()}: {str(error) or 'out of memory'}"
+        return _Refused(WorkerError(f"{fault}; {_NEEDS}"))
 
 
 class RayTasks:
@@ -116,6 +101,11 @@ class RayTasks:
     def __call__(
         self, tasks: Sequence[Task[Result]], /
     ) -> Generator[tuple[Result, int], None, None]:
+        """Yield the results in order. To stop earlier ends the cluster's job, and every task.
+
+        Do not cancel the tasks: if the result of a cancelled one arrives at that moment, Ray aborts
+        this process ("Tried to complete task that was not pending").
+        """
         ours = version(_DISTRIBUTION)
         waiting = [self._attempt.remote(task, ours) for task in tasks]
         try:
@@ -125,21 +115,7 @@ class RayTasks:
                 yield result
         finally:
             if waiting:
-                _end(waiting)
-
-
-def _end(waiting: Sequence[Any]) -> None:
-    """Interrupt the tasks that still run, and wait until they end.
-
-    Do not kill them (`force`): if the result of a killed task arrives at that moment, Ray aborts
-    this process ("Tried to complete task that was not pending"). Tasks that native code keeps from
-    seeing the interrupt end with the cluster's job.
-    """
-    _, running = ray.wait(waiting, num_returns=len(waiting), timeout=0)
-    for reference in running:
-        ray.cancel(reference)
-    if running:
-        ray.wait(running, num_returns=len(running), timeout=_WAIT_SECONDS)
+                ray.shutdown()
 
 
 def _result(task: Task[Result], reference: Any) -> tuple[Result, int]:
@@ -148,17 +124,11 @@ def _result(task: Task[Result], reference: Any) -> tuple[Result, int]:
     except RayTaskError:  # our own mistake keeps its traceback
         raise
     except RayError as error:
-        raise WorkerError(
-            f"{task.name}: its worker failed ({type(error).__name__}: {_first_line(error)}); if "
-            f"memory ran out, {_LESS_MEMORY}"
-        ) from None
+        fault = f"its worker failed ({type(error).__name__}: {_first_line(error)})"
+        raise WorkerError(f"{task.name}: {fault}; {_NEEDS}") from None
     if isinstance(result, _Refused):
         raise result.error
     return result
-
-
-def _first_sentence(error: Exception) -> str:
-    return _first_line(error).partition(". ")[0]
 
 
 def _first_line(error: Exception) -> str:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.options import AsJson, Dtype, require_known
+from grace.cli.options import AsJson, Dtype
 from grace.configs.options import Argument, T5Layout
 
 
@@ -26,7 +26,6 @@ def import_t5(
     from grace.model.checkpoints.import_t5 import import_t5 as import_folder
     from grace.model.checkpoints.weights_file import DTYPES
 
-    require_known(dtype, tuple(DTYPES), "--dtype")
     model = import_folder(folder, layout).to(DTYPES[dtype])
     checkpoint = save_checkpoint(model, out)
     weights = sum(weight.numel() for weight in model.parameters())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from grace.cli.facts import print_facts
-from grace.cli.options import AsJson, Dtype, require_known
+from grace.cli.options import AsJson, Dtype
 from grace.configs.options import Option
 
 
@@ -28,7 +28,6 @@ def init_model(
     from grace.model.checkpoints.model_cost import summarize_model
     from grace.model.checkpoints.weights_file import DTYPES
 
-    require_known(dtype, tuple(DTYPES), "--dtype")
     if out is None and not dry_run:
         raise typer.BadParameter("name a folder, or add --dry-run", param_hint="--out")
     loaded = load_model_config(config)

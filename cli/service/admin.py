@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from grace.cli.declared import as_options
-from grace.cli.options import Connection, Data, data_ids, ids_by_name, number_of
+from grace.cli.options import Connection, Data, data_ids, number_of
 from grace.cli.service.retrieve import reply_json
 from grace.configs.errors import CallError, InputError
 from grace.configs.options import Argument
@@ -24,13 +24,10 @@ if TYPE_CHECKING:
 ATTEMPTS = 10
 """The most times that a command sends an update while other senders take its sequence number."""
 
-Ids: TypeAlias = Annotated[
-    list[str],
-    Argument(
-        "Ids of a level: ad, or an entity of the targeting schema, such as advertiser.",
-        "LEVEL ID... | LEVEL=ID,ID...",
-    ),
+Level: TypeAlias = Annotated[
+    str, Argument("ad, or an entity of the targeting schema, such as advertiser.")
 ]
+Ids: TypeAlias = Annotated[list[str], Argument("Ids of the level.", "ID...")]
 LONG = 600.0
 
 app = typer.Typer(no_args_is_help=True)
@@ -136,22 +133,22 @@ def unpin(call: Call) -> None:
 
 
 @_command()
-def stop(call: Call, ids: Ids, data: Data = None) -> None:
+def stop(call: Call, level: Level, ids: Ids, data: Data = None) -> None:
     """Stop ads. Once this returns, the server returns none of them.
 
-    Example: `grace admin stop advertiser 7 9`, `grace admin stop advertiser=7,9 ad=4711`, or
-    `grace admin stop advertiser 'Acme, Inc.' --data shop`
+    Example: `grace admin stop advertiser 7 9`, or `grace admin stop advertiser 'Acme, Inc.' --data
+    shop`
     """
-    _change_stops(call, "stop", ids, data)
+    _change_stops(call, "stop", level, ids, data)
 
 
 @_command()
-def resume(call: Call, ids: Ids, data: Data = None) -> None:
+def resume(call: Call, level: Level, ids: Ids, data: Data = None) -> None:
     """Resume ads that were stopped at this level. An ad stays stopped while any level stops it.
 
     Example: `grace admin resume advertiser 7`
     """
-    _change_stops(call, "resume", ids, data)
+    _change_stops(call, "resume", level, ids, data)
 
 
 @_command()
@@ -223,16 +220,11 @@ def follow(
         follower.run()
 
 
-def _change_stops(call: Call, change: str, given: list[str], data: Path | None) -> None:
-    """Take the ids after a level as they are, or read `advertiser=7,9` for several levels."""
+def _change_stops(call: Call, change: str, level: str, ids: list[str], data: Path | None) -> None:
     from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
-    level, *texts = given
-    if not texts and "=" not in level:
-        raise InputError(f"{level}: write LEVEL ID..., such as advertiser 7 9")
     update, names = UpdateAdsRequest(), data_ids(data)
-    for name, ids in (ids_by_name(given) if "=" in level else {level: texts}).items():
-        getattr(update, change)[name].ids[:] = [number_of(name, text, names) for text in ids]
+    getattr(update, change)[level].ids[:] = [number_of(level, each, names) for each in ids]
     _update(call, update, "stopped" if change == "stop" else "resumed", names)
 
 

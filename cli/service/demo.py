@@ -1,13 +1,11 @@
 """`grace demo`: follow one user's request through a real server, and one SID token by token."""
 
 import json
+import os
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,6 @@ from grace.cli.options import Force
 from grace.cli.progress import progress_bars
 from grace.cli.service.retrieve import known_ads, stage_times
 from grace.cli.signals import ending_in_order
-from grace.configs.errors import GraceError, InputError
 
 if TYPE_CHECKING:
     from grace.bench.running_server import RunningServer
@@ -29,13 +26,12 @@ ADMITTED, PRUNED = 2, 2  # branches of a step that are shown, besides the chosen
 LEAST_LOST = 0.01  # the least probability of pruned branches that a line mentions
 CALL_SECONDS = 30.0
 OWN_FILES = ("serve.yaml", "server.log", "request.json")
-FOLDER = "demo-files"
 INTRODUCTION = """\
 GRACE retrieves ads by generating them. A model writes Semantic IDs (SIDs), short sequences of
 tokens that each name a few ads. At every token the decoder keeps only what can still lead to an ad
 whose targeting rules allow this user."""
 BY_HAND = """
-The same by hand{where}. In one terminal:
+All files are in {out}. The same by hand, in one terminal:
 
   {grace} serve --snapshots {out}/snapshots --checkpoint {checkpoint} --state-dir {out}/state
 
@@ -47,19 +43,19 @@ and in another:
 
 
 def demo(
-    out: Annotated[Path | None, "Keep the files here."] = None,
+    out: Annotated[Path, "Folder of the files."] = Path("demo-files"),
     force: Force = False,
 ) -> None:
     """Serve a small catalogue, and show for one user what targeting does at every token.
 
     Example: `grace demo --out demo-files`
     """
-    with ExitStack() as stack:
-        stack.enter_context(ending_in_order())
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="grace-")))
-        if taken := [name for name in OWN_FILES if (folder / name).exists() and not force]:
-            raise InputError(f"--out {out} already holds {', '.join(taken)}; use --force")
-        snapshot = _built(folder, force)
+    from grace.catalogues.folder import require_room
+
+    require_room(out, force=force)
+    require_room(out, OWN_FILES, force=force)
+    with ending_in_order():
+        snapshot = _built(out, force)
 
         # These imports take seconds, so a refusal comes before them.
         from grace import configs
@@ -67,30 +63,19 @@ def demo(
         from grace.catalogues.demonstration import CHECKPOINT
 
         profiles = Path(configs.__file__).parent / "serve.yaml"
-        config = write_server_config(
-            folder / "serve.yaml", folder / "snapshots", CHECKPOINT, profiles
-        )
-        server = RunningServer(config, folder / "server.log")
-        try:
-            _serve(server, snapshot, folder)
-        except GraceError:
-            print("\nThe end of the server's log:", *server.last_lines, sep="\n  ", file=sys.stderr)
-            raise
-    if out is not None:
-        print(f"  All files are in {out}.")
-    where = "" if out is not None else f", after {_command()} demo --out {FOLDER}"
-    paths = {"checkpoint": _short(CHECKPOINT), "out": _quoted(out or Path(FOLDER))}
-    print(BY_HAND.format(where=where, grace=_command(), **paths))
+        config = write_server_config(out / "serve.yaml", out / "snapshots", CHECKPOINT, profiles)
+        _serve(RunningServer(config, out / "server.log"), snapshot, out)
+    words = (sys.argv[0], os.path.relpath(CHECKPOINT.resolve()), str(out))
+    grace, checkpoint, folder = map(shlex.quote, words)
+    print(BY_HAND.format(grace=grace, checkpoint=checkpoint, out=folder))
 
 
 def _built(folder: Path, force: bool) -> "Snapshot":
-    from grace.catalogues.folder import require_room
     from grace.catalogues.synth import preset_spec, write_folder
     from grace.index.builder import BuildSpec, build
     from grace.index.storage import load_snapshot
     from grace.index.verify import verify_snapshot
 
-    require_room(folder, force=force)
     print(INTRODUCTION)
     _headline("1. A catalogue and a server")
     written = write_folder(preset_spec("demo"), folder, force=force)
@@ -165,21 +150,3 @@ def _some_branches(step: "Step") -> "list[Branch]":
 
 def _headline(text: str) -> None:
     print(f"\n{text}", flush=True)
-
-
-def _short(path: Path) -> str:
-    """The path as a user in the current folder would type it."""
-    path = path.resolve()
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
-def _command() -> str:
-    """Return what this command is called here: `grace`, or its path if no PATH leads to it."""
-    script, found = Path(sys.argv[0]), shutil.which("grace")
-    if script.name != "grace" or (found is not None and script.samefile(found)):
-        return "grace"
-    return shlex.quote(sys.argv[0])
-
-
-def _quoted(path: Path) -> str:
-    return shlex.quote(str(path))

@@ -3,11 +3,12 @@
 import json
 import os
 import platform
+import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
@@ -20,10 +21,6 @@ from grace.configs.machine import available_cores
 if TYPE_CHECKING:
     from grace.native.build import Target
 
-NEEDED = (
-    *("grpcio", "grpcio-health-checking", "grpcio-reflection", "numpy", "prometheus-client"),
-    *("protobuf", "pyarrow", "pyyaml", "rich", "safetensors", "typer", "xxhash"),
-)
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
 
@@ -63,32 +60,53 @@ def examine() -> Iterator[Finding]:
     yield Finding("cores", "ok", str(available_cores()))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     yield Finding("memory", "ok", f"{memory / 2**30:.1f} GiB")
-    yield from (_package(name, "fault", "not installed", REINSTALL) for name in NEEDED)
-    yield _package("uvloop", "note", LIGHT, install_command("serve"))
-    yield _torch()
+    yield from _packages()
+    yield from _torch()
     yield from _native()
-    yield _gpu()
 
 
-def _package(name: str, status: Status, without: str, remedy: str) -> Finding:
-    """Report the version of a package, or if it is missing this status, text and remedy."""
+def _packages() -> Iterator[Finding]:
+    """Report the version of each package that the project needs, and of those of `serve`."""
+    missing: dict[str, tuple[Status, str, str]] = {
+        "": ("fault", "not installed", REINSTALL),
+        'extra == "serve"': ("note", LIGHT, install_command("serve")),
+    }
     try:
-        return Finding(name, "ok", version(name))
-    except PackageNotFoundError:
-        return Finding(name, status, without, remedy)
+        needed = requires("grace-serving") or []
+    except PackageNotFoundError:  # sources on PYTHONPATH
+        needed = []
+    for line in needed:
+        name, of = re.split(r"[^\w-]", line)[0], line.partition("; ")[2]
+        if of in missing:
+            try:
+                yield Finding(name, "ok", version(name))
+            except PackageNotFoundError:
+                yield Finding(name, *missing[of])
 
 
-def _torch() -> Finding:
-    package = _package("torch", "note", LIGHT, install_command("serve"))
-    if package.status == "note":
-        return package
+def _torch() -> Iterator[Finding]:
+    """Report whether torch loads, and the GPUs that it finds."""
+    from grace.native.build import LEAST_CAPABILITY
+
+    if find_spec("torch") is None:
+        return
     try:
         import torch
     except (ImportError, OSError) as error:
-        found = f"{package.found} does not load: {error}"
-        return Finding("torch", "fault", found, REINSTALL)
-    has_cuda = "available" if torch.cuda.is_available() else "not available"
-    return Finding("torch", "ok", f"{package.found}, CUDA {has_cuda}")
+        yield Finding("torch loads", "fault", f"no: {error}", REINSTALL)
+        return
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not gpus:
+        yield Finding("GPU", "note", "torch finds none: everything runs on the CPU")
+    for number in range(gpus):
+        capability = torch.cuda.get_device_capability(number)
+        shown, needed = (".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY))
+        found = f"{torch.cuda.get_device_name(number)}, compute capability {shown}"
+        if capability >= LEAST_CAPABILITY:
+            yield Finding(f"cuda:{number}", "ok", found)
+        else:
+            remedy = f"compute capability {needed} is needed: use another GPU, or device cpu"
+            yield Finding(f"cuda:{number}", "note", found, remedy)
 
 
 def _native() -> Iterator[Finding]:
@@ -106,7 +124,6 @@ def _native() -> Iterator[Finding]:
 
 
 def _library(name: str, target: "Target", load: Callable[[], object], status: Status) -> Finding:
-    from grace.native.build import read_record
     from grace.native.loader import library_path
 
     try:
@@ -116,9 +133,7 @@ def _library(name: str, target: "Target", load: Callable[[], object], status: St
         return Finding(name, status, found, remedy)
     except ImportError as error:
         return Finding(name, status, f"cannot be opened: {error}", REINSTALL)
-    path = library_path(target)
-    _, _, made = read_record(path.parent, target).partition("; ")
-    return Finding(name, "ok", f"current, {path}" + (f" ({made})" if made else ""))
+    return Finding(name, "ok", f"current, {library_path(target)}")
 
 
 def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding:
@@ -126,35 +141,6 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
         return Finding(name, "ok", shutil.which(find()[0]) or "")
     except NativeError as error:
         return Finding(name, "note", without, str(error))
-
-
-def _gpu() -> Finding:
-    from grace.native.build import LEAST_CAPABILITY
-
-    need = f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]}"
-    try:
-        command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-        listed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except FileNotFoundError:
-        return Finding("GPU", "note", "none found: everything runs on the CPU")
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("GPU", "note", f"nvidia-smi failed: {error}", "reinstall the driver")
-    found, older = [], []
-    for row in listed.stdout.splitlines():
-        name, _, capability = map(str.strip, row.rpartition(","))
-        found.append(f"{name}, compute capability {capability} (needed: {need})")
-        if not _reaches(capability, LEAST_CAPABILITY):
-            older.append(name)
-    if not found:
-        return Finding("GPU", "note", "none found: everything runs on the CPU")
-    remedy = f"use another GPU than {', '.join(older)}, or device cpu" if older else ""
-    return Finding("GPU", "note" if older else "ok", "; ".join(found), remedy)
-
-
-def _reaches(capability: str, least: tuple[int, int]) -> bool:
-    """Compare a capability such as 9.0 with the least; any other text is below it."""
-    major, _, minor = capability.partition(".")
-    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= least
 
 
 def _print(findings: list[Finding]) -> None:

@@ -1,13 +1,14 @@
-"""The request that a command sends: from a file of JSON, or of JSON lines, and from options."""
+"""The request that a command sends: from a file of JSON or JSON lines, and from options."""
 
 import json
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from grace.cli.options import ids_by_name, integer, number_of, split
+from grace.cli.options import integer, number_of
 from grace.configs.errors import InputError, RequestError
 from grace.configs.options import Option
 
@@ -21,9 +22,9 @@ class GivenRequest:
     """The options of every command that sends a request. They replace values of FILE."""
 
     request: Annotated[
-        str | None, Option("A request as JSON, or JSON lines; - reads standard input.", "FILE")
+        str | None,
+        Option("A request as JSON, or JSON lines, of which the first counts; -: stdin.", "FILE"),
     ] = None
-    line: Annotated[int, Option("Number of the JSON line in FILE.", least=1)] = 1
     user: Annotated[
         list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")
     ] = None
@@ -42,11 +43,11 @@ class GivenRequest:
 
     def message(self, ids: "DataIds | None" = None) -> "RetrieveRequest":
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
-        message = _request_message(self.request, self.line, ids)
+        message = _request_message(self.request)
         try:
             for name, given in _user_values(self.user or ()).items():
                 message.user[name].values[:] = given
-            for name, texts in ids_by_name(self.exclude or (), "--exclude ").items():
+            for name, texts in _ids(self.exclude or ()).items():
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
             for name, most in _limits(self.at_most or ()).items():
                 message.at_most[name] = most
@@ -62,71 +63,65 @@ class GivenRequest:
 def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
     """Collect the values of each name; `name=` means that the name has no value."""
     user: dict[str, list[str]] = {}
-    for assignment in assignments:
-        name, value = split(assignment, "--user ", "NAME=VALUE, such as country=US")
-        values = user.setdefault(name, [])
-        values += [value] if value else []
+    for name, value in _split(assignments, "--user", "NAME=VALUE, such as country=US"):
+        user.setdefault(name, []).extend([value] if value else [])
     return user
+
+
+def _ids(assignments: Sequence[str]) -> dict[str, list[str]]:
+    """Collect the ids of each name. A comma before a blank is part of an id, as in `Acme, Inc.`"""
+    found: dict[str, list[str]] = {}
+    for name, listed in _split(assignments, "--exclude", "NAME=ID,ID, such as campaign=9,12"):
+        found.setdefault(name, []).extend(re.split(r",(?! )", listed))
+    return found
 
 
 def _limits(assignments: Sequence[str]) -> dict[str, int]:
     expected = "NAME=N, such as advertiser=3"
     limits = {}
-    for assignment in assignments:
-        name, most = split(assignment, "--at-most ", expected)
+    for name, most in _split(assignments, "--at-most", expected):
         limit = integer(most, 0, 2**32 - 1)
         if limit is None:
-            raise InputError(f"--at-most {assignment}: write {expected}; N is 0 to 2^32 - 1")
+            raise InputError(f"--at-most {name}={most}: write {expected}; N is 0 to 2^32 - 1")
         limits[name] = limit
     return limits
 
 
-def _request_message(source: str | None, line: int, ids: "DataIds | None") -> "RetrieveRequest":
+def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[tuple[str, str]]:
+    """Yield both sides of each NAME=VALUE."""
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise InputError(f"{option} {assignment}: write {expected}")
+        yield name, value
+
+
+def _request_message(source: str | None) -> "RetrieveRequest":
     """Read a request from a file, or from standard input if the source is -; None: an empty one."""
-    from grace.client.request import message_of
+    from grace.client import request_of_json
 
     if source is None:
-        return message_of({}, ids)
+        return request_of_json({})
     name = "standard input" if source == "-" else source
-    request, place = _json_request(_text(source, name), name, line)
     try:
-        return message_of(request, ids)
+        return request_of_json(_first(_text(source, name)))
     except RequestError as error:
-        raise InputError(f"{place}: {error}") from None
-
-
-def _json_request(text: str, name: str, line: int) -> tuple[Any, str]:
-    """Return the request, and where it is, for errors. The text is one request or JSON lines."""
-    lines = text.split("\n")
-    filled = [number for number, part in enumerate(lines, start=1) if part.strip()]
-    are_json_lines = len(filled) > 1 and _is_json(lines[filled[0] - 1])
-    last = filled[-1] if are_json_lines else 1
-    if line > last:
-        raise InputError(f"{name}: --line {line}: the last request is on line {last}")
-    if not are_json_lines:
-        return _parsed(text, name), name
-    if line not in filled:
-        raise InputError(f"{name}: --line {line}: that line is empty; name another")
-    return _parsed(lines[line - 1], name, line), f"{name}, line {line}"
-
-
-def _is_json(text: str) -> bool:
-    try:
-        _parsed(text, "")
-    except InputError:
-        return False
-    return True
-
-
-def _parsed(text: str, name: str, first_line: int = 1) -> Any:
-    try:
-        return json.loads(text)
+        raise InputError(f"{name}: {error}") from None
     except json.JSONDecodeError as fault:
-        place = f"line {fault.lineno - 1 + first_line}, column {fault.colno}"
+        place = f"line {fault.lineno}, column {fault.colno}"
         raise InputError(f"{name}: no JSON request: {fault.msg} at {place}") from None
     except (ValueError, RecursionError):
         fault_text = "a number is too long, or lists are nested too deep"
         raise InputError(f"{name}: no JSON request: {fault_text}") from None
+
+
+def _first(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as fault:
+        if fault.msg == "Extra data" and text[: fault.pos].endswith("\n"):  # JSON lines
+            return json.loads(text[: fault.pos])
+        raise
 
 
 def _text(source: str, name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from grace.cli.options import Connection, require_seconds
+from grace.cli.options import DAY, Connection
 from grace.cli.service.request_file import GivenRequest
 from grace.configs.options import Option
 
@@ -31,7 +31,9 @@ def retrieve(
         Option("Data folder of the ads: show titles, and why each ad is eligible.", "FOLDER"),
     ] = None,
     sids: Annotated[bool, "Show each ad's SID."] = False,
-    wait: Annotated[float, Option("Seconds to wait until the server is ready.", least=0.0)] = 0.0,
+    wait: Annotated[
+        float, Option("Seconds to wait until the server is ready.", least=0, most=DAY)
+    ] = 0.0,
 ) -> None:
     """Retrieve ads for a user from a running server: ads and stage times.
 
@@ -39,14 +41,13 @@ def retrieve(
 
     Without `max_ads`, or with 0, the command asks for 10 ads.
 
-    Example: `grace retrieve --request demo/requests.jsonl --line 3 --user country=US --sids`
+    Example: `grace retrieve --request demo/requests.jsonl --user country=US --sids`
     """
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import Client
     from grace.index.matching.ads_table import AdsTable
 
-    require_seconds("--wait", wait)
     table = None if data is None else AdsTable(data)
     message = given.message(None if table is None else table.ids)
     message.max_ads = message.max_ads or DEFAULT_MAX_ADS

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -58,46 +57,27 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
     assert invoke_grace("verify", tmp_path, "--deep").exit_code == 0
 
 
-class Inspected(NamedTuple):
-    eligibility: str
-    k_way: dict[str, object] | None
-    shown: tuple[str, ...]
-    not_shown: str
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("eligibility", "shown"),
     [
-        Inspected(
-            "exact", None, ("leaf rules: ", "Postings", "bytes: decoding ", "campaign "), "Matchers"
-        ),
-        Inspected("union", None, ("sids: 333", "id bytes", "fill", "kB"), "Postings"),
-        Inspected(
-            "static:4,3,2,1", {"widths": [4, 3, 2, 1]}, ("k way: widths 4,3,2,1",), "Postings"
-        ),
-        Inspected(
-            "dynamic:0.1,8",
-            {"fill_target": 0.1, "k_max": 8},
-            ("k way: fill target 0.100, k max 8",),
-            "Postings",
-        ),
-        Inspected("cd", None, ("Levels",), "Matchers"),
+        ("exact", "leaf rules: "),
+        ("union", "fill"),
+        ("static:4,3,2,1", "k way: widths 4,3,2,1"),
+        ("dynamic:0.1,8", "k way: fill target 0.100, k max 8"),
+        ("cd", "Levels"),
     ],
-    ids=lambda case: case.eligibility,
 )
-def test_inspect_derives_the_mode_that_it_is_asked_for(root: Path, case: Inspected) -> None:
-    asked = ("inspect", root, "--eligibility", case.eligibility)
-    summary: dict[str, Any] = json.loads(invoke_grace(*asked, "--json").stdout)
-    mode = case.eligibility.partition(":")[0]
-    assert (summary["mode"], summary["k_way"], summary["sids"]) == (mode, case.k_way, 333)
-    assert [level["position"] for level in summary["levels"]] == [0, 1, 2, 3]
-    assert [each["name"] for each in summary["entities"]] == ["campaign", "advertiser"]
-    kinds = {each["kind"] for each in summary["matchers"]}
-    assert kinds == (set() if mode in ("exact", "cd") else {"bitmask", "location", "audience"})
-    shown = invoke_grace(*asked).stdout
-    for text in (f"mode: {mode}", *case.shown):
-        assert text in shown
-    assert case.not_shown not in shown
+def test_inspect_derives_the_mode_that_it_is_asked_for(
+    root: Path, eligibility: str, shown: str
+) -> None:
+    asked, mode = ("inspect", root, "--eligibility", eligibility), eligibility.partition(":")[0]
+    summary = json.loads(invoke_grace(*asked, "--json").stdout)
+    assert (summary["mode"], summary["sids"], len(summary["levels"])) == (mode, 333, 4)
+    printed = invoke_grace(*asked).stdout
+    assert f"mode: {mode}" in printed
+    assert shown in printed
+    assert ("Postings" in printed) == (mode == "exact")
+    assert ("Matchers" in printed) == (mode not in ("exact", "cd"))
 
 
 @pytest.mark.parametrize(
@@ -105,11 +85,11 @@ def test_inspect_derives_the_mode_that_it_is_asked_for(root: Path, case: Inspect
     [
         ("magic", "eligibility: 'magic': choose from exact, cd, union, static, dynamic"),
         ("static:4,2", "eligibility: static:4,2: the SID length is 4; give one number per token"),
-        ("static:4,2,many,1", "write static and partitions per token, as static:64,64,32,8"),
+        ("static:4,2,many,1", "these are not its numbers; write such as static:64,64,32,8"),
         ("static:4,2,0,1", "0 partitions: must be 1 to 1024"),
         ("dynamic:0.1,3", "3 partitions at most: must be a power of two from 1 to 1024"),
         ("dynamic:1.1,4", "a mean fill of 1.1: must be 0 to 1"),
-        ("exact:1", "has numbers; write exact, which takes no numbers"),
+        ("exact:1", "this mode takes no numbers; write such as exact"),
     ],
 )
 def test_inspect_refuses_an_eligibility_with_the_remedy(
@@ -164,39 +144,24 @@ def test_rules_lost_are_written_named_and_not_published(catalogue: Path, tmp_pat
     assert (code, current(root)) == (1, 1)
     assert "published: no\n" in out
     assert "version 1   change, points" in out
-    (before,) = re.findall(r"^error: country: ([\d.]+%) of the ads had", err)
+    (before,) = re.findall(r"^error: country: ([\d.]+%) of the ads had rules", err)
     assert row_of("country", out) == ["0.0%", before, f"-{before[:-1]}"]
     assert err == (
-        f"error: country: {before} of the ads had a rule in version 1, now 0.0% have one; version "
-        "2 is written, but not published: if this is right, `grace publish "
-        f"{root} 2`, or build with a higher --max-coverage-drop than 0.2\n"
+        f"error: country: {before} of the ads had rules in version 1, now 0.0%; version 2 is "
+        "written, but not published: if this is right, `grace publish "
+        f"{root} 2`, or build with a higher --max-coverage-drop than 0.2; 1 allows everything\n"
     )
     assert invoke_grace("publish", root, "2").exit_code == 0
     assert current(root) == 2
+    (root / "CURRENT").write_text("junk")
+    _, _, err = build(catalogue, root)
+    assert f"cannot compare the rules with those of the current version: {root}" in err
 
 
 def row_of(name: str, shown: str) -> list[str]:
     """Return the numbers of a name in a printed table."""
     (cells,) = (line.split()[1:] for line in shown.splitlines() if line.split()[:1] == [name])
     return cells
-
-
-def test_a_build_over_a_damaged_current_publishes_only_if_every_fall_is_allowed(
-    catalogue: Path, tmp_path: Path
-) -> None:
-    root = tmp_path / "root"
-    assert build(catalogue, root)[0] == 0
-    (root / "CURRENT").write_text("junk")
-    code, _, err = build(catalogue, root)
-    assert (code, (root / "CURRENT").read_text()) == (1, "junk")
-    last = err.splitlines()[-1]
-    assert last.startswith(
-        f"error: cannot compare the rules with those of the current version: {root}"
-    )
-    assert last.endswith(f"`grace publish {root} 2`, or build with --max-coverage-drop 1")
-    more = ("--max-coverage-drop", "1")
-    assert build(catalogue, root, *more)[0] == 0
-    assert current(root) == 3
 
 
 @pytest.mark.subprocess

@@ -3,15 +3,12 @@
 import os
 import re
 import shlex
-import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.command import GRACE, plain_environment, run_grace
-from support.forked import forked
 from support.in_process import invoke_grace
 
 pytestmark = pytest.mark.subprocess
@@ -101,30 +98,3 @@ def test_the_demo_replaces_no_file_without_force(name: str, tmp_path: Path) -> N
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--force" in done.stderr
     assert (tmp_path / name).read_text() == "mine"
-
-
-def test_without_a_folder_a_terminated_demo_leaves_neither_files_nor_its_server(
-    tmp_path: Path,
-) -> None:
-    """The signal comes when the demo's server is ready."""
-    ours, theirs = socket.socketpair()
-    # Much less than it has to say: unread, it cannot end before the signal.
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    command = [str(GRACE), "demo"]
-    with ours, theirs:
-        process = forked(command, plain_environment(TMPDIR=str(tmp_path)), stdout=theirs.fileno())
-        theirs.close()
-        try:
-            shown = b""
-            while (server := server_in(shown.decode(errors="ignore"))) is None:
-                shown += ours.recv(1)
-            assert list(tmp_path.iterdir()), "its files are here"
-            process.send_signal(signal.SIGTERM)
-            error = process.stderr.read()
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
-            process.stderr.close()
-    assert error == "interrupted\n"
-    assert not is_running(server)
-    assert list(tmp_path.iterdir()) == []

@@ -7,9 +7,7 @@ Other tests run the Python of the documents that `WITH_PYTHON` does not name.
 
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from grace.bench.child_process import free_port
 from support.command import GRACE, plain_environment
 from support.documents import NOT_RUN, blocks_of, pages_in_order
 from support.forked_program import forked_grace
@@ -45,17 +44,6 @@ stop() { for job in $(jobs -p); do kill "$job"; wait "$job"; done; }
 trap 'code=$?; trap - EXIT; stop; exit $code' EXIT
 """
 NEEDED = ("bash", "curl", "grpcurl", "jq", "openssl")
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports below those that the system gives to other tests."""
-    found: list[int] = []
-    while len(found) < count:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) and port not in found:
-                found.append(port)
-    return found
 
 
 @pytest.fixture
@@ -110,7 +98,7 @@ def test_every_command_of_readme_and_docs_runs_in_one_folder(
     missing = [name for name in NEEDED if shutil.which(name, path=path) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    ports = free_ports(3)
+    ports = [free_port() for _ in range(3)]
     programs = put_programs(folder, ports, folder / "forked-grace")
     environment = plain_environment(PATH=f"{programs}{os.pathsep}{path}")
     with forked_grace(folder / "forked-grace"):

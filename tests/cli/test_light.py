@@ -35,7 +35,4 @@ def test_a_light_command_works_and_another_says_in_one_line_what_to_install(
     done = run_python(LIGHT, *LINES, cwd=tmp_path, env={"PYTHONPATH": paths})
     assert done.returncode == 0, done.stderr
     ends = dict(zip(LINES, map(json.loads, done.stdout.splitlines()), strict=True))
-    # torch is installed here but does not load, and that is a fault for `grace doctor`.
-    assert ends["doctor"][0] == 1
-    ends["doctor"][0] = 0
     assert faults_of(ends, sys.executable) == []

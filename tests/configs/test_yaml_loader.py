@@ -1,7 +1,7 @@
 """Strict YAML: which text becomes which value, and which text is refused."""
 
 import json
-import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ def fault(text: str) -> str:
     [
         *("NO", "no", "yes", "on", "off", "y", "tRUE", "12:30", "1:30:59", "1_000", "010", "-007"),
         *("00", "0b11", "0o8", "1e", ".", "1.2.3", "2024-01-31", "18-24", "65+", "<<", "=", "a/b"),
+        *(".inf", "-.inf", ".nan", "9" * 41, "1" * 5000),
     ],
 )
 def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
@@ -56,7 +57,6 @@ def test_text_that_looks_like_another_type_stays_text(text: str) -> None:
         ("1.", 1.0),
         (".5", 0.5),
         ("-1e-3", -0.001),
-        ("-.inf", float("-inf")),
         ("'true'", "true"),
         ('"17"', "17"),
         ("''", ""),
@@ -94,7 +94,6 @@ def test_core_scalars_are_read_as_yaml_1_2_says(text: str, value: object) -> Non
         ("a: \x07", "test.yaml: not YAML: "),
         ('a: "\\ud800"', "test.yaml:1: half a character (a lone surrogate escape)"),
         ('"\\udc00": 1', "test.yaml:1: half a character (a lone surrogate escape)"),
-        (f"a: {'9' * 63}", "test.yaml:1: an integer of 63 digits: quote it"),
     ],
 )
 def test_a_fault_names_file_line_and_remedy(text: str, message: str) -> None:
@@ -114,28 +113,24 @@ def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> Non
         assert read_yaml(file) == {"a": "\xe9"}
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "missing.yaml"
-    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot be read: No such file"):
-        read_yaml(missing)
-    os.mkfifo(tmp_path / "pipe.yaml")  # to open a pipe would wait for ever
-    for other in (tmp_path, tmp_path / "pipe.yaml"):
-        with pytest.raises(ConfigError, match="cannot be read: not a regular file; "):
-            read_yaml(other)
-
-
-def test_a_file_in_another_encoding_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "latin.yaml"
-    file.write_bytes(b"a: caf\xe9\n")
-    with pytest.raises(ConfigError, match=r"latin\.yaml: byte 6 is not UTF-8: save the file"):
-        read_yaml(file)
-
-
-def test_a_file_over_the_size_bound_is_refused_unread(tmp_path: Path) -> None:
-    file = tmp_path / "large.yaml"
-    file.write_bytes(b"#" * MAX_BYTES + b"\xff")
-    with pytest.raises(ConfigError, match=r"large\.yaml: cannot be read: larger than 1048576 b"):
-        read_yaml(file)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (Path.exists, "cannot be read: No such file"),
+        (Path.mkdir, "cannot be read: not a regular file; "),
+        (lambda file: file.write_bytes(b"a: caf\xe9\n"), "byte 6 is not UTF-8: save the file"),
+        (
+            lambda file: file.write_bytes(b"#" * MAX_BYTES + b"\xff"),
+            "cannot be read: larger than 1",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, make: Callable[[Path], object], message: str
+) -> None:
+    make(tmp_path / "file.yaml")
+    with pytest.raises(ConfigError, match=rf"file\.yaml: {message}"):
+        read_yaml(tmp_path / "file.yaml")
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=9)

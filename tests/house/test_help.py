@@ -1,8 +1,6 @@
-"""The help of every command, on a terminal of 80 columns, and the shells' completion."""
+"""The help of every command, on a terminal of 80 columns."""
 
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,6 @@ import typer
 from typer.testing import CliRunner
 
 from grace.cli.main import app
-from support.command import GRACE, plain_environment
 
 GROUP = typer.main.get_group(app)
 
@@ -48,22 +45,3 @@ def test_help_has_whole_names_and_named_values_in_80_columns(command: tuple[str,
         value = re.fullmatch(rf"{names}{other}( \S+)?", head)
         assert value is not None, head
         assert (value[1] is None) == option.is_flag, head
-
-
-@pytest.mark.subprocess
-def test_a_shell_completes_commands_and_options_once_it_is_told_to(tmp_path: Path) -> None:
-    """The shell's own function is called as the shell calls it when its user presses Tab."""
-    environment = plain_environment(HOME=str(tmp_path), PATH=f"{GRACE.parent}:/usr/bin:/bin")
-    script = """
-grace --install-completion > /dev/null
-source ~/.bash_completions/grace.sh
-function_name=$(complete -p grace | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-for typed in "retr" "retrieve --max" "admin roll"; do
-  COMP_WORDS=(grace $typed); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); COMPREPLY=()
-  $function_name grace; echo "${COMPREPLY[@]}"
-done
-"""
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.stdout.split(), done.stderr) == (["retrieve", "--max-ads", "rollback"], "")

@@ -13,7 +13,6 @@ Rule = Callable[[Path], list[str]]
 RULES: list[Rule] = [
     layout.boundless_functions,
     layout.circles,
-    layout.inits_below_tests,
     layout.long_files,
     layout.private_imports,
     layout.wrong_arrows,

@@ -16,7 +16,6 @@ from grace.client import (
     RetrieveResult,
     request_of,
 )
-from grace.client.request import message_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from support.raw_tables import write_table
@@ -105,11 +104,6 @@ def test_ads_entities_and_histories_take_the_ids_of_the_tables(
             r"features\.sequences\.clicks\.sids\[1\]: None; give a SID or an item's id",
         ),
         (
-            {"request": {"excludeAds": ["7"], "exclude": {"campaign": {"ids": ["7"]}}}},
-            True,
-            r"excludeAds: '7': JSON has the API's numbers: write numbers, without quotes; f",
-        ),
-        (
             {"exclude": {"campaign": ["x"]}},
             True,
             r"exclude\.campaign\.ids\[0\]: campaign 'x': not an integer from 0 .* tables\.yaml",
@@ -131,11 +125,8 @@ def test_a_text_that_has_no_number_is_refused_with_its_path(
         client.retrieve(**fields, timeout=TIMEOUT)
 
 
-def test_texts_of_digits_are_numbers_without_an_id_map(shop: Path) -> None:
+def test_texts_of_digits_are_numbers_without_an_id_map() -> None:
     assert request_of({"exclude_ads": ["12"]}) == request_of({"exclude_ads": [12]})
-    json, number = ({"exclude": {"campaign": {"ids": [each]}}} for each in ("7", 7))
-    for ids in (None, DataIds(shop)):  # campaigns have no id map
-        assert message_of(json, ids) == message_of(number, ids)
     assert request_of({"strict": None}) == request_of({})  # type: ignore[typeddict-item]
 
 

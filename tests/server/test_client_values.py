@@ -12,7 +12,6 @@ from google.protobuf.json_format import ParseDict
 from grace.client import (
     Ad,
     Ads,
-    CallError,
     Client,
     Events,
     InputError,
@@ -31,57 +30,36 @@ THREE: Any = 3
 CLICKS = [(37, 53, 12, 43), (37, 44, 7, 40)]
 WHOLE: RequestFields = {
     "request_id": "r1",
-    "model": "m",
-    "sid_space": "s",
-    "user": {"country": "US", "location": ["us", "us/co"], "gender": None, "age": []},
-    "dense": {"hour": 17.5, "vector": [1, 2.5]},
+    "model": "",
+    "sid_space": "synth-tiny-1",
+    "user": {
+        "country": "US",
+        "age": ["25-34"],
+        "gender": None,
+        "location": ["us", "us/co", "us/co/denver"],
+    },
+    "dense": {"hour": 17},
     "categorical": {"device": 4},
     "bags": {"pages": [90071992547409931, 7]},
-    "sequences": {"clicks": Events(CLICKS, [5, 6], {"action": [1, 2]}), "views": [(1, 2, 3, 4)]},
+    "sequences": {"clicks": Events(CLICKS, [1788030184199, 1788155016167], {"action": [1, 2]})},
     "max_ads": 3,
     "profile": "full",
-    "priority": "LOW",
-    "exclude_ads": [123, 124],
-    "exclude": {"campaign": [9, 12], "advertiser": 7},
-    "at_most": {"advertiser": 3},
-    "include_sids": True,
-    "strict": False,
-}
-AS_JSON = {
-    "request_id": "r1",
-    "model": "m",
-    "sid_space": "s",
-    "user": {
-        "country": {"values": ["US"]},
-        "location": {"values": ["us", "us/co"]},
-        "gender": {"values": []},
-        "age": {"values": []},
-    },
-    "features": {
-        "dense": {"hour": {"values": [17.5]}, "vector": {"values": [1, 2.5]}},
-        "categorical": {"device": {"ids": [4]}},
-        "bags": {"pages": {"ids": [90071992547409931, 7]}},
-        "sequences": {
-            "clicks": {
-                "sids": [37, 53, 12, 43, 37, 44, 7, 40],
-                "timestamps_ms": [5, 6],
-                "side": {"action": {"ids": [1, 2]}},
-            },
-            "views": {"sids": [1, 2, 3, 4]},
-        },
-    },
-    "max_ads": 3,
-    "profile": "full",
-    "priority": "LOW",
+    "priority": "NORMAL",
     "exclude_ads": [123, 124],
     "include_sids": True,
-    "exclude": {"campaign": {"ids": [9, 12]}, "advertiser": {"ids": [7]}},
+    "exclude": {"campaign": [9, 12]},
     "at_most": {"advertiser": 3},
+    "strict": True,
 }
+"""The request of docs/api.md."""
 
 
-def test_plain_values_are_the_documented_json() -> None:
-    assert request_of(WHOLE) == ParseDict(AS_JSON, RetrieveRequest())
+def test_plain_values_are_the_documented_json(repository: Path) -> None:
+    page = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
+    assert request_of(WHOLE) == request_of_json(page) == ParseDict(page, RetrieveRequest())
+    short: RequestFields = {"user": {"age": []}, "sequences": {"views": CLICKS}}
+    asked = {"user": {"age": {}}, "features": {"sequences": {"views": {"sids": sum(CLICKS, ())}}}}
+    assert request_of({**short, "strict": False}) == ParseDict(asked, RetrieveRequest())
     assert request_of({}) == RetrieveRequest(strict=True)
 
 
@@ -172,24 +150,6 @@ def test_ten_thousand_ads_are_those_of_the_message_however_they_are_read() -> No
     assert result.sids.tokens.tolist() == np.reshape(tokens, (501, 4)).tolist()
     assert result.sids.scores.tolist() == scores[:501]
     assert len(result.sids) == 501
-
-
-@pytest.mark.parametrize(
-    ("reply", "fault"),
-    [
-        ({"scores": [0.5]}, "3 ads, but 1 scores"),
-        ({"sids": Sids(length=4, tokens=[1, 2, 3], scores=[1])}, "3 tokens for 1 SIDs of 4"),
-        ({"sids": Sids(length=2, tokens=[1, 2], scores=[1], sid_of_ad=[0])}, "3 ads, but 1 places"),
-        (
-            {"sids": Sids(length=1, tokens=[1], scores=[1], sid_of_ad=[0, 0, 1])},
-            "an ad of SID place 1, but 1 SIDs",
-        ),
-    ],
-)
-def test_a_reply_that_contradicts_itself_is_refused(reply: dict[str, Any], fault: str) -> None:
-    whole: dict[str, Any] = {"ad_ids": [1, 2, 3], "scores": [0.5, 0.25, 0.125]} | reply
-    with pytest.raises(CallError, match=f"^INTERNAL: the reply has {fault}"):
-        result_of(RetrieveResponse(**whole))
 
 
 @pytest.mark.subprocess

@@ -69,7 +69,7 @@ def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
     assert f"\nadvertiser number {brand}\n" in admin(server, "stops", "--data", shop)
     (shop / "advertisers.parquet").write_bytes(kept)
     admin(server, "resume", "advertiser", advertiser(brand), "--data", shop)
-    admin(server, "resume", f"ad={sku(before[0])}", "--data", shop)
+    admin(server, "resume", "ad", sku(before[0]), "--data", shop)
     assert list(reply_of(server, serving_files).ad_ids) == before
 
 
@@ -119,7 +119,6 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
             ("resume", "advertizer", "3"),
             "level: 'advertizer' is not a level of the served snapshot, and nothing has changed;",
         ),
-        (("stop", "ad"), "ad: write LEVEL ID..., such as advertiser 7 9"),
         (("weight", "7", "--to", "nan"), "weight"),
     ],
 )

@@ -137,8 +137,8 @@ def test_a_failure_is_logged_and_harms_no_other_call(
 
 @pytest.fixture(scope="module")
 def request_file(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("explain") / "requests.jsonl"
-    file.write_text("\n".join(map(json.dumps, serving_files.requests)) + "\n", encoding="utf-8")
+    file = tmp_path_factory.mktemp("explain") / "request.json"
+    file.write_text(json.dumps(serving_files.requests[2]), encoding="utf-8")
     return file
 
 
@@ -147,7 +147,7 @@ def test_the_command_prints_the_outcome_and_every_step(
 ) -> None:
     reply = returned(server, message(serving_files.requests[2], max_ads=3))
     asked = ("explain", "--ad", str(reply.ad_ids[1]), "--address", server.admin)
-    shown = printed(*asked, "--request", request_file, "--line", "3")
+    shown = printed(*asked, "--request", request_file)
     first, sid, *_ = shown.splitlines()
     number = r"number 2 of \d+ ads, with score -\d+\.\d+"
     assert re.fullmatch(rf"ad {reply.ad_ids[1]}: it is returned: {number}", first)
@@ -162,7 +162,7 @@ def test_the_command_explains_what_retrieve_asks_with_the_same_options(
     server: ServerProcess, serving_files: ServingFiles, request_file: Path
 ) -> None:
     country = serving_files.requests[2]["user"]["country"]["values"][0]
-    options: tuple[str | Path, ...] = ("--request", request_file, "--line", "3")
+    options: tuple[str | Path, ...] = ("--request", request_file)
     options += ("--user", f"country={country}", "--profile", "reduced", "--max-ads", "3")
     done = invoke_grace("retrieve", "--address", server.address, *options, "--json")
     *_, last = json.loads(done.stdout)["ad_ids"]

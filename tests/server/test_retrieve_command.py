@@ -26,12 +26,13 @@ def address(healthy_server: ServerProcess) -> str:
 @pytest.fixture(scope="module")
 def requests(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("retrieve") / "requests.jsonl"
-    file.write_text("\n".join(map(json.dumps, serving_files.requests)) + "\n", encoding="utf-8")
+    lines = map(json.dumps, serving_files.requests[2:])
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
 
 
 def test_a_table_names_each_ad_with_its_score_and_sid(address: str, requests: Path) -> None:
-    arguments = ("--request", requests, "--line", "3", "--max-ads", "7", "--sids")
+    arguments = ("--request", requests, "--max-ads", "7", "--sids")
     shown = printed("retrieve", "--address", address, *arguments)
     ad = r"^ +(\d+) +(-\d+\.\d{3}) +([\d.e-]+) +(\d+ \d+ \d+ \d+) +$"
     rows = re.findall(ad, shown, re.MULTILINE)
@@ -56,7 +57,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
     half = len(named) // 2
     pq.write_table(named.slice(0, half), tmp_path / "a.parquet")
     pq.write_table(named.slice(half), tmp_path / "b.parquet")
-    asked = ("retrieve", "--address", address, "--request", requests, "--line", "3", "--sids")
+    asked = ("retrieve", "--address", address, "--request", requests, "--sids")
     schema = serving_files.folder / "catalogue" / "targeting.yaml"
     shutil.copy(schema, tmp_path)
     sets = {each.name for each in load_schema(schema).sets}
@@ -108,7 +109,6 @@ def test_entities_are_excluded_and_limited_by_options(address: str, requests: Pa
         (("--exclude", "campaign=Acme, Inc.,7"), 2, "campaign 'Acme, Inc.': ids are 0 to 2^63"),
         (("--at-most", "advertiser=-1"), 2, "--at-most advertiser=-1: write NAME=N, such as adv"),
         (("--profile", "huge"), 2, "INVALID_ARGUMENT (invalid_field): profile: 'huge' is not a"),
-        (("--timeout", "1e300"), 2, "--timeout: 1e+300 seconds, at most 86400, which is a day"),
         (("--timeout", "0.001"), 1, "DEADLINE_EXCEEDED"),
         (("--request", "none.json"), 2, "none.json: No such file or directory; give a request"),
         (
@@ -124,32 +124,30 @@ def test_a_mistake_is_one_line(
     assert complaint("retrieve", "--address", address, *options, code=code).startswith(error)
 
 
-LINES = '{"user": {"country": {"values": [3]}}}\n\n{"max_ads": }\n'
+LINES = '{"user": {"country":\n{"values": [3]}}}\n\n{"max_ads": }\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "error"),
+    ("text", "error"),
     [
-        ("[]", (), ": request: expected an object, got a list"),
-        ('{"max_ads":\n oops}', (), ": no JSON request: Expecting value at line 2, column 2"),
-        ("", (), ": no JSON request: Expecting value at line 1, column 1"),
-        ("1" * 9999, (), ": no JSON request: a number is too long, or lists are nested too deep"),
-        (LINES, ("--line", "1"), ", line 1: user.country.values[0]: expected text, got 3"),
-        (LINES, ("--line", "2"), ": --line 2: that line is empty; name another"),
-        (LINES, ("--line", "3"), ": no JSON request: Expecting value at line 3, column 13"),
-        (LINES, ("--line", "4"), ": --line 4: the last request is on line 3"),
+        ("[]", ": request: expected an object, got a list"),
+        ('{"max_ads":\n oops}', ": no JSON request: Expecting value at line 2, column 2"),
+        ("", ": no JSON request: Expecting value at line 1, column 1"),
+        ("1" * 9999, ": no JSON request: a number is too long, or lists are nested too deep"),
+        ("{}}", ": no JSON request: Extra data at line 1, column 3"),
+        (LINES, ": user.country.values[0]: expected text, got 3"),
     ],
 )
-def test_a_text_that_is_no_request_is_refused_with_its_file_and_line_before_any_call(
-    text: str, line: tuple[str, ...], error: str, tmp_path: Path
+def test_a_text_that_is_no_request_is_refused_with_its_file_before_any_call(
+    text: str, error: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text(text)
-    assert complaint("retrieve", "--request", file, *line) == f"{file}{error}"
+    assert complaint("retrieve", "--request", file) == f"{file}{error}"
 
 
 def test_options_override_the_file(address: str, tmp_path: Path, requests: Path) -> None:
-    request = json.loads(requests.read_text(encoding="utf-8").splitlines()[2])
+    request = json.loads(requests.read_text(encoding="utf-8").splitlines()[0])
     file = tmp_path / "request.json"
     file.write_text(json.dumps({**request, "maxAds": 3, "max_ads": 3}, indent=2))
     options = ("--profile", "reduced", "--user", "shoe_size=44", "--user", "gender=")

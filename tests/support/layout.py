@@ -76,14 +76,6 @@ def boundless_functions(root: Path) -> list[str]:
     return faults
 
 
-def inits_below_tests(root: Path) -> list[str]:
-    """Find `__init__.py` files in tests, which would make test folders packages."""
-    return sorted(
-        f"{file.relative_to(root)}:1: makes a test folder a package"
-        for file in (root / "tests").rglob("__init__.py")
-    )
-
-
 def private_imports(root: Path) -> list[str]:
     """Yield the product's imports of another file's names with a leading underscore."""
     return [

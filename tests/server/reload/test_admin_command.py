@@ -87,11 +87,6 @@ def test_an_operator_sees_and_changes_what_is_served(server: ServerProcess, live
     [
         (("load", "4711"), 2, "FAILED_PRECONDITION (load_refused): snapshot_version: 4711: "),
         (("load", "--checkpoint", "here"), 2, "INVALID_ARGUMENT (invalid_field): checkpoint: not"),
-        (
-            ("status", "--timeout", "inf"),
-            2,
-            "--timeout: inf seconds, at most 86400, which is a day: give fewer",
-        ),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -129,30 +124,22 @@ def stopped_ids(server: ServerProcess) -> dict[str, int]:
     return {level: int(count) for level, count in stopped.items()}
 
 
-@pytest.mark.parametrize(
-    ("ids", "campaigns"),
-    [(("ad", 5, 7, 9), 0), (("ad=5,7", "campaign=10000001", "ad=9"), 1)],
-)
-def test_ids_are_stopped_one_by_one_or_as_lists_while_another_sender_updates_ads(
-    server: ServerProcess, ids: tuple[str | int, ...], campaigns: int
-) -> None:
+def test_ids_are_stopped_while_another_sender_updates_ads(server: ServerProcess) -> None:
     before = stopped_ids(server)
     with others_update(server):
-        said = admin(server, "stop", *ids)
+        said = admin(server, "stop", "ad", 5, 7, 9)
         now = stopped_ids(server)
     assert re.match(
         r"stopped; stopped ads of the served snapshot: \d+, before 0 \(update \d+\)\n"
         r"not in the served snapshot, so only a later one may have them: ad 5",
         said,
     )
-    assert now["ad"] == before.get("ad", 0) + 3
-    assert now.get("campaign", 0) == before.get("campaign", 0) + campaigns
+    assert now == before | {"ad": before.get("ad", 0) + 3}
     listed = admin(server, "stops").splitlines()
     assert [f"ad {each}" for each in (5, 7, 9)] == [each for each in listed if len(each) == 4]
-    assert ("campaign 10000001" in listed) == bool(campaigns)
     as_json = json.loads(admin(server, "stops", "--json"))
     assert {level: len(each) for level, each in as_json.items()} == now
-    admin(server, "resume", *ids)
+    admin(server, "resume", "ad", 5, 7, 9)
     assert stopped_ids(server) == before
 
 
