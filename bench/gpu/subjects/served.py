@@ -193,7 +193,7 @@ def load_row(load: Load, own: Mapping[str, Any], processes: LoadProcesses) -> Ro
     """Return the row of a load; `own` is what `latencies` returned."""
     seconds = own["seconds"]
     answered = round(own["ok"] / seconds, 1)
-    latency = own["ms"]["latency_ok"] or {"p50": None, "p99": None}
+    latency = own["ms"]["latency_ok"] or dict.fromkeys(("p50", "p99", "p99.9", "max"))
     return {
         **(
             {"rps": load.rate, "answered_rps": answered}
@@ -202,6 +202,8 @@ def load_row(load: Load, own: Mapping[str, Any], processes: LoadProcesses) -> Ro
         ),
         "p50_ms": latency["p50"],
         "p99_ms": latency["p99"],
+        "p999_ms": latency["p99.9"],
+        "max_ms": latency["max"],
         "errors": own["failed"],
         "withdrawn": own["withdrawn"],
         "valid": own["valid"],
