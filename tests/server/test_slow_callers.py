@@ -61,6 +61,7 @@ async def test_a_health_check_whose_reply_is_not_read_is_reset(service: Service)
         client.call(5, headers={":path": CHECK})
         # grpc.aio refers to a process's first and latest call for longer.
         await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert not client.seen[PingFrame]
     assert await service.retrieve(b"")
 
 
