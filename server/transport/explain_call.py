@@ -17,7 +17,6 @@ from grace.native.wire import SHORT_MESSAGES
 from grace.server.errors import (
     cancelled,
     draining,
-    expired,
     not_ready,
     too_many_explanations,
 )
@@ -43,9 +42,8 @@ class ExplainCall:
         self._places = BoundedSemaphore(MOST_EXPLANATIONS)
         self._thread = DaemonThread("grace-explain")
 
-    async def reply(self, message: bytes, context: GrpcContext) -> bytes:
+    async def reply(self, message: bytes, _: GrpcContext) -> bytes:
         """Return the bytes of an ExplainResponse, or raise a ServiceError."""
-        call = context.incoming(message)
         if self._state.phase == Phase.STARTING:
             raise not_ready()
         if not self._state.takes:
@@ -54,7 +52,7 @@ class ExplainCall:
         retrieval = read_request(request, self._limits, self._generation)
         if not self._places.acquire(blocking=False):
             raise too_many_explanations(MOST_EXPLANATIONS)
-        caller = _Caller(call.deadline)
+        caller = _Caller()
         try:
             return await self._thread.run(lambda: self._explained(ad_id, retrieval, caller))
         except asyncio.CancelledError:
@@ -92,17 +90,13 @@ class ExplainCall:
 
 
 class _Caller:
-    """A caller, who may stop waiting: `gone` is set by the event loop."""
+    """A caller, who may stop waiting: the event loop sets `gone`, at the deadline, too."""
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
-        self.gone = False
+    gone = False
 
     def require_waiting(self) -> None:
         if self.gone:
             raise cancelled()
-        if perf_counter() >= self._deadline:
-            raise expired()
 
 
 def _read(message: bytes) -> tuple[int, bytes]:

@@ -37,6 +37,7 @@ async def test_a_call_whose_request_does_not_come_in_time_is_reset(service: Serv
             client.call(3, headers=headers, sent=sent, ends=False)
         # grpc.aio refers to a process's first and latest call for longer.
         await asyncio.to_thread(client.read_until, RstStreamFrame, 7)
+        assert not client.seen[PingFrame], "the end of a silent connection would reset calls, too"
     assert await service.retrieve(b"")
     assert service.count("grace_requests_total", code="OK") == 1
 
@@ -60,6 +61,7 @@ async def test_a_health_check_whose_reply_is_not_read_is_reset(service: Service)
         client.call(5, headers={":path": CHECK})
         # grpc.aio refers to a process's first and latest call for longer.
         await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
+        assert not client.seen[PingFrame]
     assert await service.retrieve(b"")
 
 
@@ -235,7 +237,8 @@ def listened(use: Callable[[str], Awaitable[None]], **limits: float) -> None:
 def test_a_client_that_connects_and_says_nothing_loses_its_connection() -> None:
     def closed(address: str) -> bool:
         host, _, port = address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=60) as client:
+        # Well before the first PING, after which the server ends a silent connection, too.
+        with socket.create_connection((host, int(port)), timeout=20) as client:
             while client.recv(1 << 16):  # the server's settings come first
                 pass
         return True

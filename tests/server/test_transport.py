@@ -96,6 +96,14 @@ def test_an_address_is_on_loopback_if_only_this_machine_can_reach_it(
     assert is_loopback("admin", host, 50052) == loopback
 
 
+def test_a_name_is_on_loopback_only_if_all_its_addresses_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (h, 0)) for h in (HOST, "192.0.2.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+    assert not is_loopback("admin", "both", 50052)
+
+
 def test_an_empty_host_is_no_address_on_loopback_or_elsewhere() -> None:
     with pytest.raises(ConfigError, match="admin: :50052: name or service not known; choose"):
         is_loopback("admin", "", 50052)
