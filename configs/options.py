@@ -75,14 +75,8 @@ class Stated:
 class BuildOptions(Stated):
     """The choices of a build's operator."""
 
-    version: Annotated[int | None, "Number of the new version. Default: one above the latest."] = (
-        None
-    )
     updates_watermark: Annotated[int, "Number of the last update of ads that the table has."] = 0
     max_rejects: Annotated[int, Option("Leave out up to this many faulty ads.", least=0)] = 0
-    reject_file: Annotated[
-        Path | None, "List refused ads here. Default: ROOT/VERSION.rejects.jsonl."
-    ] = None
     publish: Annotated[bool, "Make the new version current."] = True
     max_coverage_drop: Annotated[
         float,

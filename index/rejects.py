@@ -70,8 +70,8 @@ class RejectLog:
             path.write_text("".join(lines), "utf-8", errors="backslashreplace")
         except OSError as error:
             raise InputError(
-                f"{path}: cannot write the list of refused ads: {error.strerror}; name another "
-                "with --reject-file"
+                f"{path}: cannot write the list of refused ads: {error.strerror}; move away what "
+                "is there"
             ) from None
         return path
 

@@ -43,10 +43,6 @@ class SidTrie:
     def num_leaves(self) -> int:
         return self.level_counts[-1]
 
-    @property
-    def num_internal(self) -> int:
-        return self.num_nodes - self.num_leaves
-
     @cached_property
     def level_starts(self) -> tuple[int, ...]:
         """The first node of each level, and at the end the number of nodes."""

@@ -125,8 +125,6 @@ class BatchReader:
 
     def _decode(self, rows: Rows) -> AdsBatch:
         reading, entities = self._reading, self._reading.schema.entities
-        if rows.places[0] == 0 and reading.sids is None:
-            self._check_sid_length(rows)
         columns = AdColumns.empty(len(rows), len(self._vocab_sizes), len(entities))
         columns.ad_ids[:] = self._ids(rows, "ad_id", "is null", _NUMBERED)
         if reading.sids is None:
@@ -151,18 +149,6 @@ class BatchReader:
             shown = f"{rows.file.address}: {name} {rows.shown(name, row)}"
             raise InputError(f"{shown} was added while it was read")
         return ids
-
-    def _check_sid_length(self, rows: Rows) -> None:
-        """If all SIDs have another length, then the option is wrong and not the ads."""
-        parts = list_parts(rows.lists("sid"))
-        found = np.unique(np.diff(parts.offsets)[parts.valid == 1])
-        if len(found) == 1 and 0 < found[0] != len(self._vocab_sizes) and len(rows) > 1:
-            sizes = ",".join(map(str, self._vocab_sizes.tolist()))
-            raise InputError(
-                f"--vocab-sizes {sizes}: {len(self._vocab_sizes)} tokens, but the SIDs of "
-                f"{rows.file.address} have {found[0]}: give one size per token, there or as "
-                "grace.vocab_sizes in the file's metadata"
-            )
 
 
 def _join_tokens(rows: Rows, columns: AdColumns, sids: ItemSids) -> None:

@@ -26,7 +26,6 @@ from grace.index.storage import (
     next_version,
     publish,
     readable_current,
-    versions,
     write_snapshot,
 )
 from grace.index.tables.data_folder import DataFolder, TableSource
@@ -203,11 +202,10 @@ class BuildPlan:
     def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
-        or_next = spec.version is None
-        path = write_snapshot(snapshot, spec.root, or_next=or_next, on_wait=self.notify)
+        path = write_snapshot(snapshot, spec.root, or_next=True, on_wait=self.notify)
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
-        rejects = self.log.write(spec.reject_file or spec.root / f"{path.name}.rejects.jsonl")
+        rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")
         self.root_maps.write()
         if may_publish:
             # Builds may overlap: one that began earlier must not undo a later one's publication.
@@ -227,8 +225,10 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)
-    facts = SnapshotFacts(_version(spec), "", sid_space, 0, spec.updates_watermark)
-    log = RejectLog(spec.max_rejects, spec.reject_file or spec.root / ENDED_REJECTS)
+    if not 0 <= spec.updates_watermark <= MAX_VERSION:
+        raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
+    facts = SnapshotFacts(next_version(spec.root), "", sid_space, 0, spec.updates_watermark)
+    log = RejectLog(spec.max_rejects, spec.root / ENDED_REJECTS)
     levels = {name: name for name in schema.entities if name not in spec.without}
     maps = RootMaps(spec.root / ID_MAPS, {"ad": "ad_id", **levels})
     return BuildPlan(spec, schema, source, vocab_sizes, facts, log, Steps(progress), notify, maps)
@@ -246,20 +246,3 @@ def _sid_space_and_vocabulary(spec: BuildSpec, source: AdsSource) -> tuple[str, 
         )
     require_sids(name, sizes)
     return name, sizes
-
-
-def _version(spec: BuildSpec) -> int:
-    """Check the numbers before hours of work; the writer checks them again."""
-    if not 0 <= spec.updates_watermark <= MAX_VERSION:
-        raise InputError(f"updates watermark {spec.updates_watermark}: must be 0 to 2^64 - 1")
-    if spec.version is None:
-        return next_version(spec.root)
-    if not 1 <= spec.version <= MAX_VERSION:
-        raise InputError(f"version {spec.version}: must be 1 to 2^64 - 1")
-    latest = max(versions(spec.root), default=0)
-    if spec.version <= latest:
-        raise InputError(
-            f"{spec.root}: version {spec.version} is not above the latest, {latest}; "
-            "leave --version out, or name a later one"
-        )
-    return spec.version

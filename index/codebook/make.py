@@ -123,16 +123,11 @@ class Sample:
         self._rng = np.random.default_rng(seed)
         self._keys: list[npt.NDArray[np.float64]] = []
         self._rows: list[Vectors] = []
-        self._held = 0
-        self._bound = np.inf
 
     def add(self, vectors: Vectors) -> None:
-        keys = self._rng.random(len(vectors))
-        lower = keys < self._bound
-        self._keys.append(keys[lower])
-        self._rows.append(vectors[lower])
-        self._held += len(self._keys[-1])
-        if self._held > 2 * self._size:
+        self._keys.append(self._rng.random(len(vectors)))
+        self._rows.append(vectors)
+        if sum(map(len, self._keys)) > 2 * self._size:
             self._cut()
 
     def rows(self) -> Vectors:
@@ -143,9 +138,6 @@ class Sample:
         keys = np.concatenate(self._keys)
         order = np.argsort(keys, kind="stable")[: self._size]
         self._keys, self._rows = [keys[order]], [np.concatenate(self._rows)[order]]
-        self._held = len(order)
-        if self._held == self._size:
-            self._bound = self._keys[0][-1]
 
 
 def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:

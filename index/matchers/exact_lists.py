@@ -4,7 +4,7 @@ Eligibility goes from the distinct parts of rules to rules, from rules to leaves
 to the root. These lists are the edges of that graph which the rules themselves do not have.
 """
 
-from ctypes import c_int32, c_int64, c_void_p
+from ctypes import c_int32, c_int64
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import SetRules, TargetingRules
-from grace.native.loader import address_of, array_in, array_out, declare
+from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
     "grace_leaf_rules",
@@ -25,13 +25,7 @@ _postings = declare(
     *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
     *(array_out(np.int64), array_out(np.int32)),
 )
-_live_pairs = declare(
-    "grace_live_pairs",
-    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32)),
-    *(array_in(np.int32), array_in(np.int32), c_int32),
-    *(c_void_p, c_int64, array_in(np.int64)),
-    *(array_out(np.int64), array_out(np.int32), array_out(np.int64)),
-)
+CHANGED_ADS = 1 << 20  # at a time
 
 Offsets = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -115,18 +109,47 @@ def changed_pairs(
 
     stopped   uint64 [ceil(ads / 64)]   bit i: ordinal i is stopped; None: no ad is
     ordinals  int64 [...]               the changed ads, in any order
-    Returns positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
+    Returns distinct positions int64 [n] in `leaf_rules`, ascending, and int32 [n]: the rule, or
     `lists.num_rules` where all ads of the leaf that have this rule are stopped.
     """
-    if (ordinals[1:] < ordinals[:-1]).any():
-        ordinals = np.sort(ordinals)
-    positions = np.empty(len(ordinals), np.int64)
-    rules, written = np.empty(len(ordinals), np.int32), np.zeros(1, np.int64)
-    _live_pairs(
-        *(len(ads.ad_offsets) - 1, ads.num_ads, ads.ad_offsets, ads.ad_rule),
-        *(lists.leaf_offsets, lists.leaf_rules, lists.num_rules),
-        address_of("stopped", stopped, np.uint64, (-(-ads.num_ads // 64),)),
-        *(len(ordinals), ordinals),
-        *(positions, rules, written),
-    )
-    return positions[: written[0]], rules[: written[0]]
+    ordinals = np.sort(ordinals)
+    if len(ordinals) and not 0 <= ordinals[0] <= ordinals[-1] < ads.num_ads:
+        raise ValueError(f"ordinals: must be 0 to {ads.num_ads - 1}: take this snapshot's")
+    blocks = (ordinals[at : at + CHANGED_ADS] for at in range(0, len(ordinals), CHANGED_ADS))
+    found = [_changed_pairs(ads, lists, stopped, block) for block in blocks]
+    positions = np.concatenate([np.empty(0, np.int64), *(each for each, _ in found)])
+    rules = np.concatenate([np.empty(0, np.int32), *(each for _, each in found)])
+    positions, first = np.unique(positions, return_index=True)  # two blocks may share a leaf
+    return positions, rules[first]
+
+
+def _changed_pairs(
+    ads: SidToAds,
+    lists: ExactLists,
+    stopped: npt.NDArray[np.uint64] | None,
+    ordinals: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], Ids]:
+    """Look at all ads of the leaves of these ads."""
+    leaves = np.searchsorted(ads.ad_offsets, ordinals, side="right") - 1
+    touched = leaves[np.diff(leaves, prepend=-1) != 0]
+    positions, pairs = _of_leaves(touched, lists.leaf_offsets, lists.leaf_rules)
+    own_ads, of_ads = _of_leaves(touched, ads.ad_offsets, ads.ad_rule)
+    if stopped is not None:
+        bits = stopped[own_ads >> 6] >> (own_ads & 63).astype(np.uint64)
+        of_ads = of_ads[bits & np.uint64(1) == 0]
+    runs, changed = np.zeros((2, len(pairs)), np.bool_)
+    runs[np.searchsorted(pairs, of_ads)] = True
+    changed[np.searchsorted(pairs, leaves << 32 | ads.ad_rule[ordinals])] = True
+    rules = np.where(runs, pairs & 0xFFFFFFFF, lists.num_rules)[changed]
+    return positions[changed], rules.astype(np.int32)
+
+
+def _of_leaves(
+    leaves: npt.NDArray[np.int64], offsets: Offsets | Ids, rules: Ids
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
+    begins = offsets[leaves].astype(np.int64)
+    sizes = offsets[leaves + 1] - begins
+    before = np.cumsum(sizes) - sizes
+    places = np.arange(sizes.sum()) + np.repeat(begins - before, sizes)
+    return places, np.repeat(leaves << 32, sizes) | rules[places]

@@ -1,7 +1,7 @@
 """Union matchers: a node's row is the OR of all rows below it, level by level, leaves first."""
 
 from collections.abc import Callable
-from ctypes import byref, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_int32, c_int64, c_void_p
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +34,6 @@ _matcher_level_take = declare(
     *(c_void_p, c_int32, array_out(np.int32), array_out(np.int32), array_out(np.uint64, 2)),
 )
 _matcher_level_free = declare("grace_matcher_level_free", c_void_p)
-_bloom_rows = declare(
-    "grace_bloom_rows",
-    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64)),
-    *(c_uint64, c_uint32, c_uint32, array_out(np.uint64, 2)),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +77,19 @@ def join_matchers(snapshot: Snapshot, node_matchers: MakeMatchers, k_way: KWay |
 def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
-    table = np.empty((len(rules), target_set.words), np.uint64)
-    _bloom_rows(
-        *(len(rules), rules.include_offsets, rules.include_values, values.hashes(hash_seed)),
-        *(star_hash(hash_seed), target_set.bloom_bits, target_set.bloom_hashes, table),
-    )
+    """The bits of each rule's included values; those of the reserved element if it has none."""
+    hashes = np.append(values.hashes(hash_seed), np.uint64(star_hash(hash_seed)))
+    of_hashes = np.zeros((len(hashes), target_set.words), np.uint64)
+    for number in range(target_set.bloom_hashes):
+        bits = (hashes >> np.uint64(16 * number)) & np.uint64(target_set.bloom_bits - 1)
+        places = np.arange(len(hashes)), bits >> np.uint64(6)
+        of_hashes[places] |= np.uint64(1) << (bits & np.uint64(63))
+    table = np.repeat(of_hashes[-1:], len(rules), axis=0)
+    includes = np.diff(rules.include_offsets) > 0
+    if includes.any():
+        begins = rules.include_offsets[:-1][includes]
+        of_values = of_hashes[rules.include_values]
+        table[includes] = np.bitwise_or.reduceat(of_values, begins, axis=0)
     return table
 
 

@@ -47,13 +47,8 @@ class SidToAds:
         _find(self.num_ads, self.ad_ids, self.ad_lookup, wanted.size, wanted, found)
         return found
 
-    def bitmap(self, ad_ids: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-        """One bit per ordinal, set for the given ids; unknown ones have none.   [ceil(ads / 64)]"""
-        ordinals = self.ordinals(ad_ids)
-        return self.bitmap_of(ordinals[ordinals >= 0])
-
     def bitmap_of(self, ordinals: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-        """One bit per ordinal, set for the given ones.   [ceil(ads / 64)]"""
+        """Return one bit per ordinal, set for the given ones.   [ceil(ads / 64)]"""
         words = np.zeros(-(-self.num_ads // 64), np.uint64)
         np.bitwise_or.at(words, ordinals >> 6, np.uint64(1) << (ordinals & 63).astype(np.uint64))
         return words

@@ -122,7 +122,7 @@ class HeldAds:
 class MatchLimits(TypedDict, total=False):
     """What requests leave out, and the state of updates; None is nothing.
 
-    stopped      uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap)
+    stopped      uint64 [ceil(ads / 64)]   a bit per ordinal (SidToAds.bitmap_of)
     exclude_ads  per request the ad ids not to return; unknown ones are ignored
     exclude      per request the same of entity ids, by the schema's names of entities
     at_most      per request the most ads to return of each entity, by the same names

@@ -13,8 +13,6 @@ from grace.index.tables.addresses import is_url
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
 _NOT_TEXT = frozenset({"true", "false", "null", ".inf", ".nan"})
-_BITS_PER_VALUE = 16  # four hashes set a quarter of the bits at most
-_LEAST_BITS, _MOST_BITS = 256, 4096
 UNKNOWN = "unknown"
 """A value of this name is what a user without one has."""
 
@@ -131,14 +129,7 @@ def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
         if UNKNOWN in values:
             yield f"    missing: {UNKNOWN}  # what a user without a value has"
         return
-    most = each.facts.most_per_row
-    yield f"    bloom_bits: {_bloom_bits(most)}  # most values of an ad: {most:,}"
     yield "    max_request_values: 64  # of one user; a request with more is refused"
-
-
-def _bloom_bits(values: int) -> int:
-    bits = 1 << (values * _BITS_PER_VALUE - 1).bit_length() if values else _LEAST_BITS
-    return min(max(bits, _LEAST_BITS), _MOST_BITS)
 
 
 def _from_folder(out: Path, addresses: Iterable[str]) -> list[str]:

@@ -4,7 +4,6 @@ An address stays a string from the command line to the file system: as a path, `
 `s3:/`.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -51,19 +50,10 @@ def absolute(address: str) -> str:
 
 
 def within(folder: str | Path, address: str) -> str:
-    """Return the address, which is relative to the folder unless it is absolute or a URL.
-
-    `shop/../ads.csv` becomes `ads.csv`. If `shop` is a link, `..` is the parent of its target.
-    """
+    """Return the address, which is relative to the folder unless it is absolute or a URL."""
     if is_url(address):
         return address
-    if is_url(str(folder)):
-        return _joined(str(folder), address)
-    path = Path(folder, address)
-    if ".." not in path.parts:
-        return str(path)
-    place = path.parent.resolve() / path.name
-    return os.path.normpath(place) if path.is_absolute() else os.path.relpath(place)
+    return _joined(str(folder), address) if is_url(str(folder)) else str(Path(folder, address))
 
 
 def file_system(address: str) -> tuple[fs.FileSystem, str]:

@@ -71,16 +71,9 @@ class _Quotes(io.RawIOBase):
         return None
 
 
-def read_header(stream: BinaryIO, address: str) -> pa.Schema:
+def read_header(stream: BinaryIO) -> pa.Schema:
     with csv.open_csv(stream, csv.ReadOptions(block_size=_BLOCK), _PARSING) as reader:
-        names = reader.schema.names
-    for other in (";", "\t"):
-        if len(names) == 1 and other in names[0]:
-            raise InputError(
-                f"{address}: its header is one cell, {names[0]!r}: separate cells by commas and "
-                f"not by {other!r}"
-            )
-    return pa.schema([(name, pa.string()) for name in names])
+        return pa.schema([(name, pa.string()) for name in reader.schema.names])
 
 
 def batches(

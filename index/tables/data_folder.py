@@ -114,12 +114,6 @@ class _TablesSection:
     log: TableSource | None = None
 
     def __post_init__(self) -> None:
-        if self.ads.time_unit != "ms":
-            raise ConfigError(
-                f"ads: time_unit {self.ads.time_unit}: only the log has times; move it"
-            )
-        for name in {"ad", "ad_id"} & self.entity_ids.keys():
-            raise ConfigError(f"entity_ids: {name}: no entity; name the id map of ads as id_map")
         maps = {f"entity_ids: {name}": file for name, file in self.entity_ids.items()}
         for key, file in (("id_map", self.id_map), *maps.items()):
             if file is not None and is_url(file):

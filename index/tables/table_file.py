@@ -67,12 +67,7 @@ class TableFile:
 
     def _fault(self, error: Exception, row: int) -> InputError:
         if isinstance(error, pa.ArrowNotImplementedError):
-            if "chunked array" not in str(error):
-                return InputError(f"{self.address}: cannot be read: {first_line(error)}")
-            return InputError(
-                f"{self.address}: a list column holds more than 2 GiB of text near row {row + 1}; "
-                "write row groups of fewer rows"
-            )
+            return InputError(f"{self.address}: cannot be read: {first_line(error)}")
         return InputError(f"{self.address}: damaged near row {row + 1}: {first_line(error)}")
 
 
@@ -89,7 +84,7 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
         else:
             with closing(_stream(address)) as stream:
                 if form is Format.CSV:
-                    schema, rows = csv_text.read_header(stream, address), None
+                    schema, rows = csv_text.read_header(stream), None
                 else:
                     schema, rows = json_lines.read_schema(stream, address)
     except UNREADABLE as error:

@@ -1,5 +1,5 @@
-// The lists of mode `exact`: the distinct rules of each leaf, the set rules that name each value,
-// and which rules of which leaves live while ads are stopped. No result depends on `threads`.
+// The lists of mode `exact`: the distinct rules of each leaf, and the set rules that name each
+// value. No result depends on `threads`.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -15,52 +15,6 @@ using grace::parallel_tasks;
 
 constexpr int64_t kChunksPerThread = 8;
 constexpr int64_t kLeavesPerChunk = 1 << 12;
-
-struct Leaves {
-  int64_t count;
-  const int64_t* ad_offsets;
-  const int32_t* ad_rule;
-  const int32_t* rule_offsets;
-  const int32_t* rules;
-  const uint64_t* stopped;  // a bit per ad, or null: no ad is
-
-  bool is_stopped(int64_t ad) const {
-    return stopped != nullptr && ((stopped[ad >> 6] >> (ad & 63)) & 1) != 0;
-  }
-
-  // Returns the leaf of an ad that is in leaf `from` or after it: doubling steps, then halves.
-  int64_t leaf_of(int64_t ad, int64_t from) const {
-    int64_t step = 1;
-    while (from + step < count && ad_offsets[from + step] <= ad) {
-      from += step;
-      step *= 2;
-    }
-    const int64_t* end = ad_offsets + std::min(from + step, count);
-    return std::upper_bound(ad_offsets + from, end, ad) - ad_offsets - 1;
-  }
-
-  // Returns where `rules` holds the rule of an ad of a leaf.
-  int64_t pair_of(int64_t leaf, int64_t ad) const {
-    const int32_t* end = rules + rule_offsets[leaf + 1];
-    const int32_t* found = std::lower_bound(rules + rule_offsets[leaf], end, ad_rule[ad]);
-    grace::require(found != end && *found == ad_rule[ad], "live_pairs: a leaf lacks a rule");
-    return found - rules;
-  }
-};
-
-constexpr uint8_t kLives = 1;
-constexpr uint8_t kWanted = 2;
-
-// Writes into `states` kLives and kWanted of all pairs of a leaf, by one look at all its ads.
-void find_states(const Leaves& all, int64_t leaf, const int64_t* wanted, const int64_t* wanted_end,
-                 std::vector<uint8_t>& states) {
-  const int64_t first = all.rule_offsets[leaf];
-  states.assign(all.rule_offsets[leaf + 1] - first, 0);
-  for (int64_t ad = all.ad_offsets[leaf]; ad < all.ad_offsets[leaf + 1]; ++ad) {
-    if (!all.is_stopped(ad)) states[all.pair_of(leaf, ad) - first] |= kLives;
-  }
-  for (; wanted < wanted_end; ++wanted) states[all.pair_of(leaf, *wanted) - first] |= kWanted;
-}
 
 }  // namespace
 
@@ -137,39 +91,5 @@ GRACE_API int32_t grace_postings(int64_t rules, const int64_t* offsets, const in
         }
       }
     });
-  });
-}
-
-// For each pair of leaf and rule of some ads: writes its place in `rules`, ascending, and its rule,
-// or num_rules if all its ads are stopped.
-//   stopped    a bit per ad, or null: no ad is
-//   ordinals   [count], the ads, ascending
-//   positions, live [count]: the first `written` are used
-GRACE_API int32_t grace_live_pairs(int64_t leaves, int64_t ads, const int64_t* ad_offsets,
-                                   const int32_t* ad_rule, const int32_t* rule_offsets,
-                                   const int32_t* rules, int32_t num_rules, const uint64_t* stopped,
-                                   int64_t count, const int64_t* ordinals, int64_t* positions,
-                                   int32_t* live, int64_t* written) {
-  return grace::guarded([&] {
-    const Leaves all{leaves, ad_offsets, ad_rule, rule_offsets, rules, stopped};
-    std::vector<uint8_t> states;
-    int64_t out = 0;
-    int64_t leaf = 0;
-    int64_t next = 0;
-    for (int64_t i = 0; i < count; i = next) {
-      grace::require(ordinals[i] >= 0 && ordinals[i] < ads, "live_pairs: an ordinal out of range");
-      leaf = all.leaf_of(ordinals[i], leaf);
-      for (next = i + 1; next < count && ordinals[next] < ad_offsets[leaf + 1]; ++next) {
-        grace::require(ordinals[next] >= ordinals[next - 1], "live_pairs: ordinals must ascend");
-      }
-      find_states(all, leaf, ordinals + i, ordinals + next, states);
-      for (size_t k = 0; k < states.size(); ++k) {
-        if ((states[k] & kWanted) == 0) continue;
-        positions[out] = rule_offsets[leaf] + static_cast<int64_t>(k);
-        live[out] = (states[k] & kLives) != 0 ? rules[positions[out]] : num_rules;
-        ++out;
-      }
-    }
-    *written = out;
   });
 }

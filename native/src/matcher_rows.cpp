@@ -1,7 +1,7 @@
-// The rows of matchers: Bloom rows of rules, and the rows of one level's nodes. A node's items,
-// such as the SIDs below it in their order, go to one of k partitions, each to the one with the
-// smallest popcount after the union, ties to the lowest index. The partitions' rows are
-// deduplicated, ids by first use in (node, partition) order. In mode `union`, k is 1.
+// The rows of the matchers of one level's nodes. A node's items, such as the SIDs below it in their
+// order, go to one of k partitions, each to the one with the smallest popcount after the union,
+// ties to the lowest index. The partitions' rows are deduplicated, ids by first use in (node,
+// partition) order. In mode `union`, k is 1.
 //
 // Two facts make it quick. Partitions only grow, so a row that comes again has the same answer as
 // long as the partition that took it has not changed, whatever became of the others. And while a
@@ -16,7 +16,6 @@
 
 #include "grace/abi.h"
 #include "grace/interner.h"
-#include "grace/match.h"
 #include "grace/parallel.h"
 
 namespace {
@@ -263,29 +262,6 @@ void partition_level(int64_t nodes, const int64_t* offsets, const int32_t* items
 }
 
 }  // namespace
-
-// table uint64 [rules, bits / 64]: the Bloom bits of each rule's included values, or of the
-// reserved element where it includes none.
-GRACE_API int32_t grace_bloom_rows(int64_t rules, const int64_t* offsets, const int32_t* values,
-                                   const uint64_t* value_hashes, uint64_t star_hash, uint32_t bits,
-                                   uint32_t hashes, uint64_t* table) {
-  return grace::guarded([&] {
-    const grace::BloomShape shape{bits, hashes};
-    const int64_t words = bits / 64;
-    std::fill(table, table + rules * words, 0);
-    for (int64_t rule = 0; rule < rules; ++rule) {
-      uint64_t* row = table + rule * words;
-      const auto add = [&](uint64_t hash) {
-        for (uint32_t i = 0; i < hashes; ++i) {
-          const uint32_t bit = grace::bloom_bit(hash, i, shape);
-          row[bit >> 6] |= uint64_t{1} << (bit & 63);
-        }
-      };
-      for (int64_t i = offsets[rule]; i < offsets[rule + 1]; ++i) add(value_hashes[values[i]]);
-      if (offsets[rule] == offsets[rule + 1]) add(star_hash);
-    }
-  });
-}
 
 // The items of node n are items[offsets[n]] .. items[offsets[n + 1]], rows of table uint64
 // [table_rows, words]; every node has one. `width` partitions for every node or, if that is 0, 1,

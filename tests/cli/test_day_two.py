@@ -150,8 +150,8 @@ def two_vectors(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (Path.exists, ", and no usable vector in {1}/items.parquet; add one there"),
-        (new_vector(None), ", and no usable vector in {1}/items.parquet; add one there"),
+        (Path.exists, ", and no usable vector in {0}/../raw/items.parquet; add one there"),
+        (new_vector(None), ", and no usable vector in {0}/../raw/items.parquet; add one there"),
         (new_vector([-np.inf, *[1.0] * (DIMS - 1)]), ", and no usable vector in"),
         (first_vector([1.0] * (DIMS - 1)), ", and no usable vector in"),
         (first_vector([]), ", and no usable vector in"),
@@ -169,7 +169,7 @@ def test_an_ad_that_cannot_get_a_sid_is_named_with_the_remedy(
     write_ads(shop, named(ADS + 1))
     change(shop)
     code, _, err = build(shop)
-    reason = f"sids.parquet{reason.format(shop, shop.parent / 'raw')}"
+    reason = f"sids.parquet{reason.format(shop)}"
     assert code == 2
     assert f"ad 'SKU-{ADS}': sid 'SKU-{ADS}': the ad has no SID in {shop}/codebook/{reason}" in err
     code, out, _ = build(shop, "--shards", "2", "--max-rejects", "1")

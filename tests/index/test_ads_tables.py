@@ -289,12 +289,6 @@ def untyped(table: Table) -> bool:
     return table.format != "csv" and (ids or (sids and not table.joined))
 
 
-def begins_otherwise(table: Table) -> bool:
-    """Whether the first SID of a file has another length, as if the option were wrong."""
-    firsts = [next((row["sid"] for row in rows if row["sid"]), [0, 0]) for rows in parts_of(table)]
-    return any(len(sid) != len(VOCAB_SIZES) for sid in firsts)
-
-
 def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
     copies = Counter(number_of(table, row["ad_id"]) for row in table.rows)
     faults = [
@@ -305,7 +299,6 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
 
     refusals = ["nothing to build"] if not ads else []
     refusals += ["must be (list|int64)"] if untyped(table) else []
-    refusals += ["--vocab-sizes 3,2: 2 tokens, but the SIDs of"] if begins_otherwise(table) else []
     try:
         report = build(spec, silent, sharding=Sharding(2)) if in_shards else build(spec, silent)
     except InputError as error:

@@ -91,13 +91,17 @@ def live_weights(snapshot: Snapshot, ask: Ask) -> npt.NDArray[np.float32] | None
 
 def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: Ask) -> MatchedAds:
     offsets = np.cumsum([0, *(len(row) for row in ask.leaves)])
+    stopped = None
+    if ask.stopped is not None:
+        found = snapshot.ads.ordinals(ask.stopped)
+        stopped = snapshot.ads.bitmap_of(found[found >= 0])
     return matcher.match(
         users,
         offsets,
         np.array([leaf for row in ask.leaves for leaf in row], np.int32),
         np.array([score for row in ask.scores for score in row], np.float32),
         ask.max_ads,
-        stopped=None if ask.stopped is None else snapshot.ads.bitmap(ask.stopped),
+        stopped=stopped,
         exclude_ads=ask.exclude_ads,
         exclude=ask.exclude,
         at_most=ask.at_most,

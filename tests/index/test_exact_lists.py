@@ -79,7 +79,20 @@ def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
     ads = random_ads(rng, [3, 2], 4)
     lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
     for ordinal in (-1, 5):
-        with pytest.raises(NativeError, match="an ordinal out of range"):
+        with pytest.raises(ValueError, match="ordinals: must be 0 to 4"):
             changed_pairs(ads, lists, None, np.array([ordinal]))
-    with pytest.raises(ValueError, match=r"stopped must be contiguous uint64 \[1\]"):
-        changed_pairs(ads, lists, np.zeros(2, np.uint64), np.array([0]))
+
+
+def test_changed_pairs_of_several_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    ads = random_ads(rng, rng.integers(1, 9, 63), 4)
+    lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
+    stopped = ads.bitmap_of(np.flatnonzero(rng.random(ads.num_ads) < 0.7))
+    ordinals = rng.permutation(ads.num_ads)[:111]
+    positions, rules = changed_pairs(ads, lists, stopped, ordinals)
+    assert {lists.num_rules} < set(rules.tolist())
+    for size in (1, 3, 64):
+        monkeypatch.setattr("grace.index.matchers.exact_lists.CHANGED_ADS", size)
+        found = changed_pairs(ads, lists, stopped, ordinals)
+        assert_equal(found[0], positions)
+        assert_equal(found[1], rules)

@@ -28,7 +28,7 @@ from support.strategies import Case, cases, examples
 
 def all_internal_nodes(made: DecodeCase) -> Tensor:
     """Every internal node for every request, and a dead beam.   [B, internal + 1]"""
-    nodes = torch.tensor([*range(made.snapshot.trie.num_internal), NO_NODE], dtype=torch.int32)
+    nodes = torch.tensor([*range(made.snapshot.trie.first_leaf), NO_NODE], dtype=torch.int32)
     return nodes.repeat(len(made.rows), 1)
 
 

@@ -121,7 +121,7 @@ def test_nodes_of_another_trie_and_requests_without_a_user_have_no_children() ->
     assert (counts[:21] > 0).any()
     assert not counts[21:].any()
     made = of_seed(7, users=1, mode=MatcherMode.CD)
-    wrong = torch.tensor([[-2, made.snapshot.trie.num_internal, 2**31 - 1]], dtype=torch.int32)
+    wrong = torch.tensor([[-2, made.snapshot.trie.first_leaf, 2**31 - 1]], dtype=torch.int32)
     counts = admit_children_cuda(wrong, made.users, made.index).counts
     assert counts is not None
     assert counts.tolist() == [0, 0, 0]

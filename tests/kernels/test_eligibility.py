@@ -62,7 +62,7 @@ def stop(made: DecodeCase, stopped: Collection[RawAd]) -> None:
     """Make these ads of the snapshot, and no others, the stopped ones of its index."""
     ads, lists = made.snapshot.ads, made.snapshot.exact
     assert lists is not None
-    words = ads.bitmap([ad.ad_id for ad in stopped])
+    words = ads.bitmap_of(ads.ordinals([ad.ad_id for ad in stopped]))
     made.index.write_pairs(*changed_pairs(ads, lists, words, np.arange(ads.num_ads)))
 
 

@@ -265,11 +265,9 @@ def test_a_gpu_explains_like_the_definition_and_then_generates_as_before(
     tmp_path: Path,
 ) -> None:
     scene = Scene.make(tmp_path, MatcherMode.UNION, USERS, device=torch.device("cuda:0"))
-    scene.pair.live.view = LiveView(
-        scene.pair.snapshot.ads.bitmap(
-            [ad.ad_id for ad in scene.case.ads if named(ad, scene.stopped)]
-        )
-    )
+    ads = scene.pair.snapshot.ads
+    stopped = [ad.ad_id for ad in scene.case.ads if named(ad, scene.stopped)]
+    scene.pair.live.view = LiveView(ads.bitmap_of(ads.ordinals(stopped)))
 
     def generated() -> GeneratedBatch:
         batch = scene.batch(read(scene.request(np.random.default_rng(1), 1)))

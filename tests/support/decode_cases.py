@@ -79,7 +79,7 @@ def random_nodes(
 ) -> Tensor:
     """Internal nodes of any level, some of them dead.   int32 [requests, beams]"""
     nodes: npt.NDArray[np.int32] = rng.integers(
-        trie.num_internal, size=(requests, beams), dtype=np.int32
+        trie.first_leaf, size=(requests, beams), dtype=np.int32
     )
     nodes[rng.random(nodes.shape) < dead] = NO_NODE
     return torch.from_numpy(nodes)
@@ -89,9 +89,9 @@ def admitted_entries(snapshot: Snapshot, rows: UserRows, request: int) -> npt.ND
     """Return whether each child entry, which leads to the next node, is admitted for a request."""
     index, trie = DecodeIndex.of(snapshot, CPU), snapshot.trie
     users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
-    nodes = torch.arange(trie.num_internal, dtype=torch.int32).repeat(len(rows), 1)
+    nodes = torch.arange(trie.first_leaf, dtype=torch.int32).repeat(len(rows), 1)
     found = load_ops(CPU).admit_children(nodes, users, index)
-    begin, end = found.offsets[trie.num_internal * request :: trie.num_internal][:2].tolist()
+    begin, end = found.offsets[trie.first_leaf * request :: trie.first_leaf][:2].tolist()
     admitted = np.zeros(trie.num_entries, np.bool_)
     admitted[found.nodes[begin:end].numpy() - 1] = True
     return admitted
