@@ -92,7 +92,7 @@ def test_both_codes_of_the_selection_agree_on_the_host(call: Call, target: Targe
 def test_interpreted_bodies_and_encoders_agree_with_plain_ones(repository: Path) -> None:
     done = run_python(
         "import runpy; runpy.run_module('support.interpreted_triton', run_name='__main__')",
-        env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(repository / "tests")},
+        env={"TRITON_INTERPRET": "1", "PYTHONPATH": f"{repository}/src:{repository}/tests"},
     )
     assert done.returncode == 0, done.stderr
     outcome = json.loads(done.stdout)

@@ -71,7 +71,7 @@ def changed(request: JsonRequest, **values: Any) -> dict[str, Any]:
 
 def drawn(rng: np.random.Generator, catalogue: list[RawAd], request: JsonRequest) -> JsonRequest:
     """A request that excludes and limits some ads and entities, known or not."""
-    some = [catalogue[place] for place in rng.integers(len(catalogue), size=len(catalogue) // 4)]
+    some = [catalogue[place] for place in rng.integers(len(catalogue), size=len(catalogue) // 3)]
     given = {
         "exclude_ads": [str(ad.ad_id) for ad in some],
         "exclude": {
