@@ -67,6 +67,8 @@ def retrieve(
         print(json.dumps(shown, indent=2))
     else:
         _print(reply, total_ms, known)
+        if table is not None and (unlisted := ", ".join(table.unlisted(user_values))):
+            print(f"targeting.yaml does not list these values, so no ad includes them: {unlisted}")
 
 
 def reply_json(reply: "Message") -> dict[str, Any]:

@@ -46,6 +46,16 @@ class AdsTable:
             found.update(self._ads_in(file, ad_ids, user))
         return found
 
+    def unlisted(self, user: UserAttributes) -> list[str]:
+        """Return the values that the schema does not list, such as country=XX."""
+        listed = {each.name: each.values for each in self._schema.attributes}
+        return [
+            f"{name}={value}"
+            for name, values in user.items()
+            for value in values
+            if value not in listed.get(name, values)
+        ]
+
     def _ads_in(
         self, file: TableFile, ad_ids: Sequence[int], user: UserAttributes
     ) -> Iterator[tuple[int, KnownAd]]:

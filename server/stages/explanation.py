@@ -61,7 +61,8 @@ def explain_ad(
         )
         if ordinal < 0:
             reply.outcome = Outcome.OUTCOME_NOT_IN_CATALOGUE
-            reply.text = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
+            fault = f"snapshot {reply.snapshot_version} does not have ad {ad_id}"
+            reply.text = f"{fault}: publish a build whose table has it and that does not reject it"
             return reply
         explained = _Explained(ordinal, levels, prepared, reply)
         steps = explained.search(stages, require_wanted)

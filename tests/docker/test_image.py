@@ -1,8 +1,7 @@
 """The CPU image of a clean clone serves with a read-only root, as a user without rights.
 
 buildah builds the image. IMAGE_ARGS, which `make image` passes on, names the registry of packages
-where the default one cannot be reached. The base image comes from a registry, or if none can be
-reached from debootstrap. TEST_IMAGE names an image to test that buildah already has.
+where the default one cannot be reached.
 """
 
 import os
@@ -10,7 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,54 +27,19 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes mounts: needs root"),
 ]
 
-BASE = "docker.io/library/debian:bookworm-slim"
-PACKAGES = "http://deb.debian.org/debian"
 METRICS = "http://127.0.0.1:9464/metrics"
 
 
 @pytest.fixture(scope="session")
-def buildah(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The options that every buildah command here needs; a machine may have no policy of trust."""
-    policy = tmp_path_factory.mktemp("policy") / "policy.json"
+def image(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    policy = tmp_path_factory.mktemp("policy") / "policy.json"  # a machine may have none
     policy.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
     os.environ["BUILDAH_ISOLATION"] = "chroot"
-    return ["--signature-policy", str(policy)]
-
-
-def require_base(buildah: Sequence[str], folder: Path) -> None:
-    """Get the base image: from buildah's storage, a registry, or as debootstrap makes it."""
-
-    def works(*command: str) -> bool:
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
-
-    if works("buildah", "inspect", "--type", "image", BASE):
-        return
-    if works("timeout", "60", "buildah", "pull", *buildah, BASE):
-        return
-    made = ["debootstrap", "--variant=minbase", "bookworm", str(folder), PACKAGES]
-    subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
-    shutil.rmtree(folder / "var" / "cache" / "apt")
-    scratch = ["buildah", "from", "scratch"]
-    container = subprocess.run(scratch, capture_output=True, text=True, check=True).stdout.strip()
-    subprocess.run(["buildah", "add", "--quiet", container, str(folder), "/"], check=True)
-    subprocess.run(["buildah", "commit", "--rm", *buildah, container, BASE], check=True)
-
-
-def build_image(repository: Path, buildah: Sequence[str], folders: pytest.TempPathFactory) -> None:
-    require_base(buildah, folders.mktemp("base"))
-    clone = copy_clone(repository, folders.mktemp("clone"))
-    build = shlex.join(["buildah", "bud", "--format", "docker", "--pull-never", *buildah])
+    trust = ["--signature-policy", str(policy)]
+    clone = copy_clone(repository, tmp_path_factory.mktemp("clone"))
+    build = shlex.join(["buildah", "bud", "--format", "docker", *trust])
     subprocess.run(["make", "image", f"IMAGE_BUILD={build}"], cwd=clone, check=True)
-
-
-@pytest.fixture(scope="session")
-def image(
-    repository: Path, buildah: Sequence[str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Image]:
-    name = os.environ.get("TEST_IMAGE", "localhost/grace:cpu")
-    if "TEST_IMAGE" not in os.environ:
-        build_image(repository, buildah, tmp_path_factory)
-    with opened_image(buildah, name) as opened:
+    with opened_image(trust, "localhost/grace:cpu") as opened:
         yield opened
 
 

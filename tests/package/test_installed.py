@@ -12,7 +12,6 @@ import pytest
 from support import layout
 from support.clone import copy_clone
 from support.command import plain_environment
-from support.light_commands import LINES, faults_of, write_inputs
 from support.server_process import ServerProcess
 from support.serving_files import write_serving_files
 
@@ -22,20 +21,11 @@ STRANGERS = ("proto-plus", "kernels")
 """Distributions whose import packages are `proto` and `kernels`."""
 
 
-def finished(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = plain_environment(PYTHONPATH="")
-    return subprocess.run(
-        list(map(str, command)),
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 def run(*command: str | Path, cwd: Path) -> str:
-    done = finished(*command, cwd=cwd)
+    given, environment = [*map(str, command)], plain_environment(PYTHONPATH="")
+    done = subprocess.run(
+        given, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -119,15 +109,6 @@ def light(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run(programs / "python", "-m", "pip", "install", "--quiet", wheel, cwd=folder)
     assert "torch" not in run(programs / "python", "-m", "pip", "list", cwd=folder)
     return programs
-
-
-def test_without_torch_a_command_works_or_says_in_one_line_what_to_install(
-    light: Path, tmp_path: Path
-) -> None:
-    write_inputs(tmp_path)
-    done = {line: finished(light / "grace", *line.split(), cwd=tmp_path) for line in LINES}
-    ends = {line: (each.returncode, each.stderr) for line, each in done.items()}
-    assert faults_of(ends, str(light / "python")) == []
 
 
 CALL = """

@@ -151,19 +151,15 @@ def test_a_map_that_a_build_changed_is_read_again(
         lambda: (ids.number("ad", "new"), ids.names("ad", [7])) == (8, ["newer"]),
         "the map is read again",
     )
-    write_map(shop / "ids.parquet", {"new": 7, "newer": 8})
-    wait_until(lambda: ids.number("ad", "newer") == 8, "it is read once more")
     (shop / "ids.parquet").rename(shop / "gone.parquet")
     whole = (shop / "sids.parquet").read_bytes()
     (shop / "sids.parquet").write_bytes(whole[: len(whole) // 2])  # a copy under way
-    ends = time.monotonic() + 1.5
-    while time.monotonic() < ends:
-        assert (ids.number("ad", "newer"), ids.sid("newest")) == (8, (3, 4))
-        time.sleep(0.1)
+    time.sleep(1.1)  # so that the files are looked at again
+    assert (ids.number("ad", "newer"), ids.sid("newest")) == (7, (3, 4))
     for use in (lambda: ids.number("ad", "newest"), lambda: ids.names("ad", [9])):
         with pytest.raises(InputError, match=r"ids\.parquet: no such file; restore the id map, or"):
             use()
-    assert ids.number("ad", "newer") == 8
+    assert ids.number("ad", "newer") == 7
 
 
 def test_a_file_of_a_folder_that_changes_in_place_is_read_again(tmp_path: Path) -> None:

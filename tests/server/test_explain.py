@@ -158,7 +158,7 @@ def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) ->
     for ad_id in unknown:
         explained = explainer.explain(ad_id, request)
         assert explained.outcome == Outcome.OUTCOME_NOT_IN_CATALOGUE
-        assert explained.text == f"snapshot 1 does not have ad {ad_id}"
+        assert explained.text.startswith(f"snapshot 1 does not have ad {ad_id}: publish a build")
         assert not explained.sid
         assert not explained.steps
 

@@ -165,7 +165,8 @@ def test_a_table_that_does_not_have_the_ads_says_so(
     pq.write_table(pa.table({"ad_id": [1], "title": ["one"]}), table)
     asked = ("retrieve", "--address", address, "--request", requests, "--max-ads", "9")
     shutil.copy(serving_files.folder / "catalogue" / "targeting.yaml", tmp_path)
-    shown = printed(*asked, "--data", tmp_path)
+    shown = printed(*asked, "--data", tmp_path, "--user", "country=XX", "--user", "country=US")
+    assert shown.endswith("so no ad includes them: country=XX\n")
     absent = re.findall(r"^ +\d+\. not in the ads table \(ad \d+, p\(SID\) =", shown, re.M)
     assert len(absent) == 9
     table.write_bytes(b"text")
