@@ -8,6 +8,7 @@
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -20,6 +21,9 @@ from grace.server.observe.timeline import LATEST
 from grace.server.server_state import Phase, ServerState
 from grace.server.threads import name_this_thread
 
+_MOST_CLIENTS = (
+    8  # at once; one more makes the oldest give way, so that descriptors remain for calls
+)
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _STALLED_SECONDS = 5.0  # without a turn of the event loop: no call is answered meanwhile
 
@@ -63,7 +67,24 @@ class _Server(ThreadingMixIn, TCPServer):
         self.address_family = family
         self.registry = registry
         self.state = state
+        self._lock = threading.Lock()
+        self._clients: dict[socket.socket, None] = {}  # oldest first
         super().__init__(place, _Page)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._clients) >= _MOST_CLIENTS:
+                oldest = next(iter(self._clients))
+                del self._clients[oldest]
+                with suppress(OSError):  # it may have hung up itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._clients[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore it: a client that hangs up in the middle is no fault of the server's."""

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
 from grace.server.observe.metrics import Metrics, metrics_table
 from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
+from support.server_process import wait_until
 from support.serving_files import ServingFiles
 from support.stage_cases import answer, load_cpu_pair, request_batch
 
@@ -193,3 +195,21 @@ def test_a_client_that_hangs_up_harms_nothing(page: str, capfd: pytest.CaptureFi
     with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
         assert reply.status == 200
     assert capfd.readouterr() == ("", "")
+
+
+def test_clients_that_never_ask_give_way_to_those_that_do(page: str) -> None:
+    host, port = page.removeprefix("http://").split(":")
+    threads, begun = threading.active_count(), time.monotonic()
+    with ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            for _ in range(63)
+        ]
+        for _ in range(3):
+            with urllib.request.urlopen(f"{page}/metrics", timeout=30) as reply:
+                assert reply.status == 200
+        assert [client.recv(1) for client in silent[:50]] == [b""] * 50  # cut, the oldest first
+        assert time.monotonic() < begun + 10, "before their own time was over"
+        wait_until(lambda: threading.active_count() <= threads + 8, "threads end with them")
+        silent[-1].sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        assert silent[-1].recv(12) == b"HTTP/1.0 200"
