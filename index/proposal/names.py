@@ -5,7 +5,7 @@ A name is compared by its words: `Campaign ID`, `campaignId` and `campaign_id` a
 
 import re
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -23,8 +23,13 @@ USER_NAMES, TIME_NAMES = (_LEXICON[key] for key in ("users", "times"))
 SEVERAL_WORDS, CODE_WORDS, PROSE_WORDS, AD_STATES = (
     frozenset(_LEXICON[key]) for key in ("several", "user_codes", "prose", "ad_states")
 )
+_NEGATIVE_WORDS = {*_LEXICON["negative"], *_LEXICON["doubtful"]}
 _USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
+_NO, _AROUND = (rf"(?:{'|'.join(_LEXICON[key])})s?" for key in ("negative", "around"))
+_EXCLUDED = re.compile(
+    rf"^(?:{_AROUND}_)*{_NO}_(?:{_AROUND}_)*|(?:_{_AROUND})*_{_NO}(?:_{_AROUND})*$"
+)
 
 
 def plain_name(column: str) -> str:
@@ -32,7 +37,8 @@ def plain_name(column: str) -> str:
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", column)
     decomposed = unicodedata.normalize("NFKD", apart.replace("ß", "ss"))
     text = decomposed.encode("ascii", "ignore").decode().lower()
-    return re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    text = re.sub(r"[^a-z0-9]+", "_", text).strip("_")
+    return re.sub(r"(black|block|deny)_list", r"\1list", text)
 
 
 def words(plain: str) -> frozenset[str]:
@@ -63,8 +69,10 @@ def names_users(plain: str) -> bool:
 
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
-    others = {*_LEXICON["targeting"], *_LEXICON["people"]}
-    if may_exclude(plain) or words(plain) & others:
+    if excluded_by(plain) is not None or words(plain) & {
+        *_LEXICON["targeting"],
+        *_LEXICON["people"],
+    }:
         return False
     last = stem(plain.removesuffix("_name")).split("_")[-2:]
     return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
@@ -87,9 +95,26 @@ def weight_rank(plain: str) -> float:
     return usual.index(named) if named in usual else inf
 
 
+def excluded_by(plain: str) -> str | None:
+    """Return `country` for `country_exclude`, `not_in_country` and the like; else None."""
+    base = _EXCLUDED.sub("", rule_name(plain))
+    return base if base not in ("", rule_name(plain)) else None
+
+
 def may_exclude(plain: str) -> bool:
     """Return whether the name may say who may not see an ad."""
-    return not words(plain).isdisjoint(_LEXICON["negative"])
+    return not words(plain).isdisjoint(_NEGATIVE_WORDS)
+
+
+def base_column(base: str, plain: Mapping[str, str]) -> str | None:
+    """Return the column that includes what another one excludes; `plain` has the columns' names.
+
+    `countries` leads to `countries`, to `country` and to `country_code`.
+    """
+    names = {column: rule_name(name) for column, name in plain.items()}
+    found = [c for c, name in names.items() if name == base]
+    found += [c for c, name in names.items() if stem(singular(name)) == singular(base)]
+    return next(iter(found), None)
 
 
 def singular(name: str) -> str:

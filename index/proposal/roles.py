@@ -13,9 +13,12 @@ from math import inf, isfinite
 from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
 from grace.index.proposal.names import (
+    base_column,
+    excluded_by,
     is_entity,
     names_users,
     rule_name,
+    singular,
     weight_rank,
 )
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, MAX_ENTITIES
@@ -140,17 +143,25 @@ class _Choice:
 
     def exclude_list(self, facts: ColumnFacts) -> None:
         """Take a column of excluded values, and that of the included values that belongs to it."""
-        taken = facts.name in self.decisions
-        if taken or not (facts.name.endswith(EXCLUDE_SUFFIX) and facts.may_be_rule):
+        base, suffixed = excluded_by(facts.plain), facts.name.endswith(EXCLUDE_SUFFIX)
+        if base is None or facts.name in self.decisions or not facts.may_be_rule:
             return
-        include = self._facts.get(facts.name.removesuffix(EXCLUDE_SUFFIX))
-        if include is None or include.name in self.decisions or not include.may_be_rule:
+        others = {
+            each.name: each.plain
+            for each in self._free()
+            if each.may_be_rule and excluded_by(each.plain) is None and not is_entity(each.plain)
+        }
+        found = base_column(base, others)
+        if found is None:
             # Users have other values, too, which an attribute would have to list.
-            name = self._names.name_of(rule_name(facts.plain), facts.name)
+            name = self._names.name_of(rule_name(singular(base)), facts.name)
+            is_rule = suffixed or (names_users(base) and not names.may_exclude(base))
             reason = f"{facts.shown_values} that ads exclude, and users may have others: a set"
-            self.take(facts, Role.EXCLUDE, name + EXCLUDE_SUFFIX, reason, Role.SET)
+            role = Role.EXCLUDE if is_rule else Role.LEFT_OUT
+            self.take(facts, role, name + EXCLUDE_SUFFIX, reason, Role.SET)
             return
-        name = self._names.name_of(rule_name(include.plain), include.name, facts.name)
+        include = self._facts[found]
+        name = self._names.name_of(rule_name(include.plain), found, facts.name)
         role, reason = self._rule(include, include.values | facts.values)
         self.take(include, role, name, reason, role)
         reason = f"{facts.shown_values} that {name} excludes"
