@@ -102,7 +102,7 @@ class Demonstration:
         """Return what the server decides at each token of a SID that it generates."""
         snapshot = self._snapshot
         index = DecodeIndex.of(snapshot, CPU)
-        encoder = UserEncoder(snapshot.schema, snapshot.set_values)
+        encoder = UserEncoder.of(snapshot)
         nodes = load_ops(CPU).eligible_nodes(UserTensors.of(encoder.encode([USER]), CPU), index)
         eligible = has_bit(nodes, 0).numpy()[index.first_leaf :]
         scores, below, steps = self._scores(), np.arange(len(self._sids)), []

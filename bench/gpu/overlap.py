@@ -126,9 +126,7 @@ def _trained(work: Workload) -> Iterator[Row]:
     held_out = _HeldOut.of(data, index, batches)
     nodes = [_plain(work, model, batch, held_out.index)[-1] for batch in held_out.batches]
     sids = data.snapshot.trie.num_leaves
-    by_popularity = Popularity.of(data.log, sids).ranks(
-        held_out.truth, np.ones((requests, sids), np.bool_)
-    )
+    by_popularity = Popularity.of(data.log, sids).ranks(held_out.truth)
     yield {
         "measure": "learning",
         "variant": "trained",

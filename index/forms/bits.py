@@ -116,7 +116,7 @@ class BitsComponent:
             matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize, self.schema.words, rows.table
         )
 
-    def add_to_users(self, reader: int, values: None) -> None:  # noqa: ARG002
+    def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
         listed = [attribute.values for attribute in self.schema.attributes]
         firsts = self.schema.first_bits
         missing = [

@@ -97,8 +97,11 @@ class Component(Protocol):
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: Any) -> None:
         """Give a native matcher the row of each rule, and the rows. They must outlive it."""
 
-    def add_to_users(self, reader: int, values: Any) -> None:
-        """Add the names and values to a native reader of users. They must outlive it."""
+    def add_to_users(self, reader: int, values: Any, hashed: bool) -> None:
+        """Add the names and values to a native reader of users. They must outlive it.
+
+        `hashed` says whether it must make Bloom queries.
+        """
 
     def shapes(self, size: int, most: int) -> Any:
         """Return the shapes of what `size` requests ask. All have at most `most` values."""

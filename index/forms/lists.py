@@ -61,7 +61,7 @@ class AskedLists(NamedTuple, Generic[Array]):
     offsets        int32 [B + 1]
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
-    hashes         uint64 [...]    their Bloom queries; int64 in a tensor
+    hashes         uint64 [...]    their Bloom queries, 0 if nothing asks; int64 in a tensor
     """
 
     offsets: Array
@@ -119,9 +119,10 @@ class ListsComponent:
             *(rules.exclude_offsets, rules.exclude_values, self.target_set.missing_passes_exclude),
         )
 
-    def add_to_users(self, reader: int, values: InternedValues) -> None:
+    def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
         name, most = self.target_set.name.encode(), self.target_set.max_request_values
-        hashes = values.hashes(self.schema.hash_seed)
+        seed = self.schema.hash_seed
+        hashes = values.hashes(seed) if hashed else np.zeros(len(values), np.uint64)
         _add_to_users(reader, name, len(values), values.offsets, values.utf8, hashes, most)
 
     def shapes(self, size: int, most: int) -> AskedLists[Shape]:

@@ -25,7 +25,7 @@ _postings = declare(
     *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
     *(array_out(np.int64), array_out(np.int32)),
 )
-CHANGED_ADS = 1 << 20  # at a time
+CHANGED_ADS = 1 << 16  # at a time: no call of NumPy holds the interpreter lock for long
 
 Offsets = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -115,10 +115,11 @@ def changed_pairs(
     ordinals = np.sort(ordinals)
     if len(ordinals) and not 0 <= ordinals[0] <= ordinals[-1] < ads.num_ads:
         raise ValueError(f"ordinals: must be 0 to {ads.num_ads - 1}: take this snapshot's")
+    if len(ordinals) <= CHANGED_ADS:
+        return _changed_pairs(ads, lists, stopped, ordinals)
     blocks = (ordinals[at : at + CHANGED_ADS] for at in range(0, len(ordinals), CHANGED_ADS))
-    found = [_changed_pairs(ads, lists, stopped, block) for block in blocks]
-    positions = np.concatenate([np.empty(0, np.int64), *(each for each, _ in found)])
-    rules = np.concatenate([np.empty(0, np.int32), *(each for _, each in found)])
+    found = zip(*(_changed_pairs(ads, lists, stopped, block) for block in blocks), strict=True)
+    positions, rules = map(np.concatenate, found)
     positions, first = np.unique(positions, return_index=True)  # two blocks may share a leaf
     return positions, rules[first]
 
@@ -130,16 +131,18 @@ def _changed_pairs(
     ordinals: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], Ids]:
     """Look at all ads of the leaves of these ads."""
-    leaves = np.searchsorted(ads.ad_offsets, ordinals, side="right") - 1
-    touched = leaves[np.diff(leaves, prepend=-1) != 0]
+    leaves = ads.ad_offsets.searchsorted(ordinals, "right") - 1
+    first = np.ones(len(leaves), np.bool_)  # of its leaf
+    first[1:] = leaves[1:] != leaves[:-1]
+    touched = leaves[first]
     positions, pairs = _of_leaves(touched, lists.leaf_offsets, lists.leaf_rules)
     own_ads, of_ads = _of_leaves(touched, ads.ad_offsets, ads.ad_rule)
     if stopped is not None:
         bits = stopped[own_ads >> 6] >> (own_ads & 63).astype(np.uint64)
         of_ads = of_ads[bits & np.uint64(1) == 0]
     runs, changed = np.zeros((2, len(pairs)), np.bool_)
-    runs[np.searchsorted(pairs, of_ads)] = True
-    changed[np.searchsorted(pairs, leaves << 32 | ads.ad_rule[ordinals])] = True
+    runs[pairs.searchsorted(of_ads)] = True
+    changed[pairs.searchsorted(leaves << 32 | ads.ad_rule[ordinals])] = True
     rules = np.where(runs, pairs & 0xFFFFFFFF, lists.num_rules)[changed]
     return positions[changed], rules.astype(np.int32)
 
@@ -150,6 +153,7 @@ def _of_leaves(
     """Return the places of the leaves' rules, and each pair of leaf and rule as one number."""
     begins = offsets[leaves].astype(np.int64)
     sizes = offsets[leaves + 1] - begins
-    before = np.cumsum(sizes) - sizes
-    places = np.arange(sizes.sum()) + np.repeat(begins - before, sizes)
-    return places, np.repeat(leaves << 32, sizes) | rules[places]
+    ends = sizes.cumsum()
+    places = (begins - ends + sizes).repeat(sizes)
+    places += np.arange(len(places))
+    return places, (leaves << 32).repeat(sizes) | rules[places]

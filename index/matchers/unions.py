@@ -78,18 +78,15 @@ def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
     """The bits of each rule's included values; those of the reserved element if it has none."""
-    hashes = np.append(values.hashes(hash_seed), np.uint64(star_hash(hash_seed)))
-    of_hashes = np.zeros((len(hashes), target_set.words), np.uint64)
+    sizes = np.diff(rules.include_offsets)
+    rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
+    hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)
+    hashes[: len(rules.include_values)] = values.hashes(hash_seed)[rules.include_values]
+    table = np.zeros((len(rules), target_set.words), np.uint64)
     for number in range(target_set.bloom_hashes):
         bits = (hashes >> np.uint64(16 * number)) & np.uint64(target_set.bloom_bits - 1)
-        places = np.arange(len(hashes)), bits >> np.uint64(6)
-        of_hashes[places] |= np.uint64(1) << (bits & np.uint64(63))
-    table = np.repeat(of_hashes[-1:], len(rules), axis=0)
-    includes = np.diff(rules.include_offsets) > 0
-    if includes.any():
-        begins = rules.include_offsets[:-1][includes]
-        of_values = of_hashes[rules.include_values]
-        table[includes] = np.bitwise_or.reduceat(of_values, begins, axis=0)
+        words = rows * target_set.words + (bits >> np.uint64(6)).astype(np.int64)
+        np.bitwise_or.at(table.reshape(-1), words, np.uint64(1) << (bits & np.uint64(63)))
     return table
 
 

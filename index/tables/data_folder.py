@@ -114,6 +114,8 @@ class _TablesSection:
     log: TableSource | None = None
 
     def __post_init__(self) -> None:
+        if "ad_id" in self.entity_ids:
+            raise ConfigError("entity_ids: ad_id: no entity; name the id map of ads as id_map")
         maps = {f"entity_ids: {name}": file for name, file in self.entity_ids.items()}
         for key, file in (("id_map", self.id_map), *maps.items()):
             if file is not None and is_url(file):

@@ -70,7 +70,8 @@ class UserRows:
     def require_encoded_for(self, snapshot: Snapshot) -> None:
         """Ids of another snapshot's values would answer for other values: never compare them."""
         same_values = self.encoder.set_values is snapshot.set_values
-        if not same_values or self.encoder.schema != snapshot.schema:
+        asks = self.encoder.hashed or snapshot.matchers is None
+        if not same_values or not asks or self.encoder.schema != snapshot.schema:
             raise InputError(
                 "user rows were encoded for another snapshot: encode users with the schema and "
                 "set_values of the snapshot that they are matched against"
@@ -87,10 +88,15 @@ class ReadUsers:
 
 @dataclass(frozen=True)
 class UserEncoder:
-    """Any thread may call it."""
+    """Any thread may call it. Hashes take long to make, and only Bloom rows need them."""
 
     schema: TargetingSchema
     set_values: tuple[InternedValues, ...]
+    hashed: bool = True
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> "UserEncoder":
+        return cls(snapshot.schema, snapshot.set_values, snapshot.matchers is not None)
 
     def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadUsers:
         """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
@@ -125,7 +131,7 @@ class UserEncoder:
         weakref.finalize(self, _close, handle).atexit = False
         values = iter(self.set_values)
         for each in self.components:
-            each.add_to_users(handle, next(values) if each.has_values else None)
+            each.add_to_users(handle, next(values) if each.has_values else None, self.hashed)
         return handle
 
 

@@ -88,10 +88,13 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         require_finite(path, name, tensor)
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    path.touch(exist_ok=False)
+    mode = path.stat().st_mode
     try:
         save_file(on_cpu, path, {"format": "pt"})
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
+    path.chmod(mode)  # the library's file is for its owner alone, and a server may be another user
     sync(path)
 
 

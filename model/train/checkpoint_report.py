@@ -115,7 +115,7 @@ def _targeted(
 ) -> Targeted:
     """The index of the search has the rules of targeting; `free` are ranks without it."""
     log = batches.log
-    encoder = UserEncoder(catalogue.schema, catalogue.set_values)
+    encoder = UserEncoder.of(catalogue)
 
     def asking(part: Int64) -> tuple[UserTensors, Bools]:
         attributes = tuple(map(log.attributes_at, part.tolist()))

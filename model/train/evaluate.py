@@ -51,18 +51,25 @@ class Popularity:
     """Recommends the SIDs most frequent in training, ties in SID order."""
 
     leaves: Int64  # [leaves] the most popular first
+    place: Int64  # [leaves] of each leaf in `leaves`
 
     @classmethod
     def of(cls, log: Interactions, num_leaves: int) -> "Popularity":
-        return cls(np.argsort(-log.leaf_counts(num_leaves), kind="stable"))
+        leaves = np.argsort(-log.leaf_counts(num_leaves), kind="stable")
+        place = np.empty_like(leaves)
+        place[leaves] = np.arange(num_leaves)
+        return cls(leaves, place)
 
-    def ranks(self, truth: Int64, eligible: Bools) -> Int64:
-        """Rank each user's true SID among the eligible ones, bool [users, leaves].   [users]"""
-        place = np.empty(len(self.leaves), np.int64)
-        place[self.leaves] = np.arange(len(self.leaves))
+    def ranks(self, truth: Int64, eligible: Bools | None = None) -> Int64:
+        """Rank each user's true SID, among all or the eligible ones.   [users]
+
+        eligible  [users, leaves]
+        """
+        if eligible is None:
+            return self.place[truth]
         return np.array(
             [
-                np.count_nonzero(own[self.leaves[: place[leaf]]])
+                np.count_nonzero(own[self.leaves[: self.place[leaf]]])
                 for own, leaf in zip(eligible, truth, strict=True)
             ]
         )
@@ -82,14 +89,16 @@ class Followers:
         before, after = pairs[order].T
         return cls(before, after)
 
-    def ranks(self, last: Int64, truth: Int64, eligible: Bools) -> Int64:
+    def ranks(self, last: Int64, truth: Int64, eligible: Bools | None = None) -> Int64:
         """Rank each user's true SID after the last one, as `Popularity` does.   [users]"""
         begin = np.searchsorted(self.before, last)
         end = np.searchsorted(self.before, last, side="right")
         ranks = np.full(len(truth), ABSENT)
         for user, (low, high) in enumerate(zip(begin, end, strict=True)):
             listed = self.after[low:high]
-            found = np.flatnonzero(listed[eligible[user, listed]] == truth[user])
+            if eligible is not None:
+                listed = listed[eligible[user, listed]]
+            found = np.flatnonzero(listed == truth[user])
             if len(found):
                 ranks[user] = found[0]
         return ranks
@@ -183,14 +192,15 @@ def ranked(
     for start in range(0, len(events), USERS_PER_BATCH):
         part = events[start : start + USERS_PER_BATCH]
         last, truth = log.leaves[part - 1], log.leaves[part]
-        users, eligible = asking(part) if asking else (None, np.ones((len(part), sids), np.bool_))
+        users, eligible = asking(part) if asking else (None, None)
+        each, all_of_them = np.arange(len(part)), np.ones(len(part))
         parts.append(
             Ranked(
                 model=rank_of(truth, search.leaves(batches, part, users)),
                 followers=followers.ranks(last, truth, eligible),
                 popularity=popularity.ranks(truth, eligible),
-                may_see=eligible[np.arange(len(part)), truth],
-                share=eligible.mean(axis=1),
+                may_see=all_of_them > 0 if eligible is None else eligible[each, truth],
+                share=all_of_them if eligible is None else eligible.mean(axis=1),
             )
         )
         progress("evaluate", start + len(part), len(events), "")

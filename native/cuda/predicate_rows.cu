@@ -1,5 +1,5 @@
 // The masks of the predicates' rows: which of 16 requests pass each bitmask row and each set rule.
-// kernels/eligibility/attributes.py and sets.py define them.
+// kernels/eligibility/bits.py and lists.py define them.
 //
 // Attributes: a thread has several rows in flight. A word in which no user of the group has bits is
 // never read, and users with equal bits are tested once. Sets: a warp walks a run of a posting

@@ -2,13 +2,15 @@
 
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <optional>
+#include <random>
 
 namespace grace::wire {
 
 namespace {
 
-constexpr size_t kFew = 16;  // entries among which comparing names is faster than a tree
+constexpr size_t kFew = 16;  // entries among which comparing names is faster than hashing
 
 bool is_map(const Row& row) { return row.kind == Kind::kMap || row.kind == Kind::kNumberMap; }
 
@@ -98,6 +100,29 @@ void Entries::put(const Entry& entry) {
   for (size_t i = places_.size(); i < entries_.size(); ++i) {
     places_[{entries_[i].parent, entries_[i].name}] = i;
   }
+}
+
+// A polynomial at a random point modulo 2^61 - 1: its coefficients are the parts of the name.
+size_t Entries::Hash::operator()(const Key& key) const {
+  constexpr uint64_t prime = (uint64_t{1} << 61) - 1;
+  static const uint64_t point = [] {
+    std::random_device random;
+    return (uint64_t{random()} << 29 ^ random()) % prime;
+  }();
+  const auto& [parent, name] = key;
+  uint64_t hash = parent;
+  const auto add = [&](uint64_t part) {
+    const unsigned __int128 next = static_cast<unsigned __int128>(hash) * point + part;
+    hash = static_cast<uint64_t>(next & prime) + static_cast<uint64_t>(next >> 61);
+    if (hash >= prime) hash -= prime;
+  };
+  add(name.size());
+  for (size_t at = 0; at < name.size(); at += 7) {
+    uint64_t part = 0;
+    std::memcpy(&part, name.data() + at, std::min<size_t>(7, name.size() - at));
+    add(part);
+  }
+  return hash;
 }
 
 Entry* Entries::find(const Entry& entry) {

@@ -32,7 +32,7 @@ prepared, one generates and one is answered. One warms up for a load, and one ex
 BATCHES_MADE = 3
 """The most batches whose masks are being made: of requests, of a load and of an explanation."""
 
-_VALUE_BYTES = 16  # for each set value, in the hash table that finds it
+_VALUE_BYTES = 80  # for each set value, in the hash table that finds it, and its hash
 _ID_BYTES = 4
 _OFFSET_BYTES = 8  # of posting lists
 _MASK_BYTES = 2  # for each node and 16 requests

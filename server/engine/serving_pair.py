@@ -162,7 +162,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
 def serving_pair(snapshot: Snapshot, model: ServingModel, config: ServingConfig) -> ServingPair:
     max_batch = config.generation.max_batch
     index = DecodeIndex.of(snapshot, model.device)
-    users = UserEncoder(snapshot.schema, snapshot.set_values)
+    users = UserEncoder.of(snapshot)
     return ServingPair(
         snapshot=snapshot,
         model=model,

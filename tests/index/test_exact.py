@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError, NativeError
+from grace.index.matchers.bloom import value_hash
 from grace.index.matching.exact import ExactMatcher, MatchedAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
@@ -332,6 +334,20 @@ def test_user_rows_of_another_snapshot_are_refused_even_with_the_same_schema() -
     assert ExactMatcher(alpha, 1).match(rows, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
     with pytest.raises(InputError, match="encoded for another snapshot"):
         ExactMatcher(beta, 1).match(rows, *one_leaf, max_ads=9)
+
+
+def test_users_have_the_hashes_that_a_snapshot_reads_and_others_are_refused() -> None:
+    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
+    ads = [RawAd(1, (0,), 0.0, {"s": (frozenset({"yes"}), None)})]
+    union = plain_snapshot(schema, (2,), ads, MatcherMode.UNION)
+    unhashed = UserEncoder.of(replace(union, matchers=None)).encode([{"s": ["yes"]}])
+    hashed = UserEncoder.of(union).encode([{"s": ["yes"]}])
+    assert (unhashed.sets[0].value_ids.tolist(), unhashed.sets[0].hashes.tolist()) == ([0], [0])
+    assert hashed.sets[0].hashes.tolist() == [value_hash("yes", 1)]
+    one_leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+    assert ExactMatcher(union, 1).match(hashed, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
+    with pytest.raises(InputError, match="encoded for another snapshot"):
+        ExactMatcher(union, 1).match(unhashed, *one_leaf, max_ads=9)
 
 
 def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:

@@ -72,6 +72,12 @@ def test_a_saved_model_of_any_type_is_loaded(
         assert torch.equal(tensor, expected[name].to(loaded)), name
 
 
+def test_who_may_read_a_new_file_may_read_the_weights(folder: Path) -> None:
+    """A server may run as another user than the training."""
+    (folder / "new").touch()
+    assert {each.stat().st_mode for each in folder.iterdir()} == {(folder / "new").stat().st_mode}
+
+
 def test_a_loaded_model_does_not_change_with_its_file(folder: Path) -> None:
     """The library reads through memory maps; a model must not keep any."""
     loaded = load_checkpoint(folder)

@@ -59,7 +59,8 @@ def test_ndcg_at_k_is_the_mean_of_the_discounted_ranks_below_k() -> None:
 def test_popularity_ranks_by_training_counts_and_ties_by_leaf() -> None:
     assert LOG.leaf_counts(5).tolist() == [1, 1, 3, 3, 5]
     popularity = Popularity.of(LOG, 5)
-    assert popularity.ranks(np.arange(5), ALL).tolist() == [3, 4, 1, 2, 0]
+    for every in (ALL, None):
+        assert popularity.ranks(np.arange(5), every).tolist() == [3, 4, 1, 2, 0]
     not_2 = np.array([[True, True, False, True, True]] * 2)
     assert popularity.ranks(np.array([0, 3]), not_2).tolist() == [2, 1]
 
@@ -70,7 +71,8 @@ def test_followers_rank_by_how_often_they_came_next_in_training() -> None:
     # After 4 came 3 three times and 2 twice; nothing ever came after 0; after 3 only 4 came.
     followers = Followers.of(LOG)
     last, truth = LOG.leaves[events - 1], LOG.leaves[events]
-    assert followers.ranks(last, truth, ALL).tolist() == [1, ABSENT, ABSENT]
+    for every in (ALL, None):
+        assert followers.ranks(last, truth, every).tolist() == [1, ABSENT, ABSENT]
     after_4 = np.array([4, 4]), np.array([2, 2])
     all_or_not_3 = np.array([[True] * 5, [True, True, True, False, True]])
     assert followers.ranks(*after_4, all_or_not_3).tolist() == [1, 0]

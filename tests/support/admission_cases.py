@@ -10,6 +10,7 @@ import torch
 from grace.configs.eligibility import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserAttributes
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.oracle import RawAd, Rule
 from support.strategies import Case, random_schema
@@ -33,12 +34,19 @@ def many_locations_case(rng: np.random.Generator) -> Case:
         TargetSet("s2", 64, 1, 200),
     )
     schema = TargetingSchema((), sets, 7)
-    case = branching_case(rng, 63, 0, schema)
     users = [
         {name: [f"{name}/v{i}" for i in range(count)] for name in ("s0", "s1", "s2")}
         for count in (0, 1, 63, 64, 65, 200)
     ]
-    return Case(schema, case.vocab_sizes, case.ads, tuple(users))
+    case = _naming_all(users[-1], branching_case(rng, 63, 0, schema))
+    return replace(case, users=tuple(users))
+
+
+def _naming_all(values: UserAttributes, case: Case) -> Case:
+    """Add an ad that names these values of sets: rows are asked for no others."""
+    rules: dict[str, Rule] = {name: (frozenset(own), None) for name, own in values.items()}
+    naming = RawAd(max(ad.ad_id for ad in case.ads) + 1, case.ads[0].sid, 0.0, rules)
+    return replace(case, ads=(*case.ads, naming))
 
 
 def static_case(rng: np.random.Generator) -> Case:
@@ -116,8 +124,8 @@ def _locations(count: int | None) -> MakeCase:
         schema = TargetingSchema(
             (Attribute("country", ("US", "NO", "JP")),), (TargetSet("s0", 256, 4, 64),), 7
         )
-        case = branching_case(rng, 111, 0, schema)
         values = [f"s0/é{i}" for i in range(20)] + [f"s0/new{i}" for i in range(44)]
+        case = _naming_all({"s0": values}, branching_case(rng, 111, 0, schema))
         picked = [str(value) for value in rng.choice(values, size=count or 0, replace=False)]
         some = {} if count is None else {"country": ["NO"], "s0": picked}
         return replace(case, users=(some, {}))

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -94,11 +94,17 @@ class Entries {
   std::vector<Entry>::iterator end() { return entries_.end(); }
 
  private:
+  using Key = std::pair<size_t, std::string_view>;  // parent and name
+
+  // Hashes differ in every process: no caller can choose names that collide.
+  struct Hash {
+    size_t operator()(const Key& key) const;
+  };
+
   Entry* find(const Entry& entry);
 
   std::vector<Entry> entries_;
-  // By parent and name, of more than a few entries. A table by hash would have names that collide.
-  std::map<std::pair<size_t, std::string_view>, size_t> places_;
+  std::unordered_map<Key, size_t, Hash> places_;  // of more than a few entries
 };
 
 class Spans {
