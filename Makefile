@@ -161,7 +161,7 @@ soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the 
 # library whose exceptions it watches. Leaks of the interpreter are not reported. PYTHONMALLOC gives
 # each object its own block of memory, so that the sanitizer sees a read beyond a request's bytes.
 SANITIZED_TESTS = tests/native tests/index tests/storage $(addprefix tests/kernels/test_,admit_children.py \
-  eligibility.py) tests/model/test_feature_reader.py $(addprefix tests/server/test_,wire_readers.py replies.py)
+  eligibility.py needed_rows.py) tests/model/test_feature_reader.py $(addprefix tests/server/test_,wire_readers.py replies.py)
 
 sanitize: native $(TOOLS)  ## run the C++ core's tests under the sanitizers, and feed it hostile requests
 	@$(BIN)/python -m grace.native.build --sanitize --out $(SANITIZED)

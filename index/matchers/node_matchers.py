@@ -41,28 +41,6 @@ class NodeMatchers:
         counts = np.repeat(np.array(widths, np.int32), trie.level_counts[1:])
         return np.concatenate([np.zeros(1, np.int32), counts.cumsum(dtype=np.int32)])
 
-    def needed(self, trie: SidTrie, star: npt.NDArray[np.uint8] | None = None) -> "NodeMatchers":
-        """Return the same with fewer ids, which admit the same nodes.
-
-        `star` is that of a set's rows. A row that has it is passed by every user, so its entry
-        needs no other row; and no entry needs the row of an empty partition.
-        """
-        if self.offsets is None and self.level_widths is None:
-            return self
-        borders = self.borders(trie)
-        has_bits: npt.NDArray[np.bool_] = np.bitwise_or.reduce(self.table, axis=1) != 0
-        kept = has_bits[self.index]
-        kept[borders[:-1]] = True  # without attributes, no row has a bit
-        if star is not None:
-            for_all = star[self.index] != 0
-            has_one = np.logical_or.reduceat(for_all, borders[:-1])
-            kept = np.where(np.repeat(has_one, np.diff(borders)), for_all, kept)
-        offsets = np.zeros(len(borders), np.int32)
-        np.cumsum(np.add.reduceat(kept, borders[:-1], dtype=np.int32), out=offsets[1:])
-        index = self.index[kept]
-        one_each = len(index) == trie.num_entries
-        return NodeMatchers(index, self.table, self.level_rows, None, None if one_each else offsets)
-
 
 @dataclass(frozen=True, slots=True)
 class BloomMatchers:

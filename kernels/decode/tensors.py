@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from grace.configs.errors import ConfigError
-from grace.index.matchers.node_matchers import NodeMatchers
 from grace.index.snapshot import Snapshot
+from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
 from grace.kernels.devices import require_device
 from grace.kernels.eligibility.plan import EligibilityPlan
@@ -56,7 +56,7 @@ class DecodeIndex:
     bitmask_index  int32 [child entries], bitmask_table int64 [rows, words]; None in mode `cd`
 
     In the k-way modes an entry has several row ids: entry j has offsets[j] .. offsets[j + 1]. They
-    are the needed rows of the snapshot (index/matchers/node_matchers.py).
+    are the rows of the snapshot that can decide (kernels/decode/needed_rows.py).
     """
 
     vocab_sizes: tuple[int, ...]
@@ -86,10 +86,10 @@ class DecodeIndex:
             return replace(index, exact=exact_tensors(snapshot, snapshot.exact, device))
         if matchers is None:
             return index
-        bitmask_index, bitmask_offsets = _row_ids(matchers.bitmask.needed(trie), device)
+        bitmask_index, bitmask_offsets = _row_ids(needed_rows(matchers.bitmask, trie), device)
         blooms = []
         for target_set, bloom in zip(snapshot.schema.sets, matchers.blooms, strict=True):
-            own, offsets = _row_ids(bloom.rows.needed(trie, bloom.star), device)
+            own, offsets = _row_ids(needed_rows(bloom.rows, trie, bloom.star), device)
             table, star = _words(bloom.rows.table, device), staged_copy(bloom.star, device)
             blooms.append(
                 BloomTensors(
@@ -195,7 +195,7 @@ def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:
         )
 
 
-def _row_ids(rows: NodeMatchers, device: torch.device) -> tuple[Tensor, Tensor | None]:
+def _row_ids(rows: NeededRows, device: torch.device) -> tuple[Tensor, Tensor | None]:
     offsets = None if rows.offsets is None else staged_copy(rows.offsets, device)
     return staged_copy(rows.index, device), offsets
 

@@ -1,0 +1,76 @@
+"""The rows of k-way matchers that can decide: fewer ids to store on a device, fewer rows to test.
+
+A user who passes a row passes every row that contains it. So an entry does not need a row that
+another of its rows contains, such as the row of an empty partition. And a row with the reserved
+element, which every user has, is the only row that its entry needs. Admission stays the same.
+"""
+
+from ctypes import POINTER, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.errors import ConfigError
+from grace.configs.machine import available_cores
+from grace.index.matchers.node_matchers import NodeMatchers
+from grace.index.trie import SidTrie
+from grace.native.loader import array_in, array_out, declare
+
+_MOST_IDS = 2**31 - 1
+
+_needed_rows = declare(
+    "grace_needed_rows",
+    c_int32,
+    c_int64,
+    array_in(np.int32),
+    array_in(np.uint64, 2),
+    c_int32,
+    c_void_p,
+    *[array_out(np.int32)] * 2,
+    POINTER(c_int64),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NeededRows:
+    """
+    index    int32 [ids]                the rows of child entries, entry after entry
+    offsets  int32 [child entries + 1]  the ids of entry j are offsets[j] .. offsets[j + 1]; None:
+                                        entry j has only id j
+    """
+
+    index: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int32] | None
+
+
+def needed_rows(
+    rows: NodeMatchers,
+    trie: SidTrie,
+    star: npt.NDArray[np.uint8] | None = None,
+    threads: int | None = None,
+) -> NeededRows:
+    """Return the needed rows of one kind, in mode `union` all. `star` is that of a set's rows."""
+    if rows.offsets is None and rows.level_widths is None:
+        return NeededRows(rows.index, None)
+    entries, index = trie.num_entries, np.array(rows.index)
+    offsets = np.empty(entries + 1, np.int32)
+    num_ids = c_int64()
+    _needed_rows(
+        threads or available_cores(),
+        entries,
+        rows.borders(trie),
+        rows.table,
+        rows.table.shape[1],
+        None if star is None else star.ctypes.data,
+        index,
+        offsets,
+        num_ids,
+    )
+    if num_ids.value > _MOST_IDS:
+        raise ConfigError(
+            f"k-way matchers need {num_ids.value} row ids, at most {_MOST_IDS} can be "
+            "numbered: build with fewer partitions or in mode union"
+        )
+    needed = index[: num_ids.value].copy()
+    return NeededRows(needed, None if len(needed) == entries else offsets)
