@@ -42,7 +42,7 @@ class _Block:
 
 
 class Blocks:
-    """Blocks for the batches of one device. Any thread may use them."""
+    """Blocks for the batches of one model, whose features they keep. Any thread may use them."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

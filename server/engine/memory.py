@@ -108,8 +108,9 @@ def require_memory(
     if device.type == "cuda" and not fault:
         fault = _shortage(f"memory of {device}", needed.device, _device_room(device, needed.device))
     if fault:
-        settings = f"lower generation.max_batch (now {max_batch}), set eligibility: union"
-        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {settings}, or {_MORE}")
+        less = f"lower generation.max_batch (now {max_batch}), set eligibility: union, "
+        less = less if needed.masks else ""
+        raise SnapshotError(MANIFEST, f"{fault}; publish a smaller version, {less}or {_MORE}")
 
 
 def require_memory_of_weights(checkpoint: Path, device: torch.device) -> None:

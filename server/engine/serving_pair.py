@@ -66,6 +66,7 @@ class ServingModel:
     folder: Path  # where it was loaded from
     device: torch.device
     features: FeatureStage
+    blocks: Blocks  # that batches are read into; they keep what `features` has prepared
     ops: Ops
     generation: Generation
     engine: EngineFacts
@@ -82,7 +83,6 @@ class ServingPair:
     matcher: ExactMatcher
     live: LiveAds
     eligibility: EligibilityFacts
-    blocks: Blocks  # that batches are read into
 
     @property
     def checkpoint(self) -> str:
@@ -149,6 +149,7 @@ def load_model(config: ServingConfig, snapshot: Snapshot, device: torch.device) 
         folder=checkpoint,
         device=device,
         features=feature_stage_for(loaded, PRECISIONS[engine.precision]),
+        blocks=Blocks(device),
         ops=ops,
         generation=made,
         engine=engine_facts(made, loaded.spec, engine, generation, seconds),
@@ -171,7 +172,6 @@ def serving_pair(snapshot: Snapshot, model: ServingModel, config: ServingConfig)
         matcher=ExactMatcher(snapshot, config.threads.post),
         live=LiveAds(snapshot),
         eligibility=eligibility_facts(snapshot, index, users, model.ops, max_batch),
-        blocks=Blocks(model.device),
     )
 
 

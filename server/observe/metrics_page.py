@@ -21,9 +21,7 @@ from grace.server.observe.timeline import LATEST
 from grace.server.server_state import Phase, ServerState
 from grace.server.threads import name_this_thread
 
-_MOST_CLIENTS = (
-    8  # at once; one more makes the oldest give way, so that descriptors remain for calls
-)
+_MOST_CLIENTS = 8  # at once: more could take the descriptors that gRPC needs
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
 _STALLED_SECONDS = 5.0  # without a turn of the event loop: no call is answered meanwhile
 

@@ -40,7 +40,7 @@ def _read(
     fault of each request, or None. The row of a faulty request is empty."""
     pair = batch.pair
     messages = [request.retrieval.message for request in requests]
-    for_users, for_features = Staging(pair.blocks), Staging(pair.blocks)
+    for_users, for_features = Staging(pair.model.blocks), Staging(pair.model.blocks)
     of_users = pair.users.read(messages, batch.bucket, for_users.arrays)
     users = UserTensors.given(of_users.rows, for_users.send(of_users.rows.arrays()))
     if not any(of_users.faults):  # otherwise these rows are not the batch's

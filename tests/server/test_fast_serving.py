@@ -1,12 +1,15 @@
 """The service over the fast engine: the same replies as over the plain definition."""
 
+from dataclasses import replace
 from itertools import cycle
+from pathlib import Path
 
 import pytest
 import torch
 
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
+from grace.model.checkpoints.init import write_random
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
 from support.fast_serving import (
@@ -15,13 +18,15 @@ from support.fast_serving import (
     TwoPairs,
     answers_of,
     assert_same_answers,
+    captured_pair,
     captured_pairs,
+    fast_cpu_pair,
     fast_cpu_pairs,
     plain_pairs,
     whole,
 )
-from support.serving_files import ServingFiles
-from support.stage_cases import GENERATION
+from support.serving_files import ServingFiles, model_spec
+from support.stage_cases import GENERATION, load_cpu_pair
 
 GPU = torch.device("cuda:0")
 gpu = pytest.mark.gpu
@@ -64,6 +69,32 @@ def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
         assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)
         assert 0 < engine.memo_bytes <= MEMO_BYTES
         assert fast.second.model is fast.first.model
+
+
+@pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=gpu)], ids=["cpu", "gpu"])
+def test_batches_of_two_checkpoints_in_turn_get_their_own_answers(
+    serving_files: ServingFiles, tmp_path: Path, device: torch.device
+) -> None:
+    write_random(model_spec(), tmp_path, seed=2, dtype=torch.float32)
+    snapshots, folders = serving_files.snapshots, (serving_files.checkpoint, tmp_path)
+    if device.type == "cuda":
+        first, other = (captured_pair(snapshots, each, "fp32") for each in folders)
+    else:
+        first, other = (fast_cpu_pair(snapshots, each) for each in folders)
+    second = replace(first, model=other.model)  # as a load of a checkpoint makes it
+    requests = asked(serving_files)
+    expected = {
+        (name, reply.checkpoint): reply
+        for each in folders
+        for name, reply in answers_of(
+            cycle([load_cpu_pair(snapshots, each)]), requests, CPU
+        ).items()
+    }
+    for _ in range(2):
+        got = answers_of(cycle((first, second)), requests, device)
+        assert len({reply.checkpoint for reply in got.values()}) == 2
+        for name, reply in got.items():
+            assert_same_answers(reply, expected[name, reply.checkpoint])
 
 
 def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: ServingFiles) -> None:

@@ -65,20 +65,27 @@ def plain_pairs(files: ServingFiles) -> TwoPairs:
 
 def fast_cpu_pairs(files: ServingFiles) -> TwoPairs:
     """Pairs that compute as a GPU does, but eagerly and in the CPU's float32."""
-    pair = load_cpu_pair(files.snapshots, files.checkpoint)
-    model = load_checkpoint(files.checkpoint)
+    return TwoPairs.of(fast_cpu_pair(files.snapshots, files.checkpoint), files)
+
+
+def fast_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
+    pair, model = load_cpu_pair(snapshots, checkpoint), load_checkpoint(checkpoint)
     fast = replace(
         pair.model,
         features=FastStage(model, torch.float32),
         generation=FastGeneration(model, load_ops(CPU), EngineSettings("fp32", MEMO_BYTES)),
     )
-    return TwoPairs.of(replace(pair, model=fast), files)
+    return replace(pair, model=fast)
 
 
 def captured_pairs(files: ServingFiles, precision: Precision) -> TwoPairs:
+    return TwoPairs.of(captured_pair(files.snapshots, files.checkpoint, precision), files)
+
+
+def captured_pair(snapshots: Path, checkpoint: Path, precision: Precision) -> ServingPair:
     settings: dict[str, Any] = {"precision": precision, "memo_bytes": MEMO_BYTES}
-    config = ServingConfig(files.snapshots, files.checkpoint, GENERATION, **settings)
-    return TwoPairs.of(load_pair(config, torch.device("cuda:0")), files)
+    config = ServingConfig(snapshots, checkpoint, GENERATION, **settings)
+    return load_pair(config, torch.device("cuda:0"))
 
 
 def whole(request: JsonRequest, name: str, profile: str = "full") -> dict[str, object]:

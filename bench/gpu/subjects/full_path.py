@@ -110,6 +110,7 @@ class Surroundings:
             folder=Path("measured"),
             device=self.work.device,
             features=self.stage,
+            blocks=Blocks(self.work.device),
             ops=self.engine.ops,
             generation=generation,
             engine=EngineFacts(self.precision, (), 0, 0, 0, graphs=1, capture_seconds=0.0),
@@ -122,7 +123,6 @@ class Surroundings:
             loaded.matcher,
             LiveAds(loaded.snapshot),
             EligibilityFacts(),
-            Blocks(self.work.device),
         )
 
 
