@@ -2,8 +2,8 @@
 
     python -m grace.bench.match_bench --out bench/results/cpu-2core/match.json
 
-The leaves have an ad for the user, as beam search finds them. Every repetition draws new ones, so
-that the index is read from memory rather than from a warm cache.
+Every leaf has an ad that the user may see, as the leaves of a beam search do. Every repetition
+draws new leaves, so that the index is read from memory rather than from a warm cache.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def _draw(snapshot: Snapshot, pools: list[Leaves], rng: np.random.Generator) -> 
 
 
 def _pools(snapshot: Snapshot, users: UserRows, rng: np.random.Generator) -> list[Leaves]:
-    """Random leaves for each user, with an ad for the user."""
+    """Return random leaves for each user, each with an ad that the user may see."""
     count = min(SAMPLED_LEAVES, snapshot.trie.num_leaves)
     samples = [
         rng.permutation(snapshot.trie.num_leaves)[:count].astype(np.int32)

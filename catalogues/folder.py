@@ -64,7 +64,7 @@ def write_files(
 
 
 def write_tables(out: Path, writers: Mapping[str, WriteFile], removed: Sequence[str] = ()) -> int:
-    """Write files by name, and return their bytes.
+    """Write files by name, and return their size in bytes.
 
     removed  files of an earlier catalogue that this one does not have
     """

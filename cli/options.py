@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
 
 DAY = 86_400
-"""Most seconds of a wait. gRPC takes a wait of many years for one that has already ended."""
+"""The longest wait, in seconds. gRPC treats a wait of many years as one that has already ended."""
 
 AsJson: TypeAlias = Annotated[bool, Option("Print JSON, for scripts.", name="--json")]
 Force: TypeAlias = Annotated[bool, "Replace existing files."]

@@ -151,13 +151,13 @@ _PASSING_FAULTS = {
     "backend unhealthy": "the server at {} is starting, or drains; see its log and /healthz",
     "no healthy upstream": "the proxy at {} has no healthy server behind it; see the servers' logs",
 }
-"""What gRPC's texts say, by a part of the text. The first part that is there decides."""
+"""What gRPC's texts mean, by a part of the text. The first part that a text has decides."""
 _OTHER_NAME = (
     "the certificate of {} is for another name; use an address that it names, or give the server a "
     "certificate for this one"
 )
 _LASTING_FAULTS = {
-    "Failed parsing HTTP/2": "what answers at {} is no gRPC server; it may be the metrics port: "
+    "Failed parsing HTTP/2": "what answers at {} is not a gRPC server; it may be the metrics port: "
     "use the port of the section listen (50051 by default) or admin (50052)",
     "certificate has expired": "the certificate of {} has expired; the server needs a new one",
     "Hostname Verification": _OTHER_NAME,

@@ -95,7 +95,7 @@ def is_worth_retrying(failed: FailedCall) -> bool:
     if failed.push_back is not None and failed.push_back < 0:  # gRPC's way to forbid it
         return False
     match failed.code:
-        case "UNAVAILABLE":  # starting, shutting down, or no server: it may come
+        case "UNAVAILABLE":  # starting, shutting down, or no server: one may come
             return lasting_fault("", failed.text) is None
         case "RESOURCE_EXHAUSTED":  # without advice, the request itself is too large
             return failed.push_back is not None

@@ -82,7 +82,7 @@ class Eligibility:
         except ValueError as error:
             _, default = _NUMBERS.get(mode, ("", None))
             example = str(Eligibility(mode, default))
-            raise ConfigError(f"eligibility: {text!r}: {error}; write such as {example}") from None
+            raise ConfigError(f"eligibility: {text!r}: {error}; write it like {example}") from None
 
     def __str__(self) -> str:
         return str(self.mode) if self.k_way is None else f"{self.mode}:{self.k_way}"
@@ -107,7 +107,7 @@ def _k_way(mode: MatcherMode, numbers: str | None) -> KWay | None:
     if numbers is None:
         return default
     if not re.fullmatch(pattern, numbers, re.ASCII):
-        raise ValueError("these are not its numbers")
+        raise ValueError("these numbers do not fit this mode")
     if mode is MatcherMode.STATIC:
         return StaticKWay(tuple(map(int, numbers.split(","))))
     fill, most = numbers.split(",")

@@ -34,8 +34,8 @@ def require_device(device: torch.device, option: str = "device", instead: str = 
     gpus = _gpus()
     if (device.index or 0) >= gpus:
         raise DeviceError(
-            f"{option} {device}: torch {torch.__version__} finds {gpus} GPUs (a build without CUDA "
-            f"and CUDA_VISIBLE_DEVICES hide others); use one that it finds, or {instead}"
+            f"{option} {device}: torch {torch.__version__} finds {gpus} GPUs (a build without "
+            f"CUDA, or CUDA_VISIBLE_DEVICES, may hide others); use one that it finds, or {instead}"
         )
 
 

@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--processes",
         type=positive_integer,
         default=1,
-        help="client processes that share the calls, some 60 MB each; default: 1",
+        help="client processes that share the calls, about 60 MB each; default: 1",
     )
     parser.add_argument(
         "--connections", type=positive_integer, default=4, help="of each process; default: 4"

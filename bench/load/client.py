@@ -173,8 +173,8 @@ def run_load(target: Target, load: Load, part: Part = Part()) -> LoadRun:
                 await asyncio.wait_for(ready, target.connect_seconds)
             except TimeoutError:
                 raise InputError(
-                    f"{address}: no server answers there, or not with this TLS; start one with "
-                    "`grace serve`"
+                    f"{address}: no server answers there, or not with these TLS options; "
+                    "start one with `grace serve`"
                 ) from None
             methods: list[_Method] = [channel.unary_unary(METHOD) for channel in channels]
             await _warm_up(methods, shots, target.warm_up_seconds)

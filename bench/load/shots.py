@@ -23,7 +23,7 @@ def read_requests(path: Path) -> tuple[dict[str, Any], ...]:
         lines = path.read_bytes().decode().split("\n")
         requests = tuple(json.loads(line) for line in lines if line.strip())
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no JSON lines: {error}; `grace synth` writes some") from None
+        raise InputError(f"{path}: not JSON lines: {error}; `grace synth` writes some") from None
     if not requests:
         raise InputError(f"{path}: holds no request; `grace synth` writes some")
     return requests

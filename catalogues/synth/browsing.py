@@ -47,7 +47,7 @@ _START_ODDS: FloatArray = np.power(
     0.6, np.arange(6)
 )  # of the items seen, newest first, as the start of a step
 
-MOST_CLICKS = 80  # of a request
+MOST_CLICKS = 80  # in a request
 
 
 class Kind(StrEnum):

@@ -104,7 +104,7 @@ def _unpublished(report: "BuildReport") -> str:
         lost = [f"cannot compare the rules with those of the current version: {change.fault}"]
     return (
         f"{'; '.join(lost)}; version {report.version} is written, but not published: if this is "
-        f"right, `grace publish {report.path.parent} {report.version}`, or build with a higher "
+        f"right, run `grace publish {report.path.parent} {report.version}`, or build with a higher "
         f"--max-coverage-drop than {change.most_drop:g}; 1 allows everything"
     )
 

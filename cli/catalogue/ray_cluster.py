@@ -23,7 +23,7 @@ _JOIN = (
 )
 _NEEDS = (
     "every machine needs the ads and the snapshot root under the same paths, space there, and "
-    "memory: more --shards need less of it, and more --threads let fewer tasks share a machine"
+    "memory: with more --shards, tasks need less; with more --threads, fewer tasks share a machine"
 )
 _DISTRIBUTION = "grace-serving"
 _LOCAL_STORE_BYTES = 1 << 28  # results name files and hold few numbers
@@ -101,7 +101,7 @@ class RayTasks:
     def __call__(
         self, tasks: Sequence[Task[Result]], /
     ) -> Generator[tuple[Result, int], None, None]:
-        """Yield the results in order. To stop earlier ends the cluster's job, and every task.
+        """Yield the results in order. Stopping earlier ends the cluster's job and all its tasks.
 
         Do not cancel the tasks: if the result of a cancelled one arrives at that moment, Ray aborts
         this process ("Tried to complete task that was not pending").

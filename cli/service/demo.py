@@ -31,7 +31,7 @@ GRACE retrieves ads by generating them. A model writes Semantic IDs (SIDs), shor
 tokens that each name a few ads. At every token the decoder keeps only what can still lead to an ad
 whose targeting rules allow this user."""
 BY_HAND = """
-All files are in {out}. The same by hand, in one terminal:
+All files are in {out}. To do the same by hand, run in one terminal:
 
   {grace} serve --snapshots {out}/snapshots --checkpoint {checkpoint} --state-dir {out}/state
 
@@ -43,7 +43,7 @@ and in another:
 
 
 def demo(
-    out: Annotated[Path, "Folder of the files."] = Path("demo-files"),
+    out: Annotated[Path, "Folder for the files."] = Path("demo-files"),
     force: Force = False,
 ) -> None:
     """Serve a small catalogue, and show for one user what targeting does at every token.

@@ -66,7 +66,7 @@ def examine() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Report the version of each package that the project needs, and of those of `serve`."""
+    """Report the version of each package that the project or its extra `serve` needs."""
     missing: dict[str, tuple[Status, str, str]] = {
         "": ("fault", "not installed", REINSTALL),
         'extra == "serve"': ("note", LIGHT, install_command("serve")),

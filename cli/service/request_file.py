@@ -23,7 +23,7 @@ class GivenRequest:
 
     request: Annotated[
         str | None,
-        Option("A request as JSON, or JSON lines, of which the first counts; -: stdin.", "FILE"),
+        Option("A request as JSON, or JSON lines, whose first line is sent; -: stdin.", "FILE"),
     ] = None
     user: Annotated[
         list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")

@@ -87,7 +87,7 @@ def _trie(
 ) -> tuple[SidTrie, npt.NDArray[np.int64]]:
     """Return the trie of ads in SID order, and where the ads of each leaf begin."""
     ads, length = tokens.shape
-    begins = np.zeros(ads, np.bool_)  # by ad: it is the first one of a node of this level
+    begins = np.zeros(ads, np.bool_)  # by ad: whether a node of this level begins with it
     begins[0] = True
     counts, offsets, csr_tokens, firsts = [1], [], [], np.zeros(1, np.int64)
     for level in range(length):

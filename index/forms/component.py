@@ -100,7 +100,7 @@ class Component(Protocol):
     def add_to_users(self, reader: int, values: Any, hashed: bool) -> None:
         """Add the names and values to a native reader of users. They must outlive it.
 
-        `hashed` says whether it must make Bloom queries.
+        hashed  whether the reader must make Bloom queries
         """
 
     def shapes(self, size: int, most: int) -> Any:

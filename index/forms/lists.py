@@ -55,13 +55,13 @@ class ValueCodes:
 class AskedLists(NamedTuple, Generic[Array]):
     """What B requests ask about one set.
 
-    Request b has offsets[b + 1] - offsets[b] distinct values. Those that some rule names have the
-    ids and hashes from value_offsets[b] to [b + 1]; a value that none names leads to no ad.
+    Request b has offsets[b + 1] - offsets[b] distinct values. The ids and hashes of those that some
+    rule names are at value_offsets[b] .. value_offsets[b + 1]. The others lead to no ad.
 
     offsets        int32 [B + 1]
     value_offsets  int32 [B + 1]
     value_ids      int32 [...]     ascending per request
-    hashes         uint64 [...]    their Bloom queries, 0 if nothing asks; int64 in a tensor
+    hashes         uint64 [...]    their Bloom queries, 0 if not needed; int64 in a tensor
     """
 
     offsets: Array

@@ -25,7 +25,7 @@ _postings = declare(
     *(c_int64, array_in(np.int64), array_in(np.int32), c_int64, c_int32),
     *(array_out(np.int64), array_out(np.int32)),
 )
-CHANGED_ADS = 1 << 16  # at a time: no call of NumPy holds the interpreter lock for long
+CHANGED_ADS = 1 << 16  # at a time, so that no NumPy call holds the interpreter lock for long
 
 Offsets = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
@@ -114,7 +114,7 @@ def changed_pairs(
     """
     ordinals = np.sort(ordinals)
     if len(ordinals) and not 0 <= ordinals[0] <= ordinals[-1] < ads.num_ads:
-        raise ValueError(f"ordinals: must be 0 to {ads.num_ads - 1}: take this snapshot's")
+        raise ValueError(f"ordinals: must be 0 to {ads.num_ads - 1}: use this snapshot's")
     if len(ordinals) <= CHANGED_ADS:
         return _changed_pairs(ads, lists, stopped, ordinals)
     blocks = (ordinals[at : at + CHANGED_ADS] for at in range(0, len(ordinals), CHANGED_ADS))
@@ -130,7 +130,7 @@ def _changed_pairs(
     stopped: npt.NDArray[np.uint64] | None,
     ordinals: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], Ids]:
-    """Look at all ads of the leaves of these ads."""
+    """Look at all ads of the leaves that have changed ads."""
     leaves = ads.ad_offsets.searchsorted(ordinals, "right") - 1
     first = np.ones(len(leaves), np.bool_)  # of its leaf
     first[1:] = leaves[1:] != leaves[:-1]

@@ -77,7 +77,7 @@ def join_matchers(snapshot: Snapshot, node_matchers: MakeMatchers, k_way: KWay |
 def _rule_rows(
     rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
 ) -> Rows:
-    """The bits of each rule's included values; those of the reserved element if it has none."""
+    """Return the bits of each rule's included values; if it has none, of the reserved element."""
     sizes = np.diff(rules.include_offsets)
     rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
     hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)

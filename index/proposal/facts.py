@@ -54,7 +54,7 @@ class ColumnFacts:
     """Facts about one column of all files, complete once all rows are added."""
 
     name: str
-    id_parts: list[pa.Array] | None = None  # as texts, of a column that may be the ids
+    id_parts: list[pa.Array] | None = None  # as texts, if the column may hold the ids
     nested: bool = False  # Parquet or JSON lists, which a build reads or refuses
     has_texts: bool = False  # which may list values
     typed_text: bool = False  # texts in Parquet or JSON, which a build does not parse
@@ -153,7 +153,7 @@ class ColumnFacts:
     def _add_numbers(self, kind: Kind, column: pa.Array) -> None:
         self.kinds.add(kind)
         given = column.cast(pa.float64(), safe=False).drop_null().to_numpy()
-        if len(given):  # NaN becomes an end
+        if len(given):  # NaN makes both ends NaN
             self.least = float(np.minimum(self.least, given.min()))
             self.most = float(np.maximum(self.most, given.max()))
 
@@ -181,7 +181,7 @@ class ColumnFacts:
             self.kinds.add(Kind.TEXT)
 
     def split(self, separator: str) -> None:
-        """Take the texts for lists, as a build does that knows the separator."""
+        """Treat the texts as lists, as a build with this separator does."""
         if self.has_texts:
             lists = [cell.split(separator) for cell in self.values]
             self.most_per_row = max(map(len, lists), default=0)
@@ -191,9 +191,9 @@ class ColumnFacts:
 def read_facts(
     files: Sequence[TableFile], columns: Mapping[str, bool], advance: Callable[[int], None]
 ) -> dict[str, ColumnFacts]:
-    """Read all rows; call `advance` with how many are done.
+    """Read all rows, and call `advance` with the number of rows read so far.
 
-    `columns` says of which columns to keep the values as ids.
+    columns  by name: whether to keep the column's values as ids
     """
     found = {name: ColumnFacts(name, [] if is_id else None) for name, is_id in columns.items()}
     done = 0
@@ -212,7 +212,7 @@ def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: Tab
 
 
 def split_lists(facts: Collection[ColumnFacts]) -> str | None:
-    """Split texts by the separator by which most columns list values, and return it, if any does.
+    """Split texts at the separator that lists values in the most columns; return it, or None.
 
     The facts must come from cells that are not split yet.
     """
@@ -231,7 +231,7 @@ def _is_prose(facts: ColumnFacts) -> bool:
 
 
 def _lists(cells: Collection[str], separator: str) -> bool:
-    """Return whether values repeat in other cells, or are codes: without a blank, no decimals."""
+    """Return whether cells are lists: their values repeat in other cells, or are codes."""
     values = {value.strip() for cell in cells for value in cell.split(separator)}
     if not any(separator in cell for cell in cells) or "" in values:
         return False

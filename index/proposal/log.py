@@ -78,7 +78,7 @@ class AdIds:
 
 
 def propose_log(addresses: Sequence[str], ids: AdIds, rules: Iterable[str]) -> TableProposal:
-    """`rules` are our names of the rules of the ads table."""
+    """Propose what each column of the log is. `rules`: our names of the ads table's rules."""
     rows, facts, separator = _first_rows(addresses, "log")
     chosen: dict[str, tuple[str, str]] = {}
 

@@ -111,7 +111,7 @@ def _id_column(
             break
     if first is not None:
         raise InputError(
-            f"{address}: {first}; an ad's id is there once: correct the table, or name another "
+            f"{address}: {first}; each ad needs its own id: correct the table, or name another "
             f"column with --id; {_columns(names)}"
         )
     raise InputError(

@@ -1,8 +1,8 @@
 """The checks that arrays of a snapshot must pass before anything reads them, and their words.
 
 A check gets its array, and the arrays and sizes of the snapshot as the array's set or entity sees
-them. It returns the first fault in words, or None. It follows no offset or id before it has
-compared it with its bounds. Threads share the blocks of large arrays, whose masks stay in a cache.
+them. It returns the first fault in words, or None. It follows no offset or id before comparing it
+with its bounds. Threads share a large array in blocks, so small that their masks stay in a cache.
 """
 
 from collections.abc import Callable, Mapping
@@ -169,7 +169,7 @@ class Finite:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Ordinals name all ads, in ascending order of ad id: so no ad is there twice."""
+    """Ordinals name all ads, in ascending order of ad id, so no ad occurs twice."""
 
     def fault(self, own: Array, view: View) -> str | None:
         ids, every = view.arrays["ad_ids"], range(len(own))
@@ -210,7 +210,7 @@ class Texts:
 
 
 def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads: int) -> str | None:
-    """`offsets` ascend within `own`."""
+    """Return the first fault. `offsets` must ascend within `own`."""
     every = range(int(offsets[0]), int(offsets[-1]))
     at = _first_bad(every, _within(own, 0, last), threads)
     if at is not None:

@@ -50,7 +50,7 @@ def absolute(address: str) -> str:
 
 
 def within(folder: str | Path, address: str) -> str:
-    """Return the address, which is relative to the folder unless it is absolute or a URL."""
+    """Join the folder and the address, unless the address is absolute or a URL."""
     if is_url(address):
         return address
     return _joined(str(folder), address) if is_url(str(folder)) else str(Path(folder, address))

@@ -115,7 +115,7 @@ class _TablesSection:
 
     def __post_init__(self) -> None:
         if "ad_id" in self.entity_ids:
-            raise ConfigError("entity_ids: ad_id: no entity; name the id map of ads as id_map")
+            raise ConfigError("entity_ids: ad_id: not an entity; name the id map of ads as id_map")
         maps = {f"entity_ids: {name}": file for name, file in self.entity_ids.items()}
         for key, file in (("id_map", self.id_map), *maps.items()):
             if file is not None and is_url(file):

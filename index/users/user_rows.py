@@ -88,7 +88,7 @@ class ReadUsers:
 
 @dataclass(frozen=True)
 class UserEncoder:
-    """Any thread may call it. Hashes take long to make, and only Bloom rows need them."""
+    """Any thread may call this. Only Bloom rows need hashes, which take long to make."""
 
     schema: TargetingSchema
     set_values: tuple[InternedValues, ...]

@@ -23,7 +23,7 @@ def test_lines_of_json_become_messages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("{}\n{", "requests.jsonl: no JSON lines"),
+        ("{}\n{", "requests.jsonl: not JSON lines"),
         ("", "requests.jsonl: holds no request"),
         ('{}\n{"max_add": 3}', "requests.jsonl:2: .*max_add"),
     ],

@@ -85,11 +85,11 @@ def test_inspect_derives_the_mode_that_it_is_asked_for(
     [
         ("magic", "eligibility: 'magic': choose from exact, cd, union, static, dynamic"),
         ("static:4,2", "eligibility: static:4,2: the SID length is 4; give one number per token"),
-        ("static:4,2,many,1", "these are not its numbers; write such as static:64,64,32,8"),
+        ("static:4,2,many,1", "these numbers do not fit this mode; write it like static:64,"),
         ("static:4,2,0,1", "0 partitions: must be 1 to 1024"),
         ("dynamic:0.1,3", "3 partitions at most: must be a power of two from 1 to 1024"),
         ("dynamic:1.1,4", "a mean fill of 1.1: must be 0 to 1"),
-        ("exact:1", "this mode takes no numbers; write such as exact"),
+        ("exact:1", "this mode takes no numbers; write it like exact"),
     ],
 )
 def test_inspect_refuses_an_eligibility_with_the_remedy(
@@ -148,7 +148,7 @@ def test_rules_lost_are_written_named_and_not_published(catalogue: Path, tmp_pat
     assert row_of("country", out) == ["0.0%", before, f"-{before[:-1]}"]
     assert err == (
         f"error: country: {before} of the ads had rules in version 1, now 0.0%; version 2 is "
-        "written, but not published: if this is right, `grace publish "
+        "written, but not published: if this is right, run `grace publish "
         f"{root} 2`, or build with a higher --max-coverage-drop than 0.2; 1 allows everything\n"
     )
     assert invoke_grace("publish", root, "2").exit_code == 0

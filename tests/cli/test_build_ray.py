@@ -41,8 +41,8 @@ for _ in range(5):
             assert str(error) == "-2: is negative"
 print("done")
 """
-"""A build ends with its first error. Ray aborted the driver when that cancelled a task whose result
-had just arrived."""
+"""A build ends with its first error. Ray used to abort the driver if this cancelled a task whose
+result had just arrived."""
 
 CLUSTER = """
 import sys

@@ -90,7 +90,7 @@ def test_a_log_without_a_known_column_is_a_comment_to_fill_in(
     [
         (
             lambda rows: rows[61].update(SKU="B00003"),
-            "column 'SKU' repeats 'B00003', in rows 4 and 62; an ad's id is there once",
+            "column 'SKU' repeats 'B00003', in rows 4 and 62; each ad needs its own id",
         ),
         (lambda rows: rows[49].update(SKU=None), "column 'SKU' has no value in row 50"),
         (

@@ -53,7 +53,7 @@ def test_a_folder_without_tables_yaml_has_the_canonical_files(tmp_path: Path) ->
         ("ads: {files: [a.csv], columns: {ad_id: ''}}", r"ads\.columns: ad_id has no name"),
         ("ads: {files: [a.csv], list_separator: ''}", r"ads\.list_separator: empty"),
         ("ads: {files: [a.csv]}\nid_map: s3://b/ids.parquet", "id_map: .* is a URL"),
-        ("ads: {files: [a.csv]}\nentity_ids: {ad_id: b.parquet}", "ad_id: no entity; name the id"),
+        ("ads: {files: [a.csv]}\nentity_ids: {ad_id: b.parquet}", "ad_id: not an entity; name"),
         ("ads: {files: [a.csv]}\nlog: {files: [{}]}", r"log\.files\[0\]: expected a string"),
         ("ads: {files: [a.csv]}\nads: {files: [b.csv]}", "key 'ads' is already on line 1"),
     ],

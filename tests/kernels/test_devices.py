@@ -61,8 +61,8 @@ print(json.dumps({"default": str(device_named(None)), "faults": faults}))
 
 def fault_of(device: str, gpus: int, instead: str) -> str:
     return (
-        f"{device}: torch {torch.__version__} finds {gpus} GPUs (a build without CUDA and "
-        f"CUDA_VISIBLE_DEVICES hide others); use one that it finds, or {instead}"
+        f"{device}: torch {torch.__version__} finds {gpus} GPUs (a build without CUDA, or "
+        f"CUDA_VISIBLE_DEVICES, may hide others); use one that it finds, or {instead}"
     )
 
 

@@ -155,7 +155,7 @@ def fault_of(address: str) -> str:
     return str(refused.value)
 
 
-NO_GRPC = ("is no gRPC server; it may be the metrics port", "section listen", "admin")
+NO_GRPC = ("is not a gRPC server; it may be the metrics port", "section listen", "admin")
 
 
 def asked_of_admin(address: str) -> None:
