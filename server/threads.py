@@ -27,10 +27,10 @@ def name_this_thread(name: str) -> None:
 
 
 class DaemonThread:
-    """Runs one piece of work after the other. It belongs to the event loop.
+    """Runs pieces of work one after another. It belongs to the event loop.
 
     Work that hangs, on a network folder for example, delays only the work after it. The process
-    does not wait for it at its end, while it would wait for the loop's own pool.
+    ends without waiting for it, but would wait for the loop's own pool.
     """
 
     def __init__(self, name: str) -> None:

@@ -51,8 +51,9 @@ class SingleInputs:
 class FeatureOps:
     """One implementation of each operation; its `..._reference` says what it computes.
 
-    Each returns a function that computes what its arguments' memory then holds, any number of
-    times. The results may share memory, and the function may hold only addresses.
+    Each returns a function that the caller may call any number of times. It computes from what the
+    arguments' memory holds at that moment. Its results may share memory, and it may hold only
+    addresses, so the caller keeps the arguments.
     """
 
     sum_events: Callable[[Tensor, Tensor, Sequence[int]], Callable[[], Sequences]]

@@ -63,7 +63,7 @@ def open_weights(path: Path) -> Iterator[Weights]:
     except OSError as error:
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}") from None
     try:
-        # The library opens a name again. This one is the same file, whatever `path` is by now.
+        # The library opens a name. This one is our open file, even if `path` has changed since.
         with closing(descriptor), safe_open(f"/dev/fd/{descriptor}", "pt") as file:
             shapes = {name: _shape(path, file, name) for name in file.keys()}  # noqa: SIM118
             yield Weights(path, shapes, file)
@@ -94,7 +94,7 @@ def write_weights(path: Path, tensors: Mapping[str, Tensor]) -> None:
         save_file(on_cpu, path, {"format": "pt"})
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
-    path.chmod(mode)  # the library's file is for its owner alone, and a server may be another user
+    path.chmod(mode)  # only the owner may read the library's file, and a server may be another user
     sync(path)
 
 

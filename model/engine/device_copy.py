@@ -42,7 +42,7 @@ class _Block:
 
 
 class Blocks:
-    """Blocks for the batches of one model, whose features they keep. Any thread may use them."""
+    """Blocks for one model's batches, with what its features prepare. Any thread may use them."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -76,7 +76,7 @@ class Staging:
         return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
 
     def once(self, make: Callable[[list[Tensor]], T]) -> T:
-        """Return what `make` made of the block's tensors on the device when the block was new."""
+        """Return what `make` makes of the block's tensors on the device. A block calls it once."""
         block = self._block
         assert block is not None
         if block.made is None:

@@ -108,8 +108,10 @@ class FastStage:
         return BatchFeatures(staging.once(self._prepared), read.faults, read.ignored)
 
     def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], FeatureTensors]:
-        """Return what computes the features of every batch that these tensors will hold. To check
-        and to allocate for each batch would take four times as long as to launch its kernels."""
+        """Return a function for the features of every batch that these tensors will hold.
+
+        Checks and allocations for each batch would take four times as long as launching kernels.
+        """
         lookups = FeatureLookups(*tensors)
         tokens = None if self._single is None else self._single.prepared(lookups)
         sums = self._ops.sum_events(self._events, lookups.events, self._lengths)

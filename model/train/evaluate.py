@@ -51,7 +51,7 @@ class Popularity:
     """Recommends the SIDs most frequent in training, ties in SID order."""
 
     leaves: Int64  # [leaves] the most popular first
-    place: Int64  # [leaves] of each leaf in `leaves`
+    place: Int64  # [leaves] the place of each leaf in `leaves`
 
     @classmethod
     def of(cls, log: Interactions, num_leaves: int) -> "Popularity":
@@ -144,7 +144,7 @@ class Search:
 class Ranked(NamedTuple):
     """The ranks of each user's true SID by recommender.
 
-    may_see  whether the true SID has an ad for the user
+    may_see  whether the true SID has an ad that the user may see
     share    the share of the SIDs that have one
     """
 
@@ -176,7 +176,7 @@ def rank_of(truth: Int64, listed: Int64) -> Int64:
 
 
 Asking: TypeAlias = Callable[[Int64], tuple[UserTensors, Bools]]
-"""Returns the users of some events, and which SIDs have an ad for each.   [users, leaves]"""
+"""Returns the users of some events, and which SIDs have an ad for each user.  [users, leaves]"""
 
 
 def ranked(

@@ -1,4 +1,4 @@
-"""A load, on its own thread, while another pair serves, which is freed after the swap.
+"""A load, on its own thread, while another pair serves. `Retired` frees that pair afterwards.
 
 Every failure of a load ends here.
 
@@ -112,7 +112,7 @@ class Loader:
         generation = self.config.generation
         # What is slow once belongs to the model. A snapshot alone needs to show that it works.
         buckets = generation.batch_buckets[:1] if model is served.model else None
-        # Each batch leaves the engine to live requests for as long as it took.
+        # After each batch, live requests have the engine for as long as the batch took.
         warm_up(self.stages, pair, generation, self.requests, None, sleep, buckets)
         self.before_swap(pair)
         return pair
@@ -163,7 +163,7 @@ class Retired:
         threading.Thread(target=self._free, daemon=True).start()
 
     def add(self, pair: ServingPair) -> None:
-        """Free the pair's parts once nothing else holds the pair, so its last batch has ended."""
+        """Free the pair's parts once its last batch has ended and nothing else holds the pair."""
         parts = (pair.snapshot, pair.index, pair.users, pair.matcher, pair.model)
         weakref.finalize(pair, self._parts.put, parts).atexit = False
 

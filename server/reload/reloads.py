@@ -164,7 +164,7 @@ class Reloads:
         self._asked_to_look.set()
 
     def close(self) -> None:
-        """Wait for no load any more, and refuse later ones. The caller cancels `watch`."""
+        """Stop waiting for loads, and refuse later ones. The caller cancels `watch`."""
         self._closing.set()
 
     async def load(self, version: int, checkpoint: Path | None) -> Served:

@@ -90,7 +90,7 @@ class ExplainCall:
 
 
 class _Caller:
-    """A caller, who may stop waiting: the event loop sets `gone`, at the deadline, too."""
+    """A caller, who may stop waiting. The event loop then sets `gone`, and at the deadline, too."""
 
     gone = False
 

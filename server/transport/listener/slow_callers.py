@@ -19,10 +19,10 @@ from weakref import ReferenceType, ref
 import grpc
 
 CONNECTIONS_TO_FILL = 64
-"""How many connections together may hold all streams: one connection may hold only its share."""
+"""How many connections it takes to hold all streams: each may hold only its share."""
 
 LEAST_SHARE = 4
-"""Streams that one connection may hold, however few there may be."""
+"""Streams that each connection may hold, however small its share."""
 
 REFUSAL = "too many streams like this are open; close some, or try again later"
 
@@ -51,7 +51,7 @@ def end_after(seconds: float, task: _Task, unread: Callable[[], None] | None = N
 def freed_if_aborted(
     method: Callable[[_Message, Any], Coroutine[Any, Any, _Reply]],
 ) -> Callable[[_Message, Any], Coroutine[Any, Any, _Reply]]:
-    """Return the method, whose calls are freed as soon as it aborts them.
+    """Wrap the method so that its calls are freed as soon as it aborts them.
 
     The call's context keeps the error, the error's traceback keeps the method's frames, and these
     keep the context. Python may collect this cycle late, because it does not see gRPC's 20 KiB of
