@@ -33,7 +33,7 @@ def all_internal_nodes(made: DecodeCase) -> Tensor:
 
 
 def test_a_value_passes_a_bloom_row_that_has_all_of_its_bits() -> None:
-    """Rows have a third of all bits, and so now and then those of a value they do not hold."""
+    """Rows have a third of all bits, so some have those of a value that they do not hold."""
     letters = TargetSet("letter", bloom_bits=64, bloom_hashes=4, max_request_values=1)
     schema = TargetingSchema((), (letters,), 0)
     ads = [

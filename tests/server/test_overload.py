@@ -43,7 +43,7 @@ class Offer:
 
 @dataclass
 class Fate:
-    """How a request ended, by its caller's clock. Times are in seconds since the begin.
+    """How a request ended, by its caller's clock. Times are in seconds since the start.
 
     reason    the reason of the failure, if it failed
     executed  whether it passed through all stages

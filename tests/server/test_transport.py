@@ -1,4 +1,4 @@
-"""What gRPC's listeners and relays stand on: addresses and frames.
+"""The addresses and frames that gRPC's listeners and relays use.
 
 The processes of one server share its addresses, which no other process gets. Frames between a
 server and its relays arrive whole and in order, however their bytes are cut.

@@ -107,7 +107,7 @@ def watches(address: str) -> None:
 
 
 def cancels(address: str) -> None:
-    """A client that gives its calls up within 5 ms."""
+    """A client that gives up its calls within 5 ms."""
     caller = Caller(address)
     while True:
         give_up(caller, b"", 1000)

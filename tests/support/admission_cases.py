@@ -20,14 +20,14 @@ Arguments: TypeAlias = Callable[[np.random.Generator], tuple[Any, ...]]
 
 
 def many_words_case(rng: np.random.Generator) -> Case:
-    """65 words of bitmask."""
+    """Bitmasks of 65 words."""
     wide = Attribute("wide", tuple(f"w{i}" for i in range(4096)))
     schema = TargetingSchema((wide, Attribute("a", ("x", "y"))), (), 7)
     return branching_case(rng, 37, 5, schema)
 
 
 def many_locations_case(rng: np.random.Generator) -> Case:
-    """Users with more queries than a table holds, as many, one and none; rows too wide for one."""
+    """Users with no query, one, as many as a table holds, and more; rows too wide for a table."""
     sets = (
         TargetSet("s0", 256, 4, 200),
         TargetSet("s1", 2048, 3, 200),
@@ -43,7 +43,7 @@ def many_locations_case(rng: np.random.Generator) -> Case:
 
 
 def _naming_all(values: UserAttributes, case: Case) -> Case:
-    """Add an ad that names these values of sets: rows are asked for no others."""
+    """Add an ad that names these values of sets: rows are tested for no others."""
     rules: dict[str, Rule] = {name: (frozenset(own), None) for name, own in values.items()}
     naming = RawAd(max(ad.ad_id for ad in case.ads) + 1, case.ads[0].sid, 0.0, rules)
     return replace(case, ads=(*case.ads, naming))
@@ -58,8 +58,8 @@ def dynamic_case(rng: np.random.Generator) -> Case:
 
 
 def _many_partitions(rng: np.random.Generator, k_way: KWay) -> Case:
-    """Below a first token 1 to 63 SIDs, each for one value and one location: most partitions are
-    needed, and those that a user passes stand anywhere among them."""
+    """Each first token has 1 to 63 SIDs, each for one value and one location. So most partitions
+    are needed, and a user may pass any of them."""
     values = tuple(f"v{i}" for i in range(127))
     schema = TargetingSchema((Attribute("a", values),), (TargetSet("s", 256, 3, 64),), 7)
     ads: list[RawAd] = []

@@ -1,8 +1,8 @@
 """A container of an image that buildah holds, run by the kernel's own tools: no engine is needed.
 
-It has its own mounts and processes, and the network of this machine. The root is read-only but for
-the volume, and the process has neither capabilities nor a way to get any. That is what `docker run
---read-only --cap-drop ALL --security-opt no-new-privileges --network host` gives.
+It has its own mounts and processes, and the network of this machine. The root is read-only except
+for the volume, and the process has no capabilities and cannot get any. `docker run --read-only
+--cap-drop ALL --security-opt no-new-privileges --network host` does the same.
 """
 
 import json

@@ -222,7 +222,7 @@ def _corrupt(rng: Rng, *, ordered: bool) -> Choice:
 
 
 def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candidates:
-    """Every row has the lowest `candidates` tokens; nodes count on."""
+    """Every row has the lowest `candidates` tokens; nodes are numbered across rows."""
     rows = requests * beams
     tokens = torch.arange(candidates, dtype=torch.int32).repeat(rows)
     offsets = torch.arange(rows + 1, dtype=torch.int32) * candidates
@@ -233,10 +233,10 @@ def full_rows(requests: int, beams: int, columns: int, candidates: int) -> Candi
 def crowded_selection(rng: np.random.Generator, kind: str, k: int, ordered: bool) -> Choice:
     """Requests of 111 beams with 160 candidates each; rows differ by their scores only.
 
-    equal  all totals of a request are one and the same
-    few    totals of a request have three values
-    row    one row, then another, has all that is best, of two requests
-    far    no two totals are near each other, of two requests
+    equal  all totals of a request are equal
+    few    the totals of a request have three values
+    row    two requests; in each, one row has the best totals, and another the next best
+    far    two requests; no two totals are near each other
     """
     beams, columns, requests = 111, 163, 2 if kind in ("row", "far") else 1
     one_row = {

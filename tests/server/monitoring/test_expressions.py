@@ -22,7 +22,7 @@ from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 
 JOB = "grace"
-"""The name that alerts.yaml expects of the job."""
+"""The name of the job that alerts.yaml expects."""
 
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0

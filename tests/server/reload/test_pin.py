@@ -1,5 +1,5 @@
-"""The pin outlasts restarts and kills, and a damaged file is never read as a pin; CURRENT is looked
-at again after any fault."""
+"""The pin outlasts restarts and kills, and a damaged file is never read as a pin. The server
+looks at CURRENT again after any fault."""
 
 import asyncio
 import os
