@@ -36,6 +36,7 @@ STATUS_OF: Mapping[str, StatusCode] = {
     "stage_died": StatusCode.INTERNAL,
     "load_failed": StatusCode.FAILED_PRECONDITION,
     "load_refused": StatusCode.FAILED_PRECONDITION,
+    "too_many_loads": StatusCode.RESOURCE_EXHAUSTED,
     "too_many_explanations": StatusCode.RESOURCE_EXHAUSTED,
 }
 
@@ -142,6 +143,11 @@ def unmeetable(left: float, needed: float) -> ServiceError:
     text = "an answer takes longer now than the time left; allow more time, or try again later"
     numbers = {"grace-deadline-left-ms": max(0.0, left), "grace-predicted-ms": needed}
     return ServiceError("deadline_unmeetable", text, seconds=numbers)
+
+
+def too_many_loads(most: int) -> ServiceError:
+    text = f"{most} calls load or wait for their turn, and no more may; see GetStatus, try later"
+    return ServiceError("too_many_loads", text, retry_seconds=MAX_RETRY_SECONDS)
 
 
 def too_many_explanations(most: int) -> ServiceError:

@@ -63,16 +63,16 @@ class Staging:
         self._block = self._free.pop() if self._free else _Block(shapes, self._blocks.device)
         return self._block.arrays
 
-    def send(self, filled: Iterable[AnyArray] = ()) -> list[Tensor]:
+    def send(self, filled: Iterable[AnyArray] | None = None) -> list[Tensor]:
         """Copy to the device, without waiting for it: what runs later on the same stream sees it.
 
-        Return a tensor for each array, as long as what was filled of it.
+        Return a tensor for each array, as long as what was filled of it, or whole.
         """
         block = self._block
         assert block is not None
         if block.there is not block.here:
             block.there.copy_(block.here, non_blocking=True)
-        pairs = zip(block.tensors, filled, strict=False)
+        pairs = zip(block.tensors, block.arrays if filled is None else filled, strict=True)
         return [each if len(each) == len(array) else each[: len(array)] for each, array in pairs]
 
     def once(self, make: Callable[[list[Tensor]], T]) -> T:

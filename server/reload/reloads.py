@@ -22,7 +22,7 @@ from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
-from grace.server.errors import ServiceError, draining, not_ready
+from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
 from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
@@ -33,6 +33,9 @@ from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
 from grace.server.threads import DaemonThread
+
+MOST_CALLS = 8
+"""The most operators' calls at once: one that loads, and others that wait for their turn."""
 
 _LOG = logging.getLogger(LOGGER)
 _Result = TypeVar("_Result")
@@ -185,6 +188,9 @@ class Reloads:
 
     async def _finished(self, operation: Coroutine[Any, Any, Served]) -> Served:
         """Run an operator's call to its end, even if the caller gives up."""
+        if len(self._operations) >= MOST_CALLS:
+            operation.close()
+            raise too_many_loads(MOST_CALLS)
         task = asyncio.create_task(operation)
         self._operations.add(task)
         task.add_done_callback(self._operations.discard)

@@ -11,7 +11,9 @@ import grpc
 import pytest
 
 from grace.proto.retrieval_pb2 import LoadRequest, RetrieveResponse
+from grace.proto.retrieval_pb2_grpc import AdminStub
 from grace.server.reload.pin import Pin, PinFile
+from grace.server.reload.reloads import MOST_CALLS
 from support.faults import Faults
 from support.health import HealthWatch
 from support.live_snapshots import LiveRoot, assert_plain
@@ -45,6 +47,24 @@ def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None
                     os.kill(process, signal.SIGHUP)
             sleep(0.001)
         assert server.wait() == 0
+
+
+def test_few_operators_may_wait_for_their_turn(live: LiveRoot) -> None:
+    """Calls that give up go on, so that callers who try again would queue ever more of them."""
+    live.publish(2)
+    with ServerProcess(live.write_config("turns.yaml", watch_seconds=0)) as server:
+        with grpc.insecure_channel(server.admin) as channel:
+            load = AdminStub(channel).Load  # type: ignore[no-untyped-call]
+            requests = [
+                LoadRequest(snapshot_version=1 + place % 2) for place in range(3 * MOST_CALLS)
+            ]
+            calls = [load.future(request, timeout=PATIENCE_SECONDS) for request in requests]
+            ended = [call.exception() for call in calls]
+        refusals = [dict(error.trailing_metadata())["grace-reason"] for error in ended if error]
+        assert set(refusals) == {"too_many_loads"}
+        assert len(ended) - len(refusals) >= MOST_CALLS
+        with operator_of(server) as operator:
+            assert operator.load(2).snapshot_version == 2
 
 
 def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(
