@@ -66,7 +66,7 @@ class Staging:
     def send(self, filled: Iterable[AnyArray] | None = None) -> list[Tensor]:
         """Copy to the device, without waiting for it: what runs later on the same stream sees it.
 
-        Return a tensor for each array, as long as what was filled of it, or whole.
+        Return a tensor for each array: as long as its part in `filled`, or whole without `filled`.
         """
         block = self._block
         assert block is not None

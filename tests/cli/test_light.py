@@ -78,7 +78,7 @@ for line in sys.argv[1:]:
 def test_a_light_command_works_and_another_says_in_one_line_what_to_install(
     tmp_path: Path,
 ) -> None:
-    """The commands run one after another in one folder."""
+    """Run the commands one after another in one folder."""
     assert WORK.keys() | NEED.keys() == COMMANDS.keys()
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)

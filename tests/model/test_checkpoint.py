@@ -73,7 +73,7 @@ def test_a_saved_model_of_any_type_is_loaded(
 
 
 def test_who_may_read_a_new_file_may_read_the_weights(folder: Path) -> None:
-    """A server may run as another user than the training."""
+    """The server and the training may run as different users."""
     (folder / "new").touch()
     assert {each.stat().st_mode for each in folder.iterdir()} == {(folder / "new").stat().st_mode}
 

@@ -50,7 +50,7 @@ def test_sighup_looks_at_once_and_never_ends_the_process(live: LiveRoot) -> None
 
 
 def test_few_operators_may_wait_for_their_turn(live: LiveRoot) -> None:
-    """Calls that give up go on, so that callers who try again would queue ever more of them."""
+    """A call goes on when its caller gives up, so retries would queue more and more calls."""
     live.publish(2)
     with ServerProcess(live.write_config("turns.yaml", watch_seconds=0)) as server:
         with grpc.insecure_channel(server.admin) as channel:

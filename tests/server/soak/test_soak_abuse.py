@@ -39,7 +39,7 @@ SLACK_SECONDS = 0.02
 
 @contextmanager
 def attacked(address: str, kind: str) -> Iterator[None]:
-    """Inside, a hostile client attacks."""
+    """Let a hostile client attack inside `with`."""
     program = Path(support.abuse.__file__)
     environment = plain_environment(PYTHONPATH=str(program.parent.parent))
     process = subprocess.Popen(
