@@ -5,9 +5,9 @@
 #include "grace/abi.h"
 #include "grace/utf8.h"
 
-// Text i is utf8[offsets[i] .. offsets[i + 1]]; the offsets are right. Writes the first text that
-// is not UTF-8, and the first that is not above the one before it, byte by byte; -1 if there is
-// none.
+// Text i is utf8[offsets[i] .. offsets[i + 1]]; the caller has checked the offsets. Writes to
+// `found` the first text that is not UTF-8, and the first that is not above the one before it,
+// byte by byte; -1 if there is none.
 GRACE_API int32_t grace_check_texts(int64_t count, const int64_t* offsets, const uint8_t* utf8,
                                     int64_t* found) {
   return grace::guarded([&] {

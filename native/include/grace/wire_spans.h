@@ -104,7 +104,7 @@ class Entries {
   Entry* find(const Entry& entry);
 
   std::vector<Entry> entries_;
-  std::unordered_map<Key, size_t, Hash> places_;  // of more than a few entries
+  std::unordered_map<Key, size_t, Hash> places_;  // empty while there are few entries
 };
 
 class Spans {

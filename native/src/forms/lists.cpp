@@ -146,8 +146,8 @@ using wire::Entry;
 using wire::Field;
 using wire::Wrong;
 
-// Row b has values from offsets[b] on, and known ones from id_offsets[b] on; all rows have at most
-// `room` known ones. index/forms/lists.py describes the arrays.
+// Row b has values from offsets[b] on, and known ones from id_offsets[b] on; all rows together
+// have at most `room` known ones. index/forms/lists.py describes the arrays.
 struct AskedRows {
   int32_t* offsets;
   int32_t* id_offsets;
