@@ -42,11 +42,10 @@ from grace.server.messages import (
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.timeline import HostWork, Timeline
 from grace.server.scheduling.controller import Departure
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.stage_faults import FailedBatches, StageWatch, place_of
 from grace.server.scheduling.streams import Mark, Stream, Streams
-from grace.server.scheduling.under_way import BatchUnderWay, Place
 from grace.server.stages.stages import Stages
 from grace.server.threads import name_this_thread
 

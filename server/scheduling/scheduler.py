@@ -23,8 +23,7 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.scheduling.controller import Controller, Departure
-from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.under_way import BatchUnderWay, Place
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 
 NO_LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 

@@ -20,9 +20,8 @@ from grace.server.messages import (
     Span,
     StageName,
 )
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of
 
 BUCKETS = (1, 2, 4, 8, 16)

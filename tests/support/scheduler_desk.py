@@ -13,9 +13,8 @@ import pytest
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import ServiceError
 from grace.server.messages import Answer, PendingRequest, Span
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of, spans_of
 
 BUCKETS = (1, 2, 4, 7)
