@@ -2,7 +2,7 @@
 
 A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in three
 launches: one table holds all tables of a kind, and on the host every id becomes the number of a row
-(`feature_lookups`). So one look-up reads all inputs that are not sequences, one product makes their
+(`feature_reader`). So one look-up reads all inputs that are not sequences, one product makes their
 tokens, and another look-up reads all sequences. Sums and means are accumulated in float32 and
 rounded once.
 """
@@ -30,13 +30,13 @@ from grace.model.definition.features import (
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_lookups import (
+from grace.model.engine.feature_reader import (
     FeatureLookups,
+    FeatureReader,
     event_rows_of,
     model_inputs_of,
     squash,
 )
-from grace.model.engine.feature_reader import FeatureReader
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from grace.configs.errors import RequestError
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
-from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
+from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import RetrieveRequest
 from support.named_tensors import named_tensors
 
