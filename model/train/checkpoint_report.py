@@ -22,10 +22,9 @@ from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, device_named, with_eligible
 from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import Quality, Ranked, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input
-from grace.model.train.log_reader import read_log
+from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
 from grace.model.train.recipe import profile_of
 

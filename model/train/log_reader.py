@@ -1,13 +1,15 @@
-"""Read a data folder's log of interactions, over the SIDs of its catalogue.
+"""Read a data folder for training and evaluation: its catalogue, and its log over these SIDs.
 
-Columns: `user_id` (integers or texts), the ad as `ad_id` (as in the ads table) or its `sid`,
-`timestamp_ms`, optional `split`, columns of ids that the model reads, and columns named like the
-attributes and sets of targeting.yaml. The reader leaves out events of ads that the catalogue
+Columns of the log: `user_id` (integers or texts), the ad as `ad_id` (as in the ads table) or its
+`sid`, `timestamp_ms`, optional `split`, columns of ids that the model reads, and columns named like
+the attributes and sets of targeting.yaml. The reader leaves out events of ads that the catalogue
 does not have.
 """
 
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.eligibility import CD, Eligibility
 from grace.configs.errors import InputError
+from grace.configs.options import Stated
+from grace.index.builder import build, spec_of
 from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
 from grace.index.tables import roles
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap
@@ -30,9 +36,22 @@ Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
+_ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 _SIDE, _RULE = "side ", "rule "  # before the names of columns
 _LISTS = pa.large_list(pa.string())
+
+
+def catalogue_of(
+    folder: DataFolder, stated: Stated | None = None, eligibility: Eligibility = CD
+) -> Snapshot:
+    """Build a snapshot, without ads that a build refuses. Training tests no node."""
+    folder.require_codebook()
+    with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
+        facts = {each.name: getattr(stated, each.name) for each in fields(Stated)} if stated else {}
+        spec = replace(spec_of(folder, Path(root)), max_rejects=_ANY, **facts)
+        build(spec, lambda *_: None)
+        return load_snapshot(spec.root, eligibility=eligibility)
 
 
 @dataclass(frozen=True, slots=True)
