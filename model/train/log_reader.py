@@ -29,7 +29,6 @@ from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import Role, require_column
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
 
 Int64 = npt.NDArray[np.int64]
@@ -207,11 +206,15 @@ def _unknown(rows: Rows, leaves: Int64) -> str | None:
 def _leaves_of(folder: DataFolder, catalogue: Snapshot) -> _Leaves:
     ads, trie = catalogue.ads, catalogue.trie
     names = None if folder.id_map is None else IdMap.read_existing(folder.id_map)
-    leaves_of_sids = SidLeaves(trie)
+    known = _sortable(trie.sids(np.arange(trie.num_leaves)))
 
     def leaves_of(rows: Rows) -> Int64:
         if "ad_id" not in rows.theirs:
-            return leaves_of_sids(rows.sids("sid", trie.sid_length, null=None))
+            sids = rows.sids("sid", trie.sid_length, null=None)
+            given = _sortable(sids)
+            leaves = np.minimum(np.searchsorted(known, given), len(known) - 1)
+            beyond = ((sids < 0) | (sids >= trie.vocab_sizes)).any(axis=1)
+            return np.where((known[leaves] != given) | beyond, _UNKNOWN, leaves)
         ordinals = ads.ordinals(rows.ids("ad_id", names, null=None, strict=False))
         leaves = np.searchsorted(ads.ad_offsets, ordinals, side="right") - 1
         return np.where(ordinals < 0, _UNKNOWN, leaves)
@@ -265,20 +268,6 @@ def _held_out(
     if test.all() or not test.any():
         raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS}")
     return test
-
-
-class SidLeaves:
-    """Finds the leaf of every SID, -1 where the trie does not have it.   [n, L] -> [n]"""
-
-    def __init__(self, trie: SidTrie) -> None:
-        self._known = _sortable(trie.sids(np.arange(trie.num_leaves)))
-        self._vocab_sizes = trie.vocab_sizes
-
-    def __call__(self, sids: Int64) -> Int64:
-        given = _sortable(sids)
-        leaves = np.minimum(np.searchsorted(self._known, given), len(self._known) - 1)
-        beyond = ((sids < 0) | (sids >= self._vocab_sizes)).any(axis=1)
-        return np.where((self._known[leaves] != given) | beyond, _UNKNOWN, leaves)
 
 
 def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:

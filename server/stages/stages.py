@@ -22,7 +22,7 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserRows
 from grace.kernels import UserTensors
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_stage import BatchFeatures
+from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.search_trace import SearchTrace
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, internal, invalid_field, wrong_pair
@@ -95,9 +95,9 @@ def _read_requests(
     users = UserTensors.given(of_users.rows, for_users.send(of_users.rows.arrays()))
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
-    features = pair.model.features.read(messages, batch.bucket, for_features)
-    ignored = _ignored_names(requests, of_users.rows, features, pair.snapshot.schema.entities)
-    found = zip(requests, features.faults, of_users.faults, ignored, strict=True)
+    of_features, compute = pair.model.features.read(messages, batch.bucket, for_features)
+    ignored = _ignored_names(requests, of_users.rows, of_features, pair.snapshot.schema.entities)
+    found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
     faults = [
         refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
         for request, one, other, names in found
@@ -109,7 +109,7 @@ def _read_requests(
         ignored=ignored,
         user_rows=of_users.rows,
         users=users,
-        features=features.compute,
+        features=compute,
         staged=(for_users, for_features),
     )
     return made, faults
@@ -130,7 +130,7 @@ def _unknown_name(
 def _ignored_names(
     requests: Sequence[PendingRequest],
     rows: UserRows,
-    features: BatchFeatures,
+    features: ReadFeatures,
     entities: tuple[str, ...],
 ) -> tuple[tuple[str, ...], ...]:
     # Rows of padding, which have no request, come last.
