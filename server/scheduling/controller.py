@@ -87,6 +87,7 @@ class Controller:
         predictions: Predictions,
         ladders: Mapping[str, tuple[str, ...]],
     ) -> None:
+        """`ladders` has the smaller profiles, in their order, of each profile that degrades."""
         self.queue = RequestQueue(config.max_waiting)
         self.under_way = BatchesUnderWay()
         self.closed = False

@@ -74,7 +74,7 @@ def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: Ser
     requests[0] |= {"max_ads": 1000, "at_most": {"advertiser": 1}}
     requests[1]["exclude"] = {"advertiser": {"ids": advertisers[::2]}}
     answered = answer(request_batch(pair, requests, 8))
-    begin = answered.input.batch.formed + 0.25
+    begin = answered.input.requests[0].arrived + 0.25
     spans = [Span(stage, begin + i, begin + i + 0.5) for i, stage in enumerate(STAGE_NAMES)]
     metrics.batch_done(answered, spans)
 

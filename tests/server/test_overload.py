@@ -20,6 +20,7 @@ from grace.server.messages import (
     Span,
     StageName,
 )
+from grace.server.scheduling.controller import Controller
 from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
 from support.pipeline_cases import Clock, request_of
@@ -110,7 +111,8 @@ class Simulation:
         self.clock = Clock()
         config = BatchingConfig(**batching)  # type: ignore[arg-type]
         predictions = Predictions(self.clock)
-        self.scheduler = Scheduler(config, BUCKETS, predictions, self.clock, ladders or {})
+        controller = Controller(config, BUCKETS, predictions, ladders or {})
+        self.scheduler = Scheduler(controller, self.clock)
         self.fates: list[Fate] = []
         self._fate_of: dict[PendingRequest, Fate] = {}
         self._numbers = count()

@@ -20,6 +20,7 @@ from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
 from grace.server.errors import internal
 from grace.server.messages import (
+    STAGE_NAMES,
     Answer,
     AnsweredBatch,
     Failure,
@@ -73,8 +74,8 @@ class LazyDevice:
         self._streams = [LazyStream(self._lock, self._working) for _ in range(3)]
 
     def streams(self) -> Streams:
-        before, middle, last = self._streams
-        return Streams(before, middle, last, Stream(), LazyClock())
+        streams = (*self._streams, Stream())
+        return Streams(dict(zip(STAGE_NAMES, streams, strict=True)), LazyClock())
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
         """Queue work on the stream of the stage that calls: on what it was given, if that still

@@ -253,7 +253,7 @@ def test_times_of_a_reply_come_from_the_spans(
     batch = request_batch(pair, [serving_files.requests[0]], 1)
     (pending,) = batch.requests
     arrived = perf_counter() - 10.0
-    batch = replace(batch, requests=(replace(pending, arrived=arrived),), formed=arrived + 1)
+    batch = replace(batch, requests=(replace(pending, arrived=arrived),))
     spans = (
         Span("input", arrived + 1.5, arrived + 2.0),
         Span("features", arrived + 2.25, arrived + 3.0),

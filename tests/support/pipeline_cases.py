@@ -87,7 +87,7 @@ def request_of(
 def request_batch(
     *requests: PendingRequest, bucket: int = 4, profile: str = "full"
 ) -> RequestBatch:
-    return RequestBatch(PAIR, profile, GENERATION.profiles[profile], bucket, requests, 0.0)
+    return RequestBatch(PAIR, profile, GENERATION.profiles[profile], bucket, requests)
 
 
 def spans_of(before: float, generate: float, after: float, begin: float = 0.0) -> tuple[Span, ...]:

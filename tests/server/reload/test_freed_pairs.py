@@ -146,9 +146,7 @@ def test_a_swapped_out_pair_is_freed_on_another_thread_and_no_thread_keeps_a_loa
         for part in (state.pair.snapshot.ads.ad_ids, state.pair.matcher, state.pair.users):
             weakref.finalize(part, lambda: freed.append(threading.get_ident()))
         del part
-        warm_up = tuple(map(retrieval_of, live.requests[:1]))
-        metrics = Metrics(state, CPU)
-        reloads = Reloads(config_of(live), state, metrics, CPU, STAGES, warm_up, nothing)
+        reloads = Reloads(loader_of(live, CPU), state, Metrics(state, CPU), nothing)
         batch = [state.pair]
         await reloads.load(2, None)
         batch.clear()
