@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.builder.item_sids import ItemSids
@@ -16,7 +15,7 @@ from grace.index.entities import NO_ENTITY
 from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.lists import ValueCodes
-from grace.index.tables.cells import list_parts
+from grace.index.tables.cells import ListParts
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.rows import UNKNOWN, Rows, coded, read_rows
 from grace.index.targeting.schema import TargetingSchema
@@ -159,18 +158,10 @@ def _join_tokens(rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
         columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
 
 
-def _list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
+def _list_column(rules: ListParts, code_of: Callable[[str], int]) -> ListColumn:
     """Return the column for native code. `code_of` is called once per distinct value."""
-    rows = len(column)
-    if pa.types.is_null(column.type):
-        nothing = np.zeros(rows, np.uint8)
-        return ListColumn(np.zeros(rows + 1, np.int64), nothing, np.zeros(0, np.int32))
-    parts = list_parts(column)
-    if pa.types.is_null(parts.flat.type):
-        codes = np.full(len(parts.flat), BAD_VALUE, np.int32)
-        return ListColumn(parts.offsets, parts.valid, codes)
-    indices, values = coded(parts.flat)
+    indices, values = coded(rules.flat)
     found = [BAD_VALUE if value is None else code_of(value) for value in values]
     # The last code is for null elements, whose index is -1.
     codes = np.array([*found, BAD_VALUE], np.int32)[indices]
-    return ListColumn(parts.offsets, parts.valid, codes)
+    return ListColumn(rules.offsets, rules.valid, codes)

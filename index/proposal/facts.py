@@ -20,7 +20,6 @@ from grace.index.tables.cells import (
     is_list,
     is_rule,
     is_text,
-    list_parts,
     numbers,
     rule_lists,
     texts,
@@ -132,7 +131,7 @@ class ColumnFacts:
             self._add_numbers(Kind.INTEGER, column)
         else:
             self.kinds.add(Kind.LISTS if is_list(kind) else Kind.TEXT)
-        parts = list_parts(rule_lists(column, None, is_csv=is_csv))
+        parts = rule_lists(column, None, is_csv=is_csv)
         self.given += int(parts.valid.sum())
         self.most_per_row = max(self.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
         for value in texts(parts.flat.unique()):

@@ -169,7 +169,7 @@ def _events(
         "leaf": leaves,
         "time": rows.times("timestamp_ms", unit),
         **{_SIDE + name: rows.ids(name) for name in side},
-        **{_RULE + name: rows.rules(name).cast(_LISTS) for name in here},
+        **{_RULE + name: rows.rules(name).array().cast(_LISTS) for name in here},
     }
     if "split" in rows.theirs:
         columns["split"] = rows.filled("split").cast(pa.string())
