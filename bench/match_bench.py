@@ -24,6 +24,7 @@ from grace.index.builder import BuildSpec, build
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 
 REQUESTS = 16
@@ -140,7 +141,7 @@ def _catalogue(
     spec = preset_spec("small", sids=sids, seed=SEED)
     write_folder(spec, ads, force=False, progress=lambda done, total: None)
     report = build(
-        BuildSpec((ads / "ads.parquet",), ads / "targeting.yaml", folder / "root"),
+        BuildSpec(read_data_folder(ads), folder / "root"),
         lambda step, done, total: None,
     )
     snapshot = load_snapshot(report.path)

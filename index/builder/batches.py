@@ -79,6 +79,7 @@ class AdsReading:
     vocab_sizes: tuple[int, ...]
     names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps by column
     sids: ItemSids | None = None  # None: the table has a column sid
+    no_sid: str = ""  # the reason to refuse an ad without a SID
     batch_rows: int = BATCH_ROWS
 
 
@@ -129,7 +130,7 @@ class BatchReader:
         if reading.sids is None:
             columns.tokens[:] = rows.sids("sid", len(self._vocab_sizes), self._vocab_sizes)
         else:
-            _join_tokens(rows, columns, reading.sids)
+            self._join_tokens(rows, columns, reading.sids)
         columns.weights[:] = rows.weights("ad_weight")
         columns.entity_ids[:] = NO_ENTITY
         for number, name in enumerate(entities):
@@ -141,6 +142,13 @@ class BatchReader:
         )
         return AdsBatch(rows, columns, rules)
 
+    def _join_tokens(self, rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
+        places = sids.places(columns.ad_ids)
+        for row in np.flatnonzero((places < 0) & ~rows.refused()).tolist():
+            rows.refuse(row, "sid", rows.shown("ad_id", row), self._reading.no_sid)
+        if len(sids.tokens):
+            columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
+
     def _ids(self, rows: Rows, name: str, null: str | None, remedy: str) -> npt.NDArray[np.int64]:
         ids = rows.ids(name, self._reading.names.get(name), null=null, remedy=remedy)
         unknown = (ids == UNKNOWN) & ~rows.refused()
@@ -148,14 +156,6 @@ class BatchReader:
             shown = f"{rows.file.address}: {name} {rows.shown(name, row)}"
             raise InputError(f"{shown} was added while it was read")
         return ids
-
-
-def _join_tokens(rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
-    places = sids.places(columns.ad_ids)
-    for row in np.flatnonzero((places < 0) & ~rows.refused()).tolist():
-        rows.refuse(row, "sid", rows.shown("ad_id", row), sids.absent)
-    if len(sids.tokens):
-        columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
 
 
 def _list_column(rules: ListParts, code_of: Callable[[str], int]) -> ListColumn:

@@ -19,7 +19,7 @@ from grace.index.builder.collect import Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
 from grace.index.builder.report import BuildReport, Notify, silent
 from grace.index.builder.sharding.merge import merge_shards
-from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
+from grace.index.builder.sharding.scratch import save_arrays, scratch_faults, scratch_folder
 from grace.index.builder.sharding.tasks import (
     Result,
     Run,
@@ -134,11 +134,12 @@ class _ShardedBuild:
         reading, spec = self.plan.reading(), self.plan.spec
         if reading.sids is not None:
             with scratch_faults("writing the SIDs", self.scratch):
-                reading.sids.save(self.scratch)
+                save_arrays(reading.sids, self.scratch)
         maps = {name: path.absolute() for name, path in spec.id_maps.items()}
-        spec = replace(spec, id_map=maps.pop("ad_id", None), entity_ids=maps)
-        plan, rows = self.plan, self.sharding.run_rows
-        return TaskInputs(spec, plan.schema, plan.vocab_sizes, self.scratch, rows)
+        data = replace(spec.data, id_map=maps.pop("ad_id", None), entity_ids=maps)
+        spec = replace(spec, data=data)
+        plain = replace(reading, names={}, sids=None)
+        return TaskInputs(spec, plain, self.scratch, self.sharding.run_rows)
 
     def _collect(self, inputs: TaskInputs) -> list[Run]:
         plan = self.plan

@@ -84,13 +84,16 @@ def local_folder(sids: str | None) -> Path | None:
 @dataclass(frozen=True, slots=True)
 class DataFolder:
     folder: Path
-    targeting: Path
     ads: TableSource
     sids: str | None = None  # the address of a codebook's folder or of a table of SIDs
     id_map: Path | None = None
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # id maps, by entity
     embeddings: TableSource | None = None
     log: TableSource | None = None
+
+    @property
+    def targeting(self) -> Path:
+        return self.folder / TARGETING_FILE
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
@@ -125,7 +128,7 @@ class _TablesSection:
 
 
 def read_data_folder(folder: Path) -> DataFolder:
-    tables, targeting = folder / TABLES_FILE, folder / TARGETING_FILE
+    tables = folder / TABLES_FILE
     if not folder.is_dir():
         raise InputError(
             f"{folder}: no such folder; `grace init --ads TABLE --out {folder}` makes it"
@@ -133,7 +136,8 @@ def read_data_folder(folder: Path) -> DataFolder:
     if tables.exists():
         section = load_section(_TablesSection, read_yaml(tables), str(tables))
         return DataFolder(
-            *(folder, targeting, _found_from(folder, section.ads)),
+            folder,
+            _found_from(folder, section.ads),
             sids=None if section.sids is None else within(folder, section.sids),
             id_map=None if section.id_map is None else folder / section.id_map,
             entity_ids={name: folder / file for name, file in section.entity_ids.items()},
@@ -146,10 +150,8 @@ def read_data_folder(folder: Path) -> DataFolder:
             f"`grace init --ads TABLE --out {folder}` makes one of a table"
         )
     log = folder / LOG_FILE
-    return DataFolder(
-        *(folder, targeting, TableSource((str(folder / ADS_FILE),))),
-        log=TableSource((str(log),)) if log.exists() else None,
-    )
+    found = TableSource((str(log),)) if log.exists() else None
+    return DataFolder(folder, TableSource((str(folder / ADS_FILE),)), log=found)
 
 
 _Source = TypeVar("_Source", TableSource, TableSource | None)

@@ -6,7 +6,7 @@ again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,17 +18,17 @@ import numpy.typing as npt
 from grace.index.builder.arrange import arrange, only_used, taken_apart
 from grace.index.builder.batches import AdColumns, AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, SortedIds
-from grace.index.builder.item_sids import open_item_sids
+from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.plan import BuildSpec
 from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.merge import join_rules
+from grace.index.builder.sharding.scratch import map_arrays, save_arrays
 from grace.index.builder.source import AdsFile, AdsSource
 from grace.index.rejects import Reject
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.storage.writer import write_unsynced
 from grace.index.tables.item_numbers import IdMap
-from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import ROOT, SidTrie
 
 _FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
@@ -56,25 +56,23 @@ class TaskInputs:
     """The inputs that all tasks of a build share, on any machine."""
 
     spec: BuildSpec
-    schema: TargetingSchema
-    vocab_sizes: tuple[int, ...]
+    plain: AdsReading  # without names and SIDs, which are in files
     scratch: Path
     run_rows: int
 
     def reading(self) -> AdsReading:
-        """Return the reader of rows for the whole build, from files that every task sees."""
+        """Return the reading of the whole build, from files that every task sees."""
         names = {name: IdMap.read(path) for name, path in self.spec.id_maps.items()}
-        sids = None if self.spec.sids is None else open_item_sids(self.scratch)
-        rows = self.spec.batch_rows
-        return AdsReading(self.schema, self.vocab_sizes, names, sids, rows)
+        sids = None if self.spec.data.sids is None else map_arrays(ItemSids, self.scratch)
+        return replace(self.plain, names=names, sids=sids)
 
     def new_folder(self, prefix: str) -> Path:
         return Path(mkdtemp(prefix=prefix, dir=self.scratch))
 
     def write(self, ads: CollectedAds, root: Path) -> None:
         """Write the ads as the only version of a snapshot root."""
-        threads = self.spec.threads
-        write_unsynced(arrange(ads, _FACTS, self.schema, self.vocab_sizes, threads), root)
+        schema, sizes = self.plain.schema, self.plain.vocab_sizes
+        write_unsynced(arrange(ads, _FACTS, schema, sizes, self.spec.threads), root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,7 @@ class Run:
 
     def sorted_ids(self) -> SortedIds:
         """Map the ids of all rows, also of refused ones."""
-        files = (self.path / f"{field.name}.npy" for field in fields(SortedIds))
-        return SortedIds(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
+        return map_arrays(SortedIds, self.path)
 
     def token_ads(self, size: int) -> npt.NDArray[np.int64]:
         """Return the number of ads by first token.   [size]"""
@@ -118,8 +115,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
     path = inputs.new_folder("run-")
-    for field in fields(ids):
-        np.save(path / f"{field.name}.npy", getattr(ids, field.name))
+    save_arrays(ids, path)
     if len(ads):
         inputs.write(ads, path)
     return Run(path, len(ads) > 0)
@@ -158,7 +154,7 @@ def build_shard(
     if not parts:
         return None
     rules = [(part.rules, part.set_values) for part in parts]
-    joined = join_rules(rules, inputs.schema, inputs.spec.threads)
+    joined = join_rules(rules, inputs.plain.schema, inputs.spec.threads)
     columns = [
         part.columns._replace(rule_of=new_of[part.columns.rule_of])
         for part, new_of in zip(parts, joined.new_of, strict=True)
