@@ -3,6 +3,7 @@
 Arrow's kernels do the work, so a column of a million texts takes a fraction of a second.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,6 +49,22 @@ def list_parts(column: pa.Array) -> ListParts:
         offsets -= offsets[0]
     valid = column.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
     return ListParts(offsets, valid, flat)
+
+
+def with_types(schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType]) -> pa.Schema:
+    """Change the types of columns, and those inside their lists and structs."""
+
+    def changed(field: pa.Field) -> pa.Field:
+        kind = field.type
+        if pa.types.is_list(kind):
+            kind = pa.list_(changed(kind.value_field))
+        elif pa.types.is_large_list(kind):
+            kind = pa.large_list(changed(kind.value_field))
+        elif pa.types.is_struct(kind):
+            kind = pa.struct([changed(inner) for inner in kind])
+        return field.with_type(change(kind))
+
+    return pa.schema([changed(field) for field in schema], schema.metadata)
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -22,7 +22,6 @@ Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `inte
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.sections import load_section
@@ -71,6 +70,10 @@ class TableSource:
     def theirs(self, name: str) -> str:
         """Return the table's name for our column."""
         return self.columns.get(name, name)
+
+    def found_from(self, folder: Path) -> "TableSource":
+        """Return the source whose addresses are relative to this folder."""
+        return replace(self, files=tuple(within(folder, file) for file in self.files))
 
     def tables(self) -> list[TableFile]:
         return table_files(self.files, self.list_separator)
@@ -137,12 +140,12 @@ def read_data_folder(folder: Path) -> DataFolder:
         section = load_section(_TablesSection, read_yaml(tables), str(tables))
         return DataFolder(
             folder,
-            _found_from(folder, section.ads),
+            section.ads.found_from(folder),
             sids=None if section.sids is None else within(folder, section.sids),
             id_map=None if section.id_map is None else folder / section.id_map,
             entity_ids={name: folder / file for name, file in section.entity_ids.items()},
-            embeddings=_found_from(folder, section.embeddings),
-            log=_found_from(folder, section.log),
+            embeddings=section.embeddings and section.embeddings.found_from(folder),
+            log=section.log and section.log.found_from(folder),
         )
     if not (folder / ADS_FILE).exists():
         raise InputError(
@@ -152,12 +155,3 @@ def read_data_folder(folder: Path) -> DataFolder:
     log = folder / LOG_FILE
     found = TableSource((str(log),)) if log.exists() else None
     return DataFolder(folder, TableSource((str(folder / ADS_FILE),)), log=found)
-
-
-_Source = TypeVar("_Source", TableSource, TableSource | None)
-
-
-def _found_from(folder: Path, source: _Source) -> _Source:
-    if source is None:
-        return None
-    return replace(source, files=tuple(within(folder, file) for file in source.files))

@@ -106,7 +106,7 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
 
     first_row  of the whole table
     """
-    spec, source = inputs.spec, AdsSource((file,), (), None, None)
+    spec, source = inputs.spec, AdsSource((file,))
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
     runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
