@@ -82,7 +82,7 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
         )
         ((ads, ids),) = collector
         plan.log.extend(collector.rejects)
-        ads = ads.without(plan.refuse_repeated(find_repeated([ids])))
+        ads = ads.without(plan.refuse_repeated(*find_repeated([ids])))
     facts = plan.facts_of(len(ads), collector.stated)
     del reading, collector, ids
     with plan.steps.run("arrange", 1) as advance:
@@ -104,11 +104,11 @@ class _ShardedBuild:
         inputs = self._inputs()
         runs = self._collect(inputs)
         with plan.steps.run("compare ids", 1) as advance:
-            found = find_repeated([run.sorted_ids() for run in runs])
+            ids, rows = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
-        repeated = plan.refuse_repeated(found)
+        repeated = plan.refuse_repeated(ids, rows)
         token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
-        left = int(token_ads.sum()) - len(found.rows)
+        left = int(token_ads.sum()) - len(rows)
         facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         paths = [run.path for run in runs if run.has_ads]

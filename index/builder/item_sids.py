@@ -123,7 +123,7 @@ def _notify_of_error(found: Extended, codebook: Path, notify: Notify) -> None:
 
 def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:
     """Return those of the wanted items that are in one row; None if there are none."""
-    found = [batch.ids for batch in replace(items, wanted=wanted).batches()]
+    found = [ids for ids, _ in replace(items, wanted=wanted).batches()]
     if not found:
         return None
     counts = pa.concat_arrays(found).value_counts()

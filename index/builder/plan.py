@@ -12,7 +12,6 @@ from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.options import BuildOptions
 from grace.index.builder.batches import BATCH_ROWS, AdsReading
-from grace.index.builder.collect import RepeatedIds
 from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
 from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory
@@ -84,10 +83,12 @@ class BuildPlan:
         rows = self.spec.batch_rows
         return AdsReading(self.schema, sizes, names, sids, why_no_sid(data), rows)
 
-    def refuse_repeated(self, found: RepeatedIds) -> npt.NDArray[np.int64]:
+    def refuse_repeated(
+        self, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64]:
         """Log the ads that only their repeated id refuses, by row; return their ids, ascending."""
-        order = np.argsort(found.rows)
-        ids, rows = found.ad_ids[order], found.rows[order]
+        order = np.argsort(rows)
+        ids, rows = ids[order], rows[order]
         id_map = self.spec.id_maps.get("ad_id")
         given = ids.tolist()
         if id_map is not None and given:

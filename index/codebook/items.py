@@ -29,17 +29,6 @@ _NUMBERS_AT_A_TIME = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class ItemBatch:
-    """
-    ids      [items]
-    vectors  float32 [items, dims], all finite
-    """
-
-    ids: Ids
-    vectors: Vectors
-
-
-@dataclass(frozen=True, slots=True)
 class Items:
     """Items that can be read several times, in the same order.
 
@@ -54,7 +43,8 @@ class Items:
     read: Callable[[], Iterator[Rows]]
     wanted: Ids | None = None
 
-    def batches(self) -> Iterator[ItemBatch]:
+    def batches(self) -> Iterator[tuple[Ids, Vectors]]:
+        """Yield ids and finite vectors.   [items], float32 [items, dims]"""
         for rows in self.read():
             if self.wanted is not None:
                 rows = rows.where(pc.is_in(rows.given("item_id").cast(_TEXT), self.wanted))
@@ -63,7 +53,7 @@ class Items:
                 rows.require_good("item")
             good = ~rows.refused()
             if good.any():
-                yield ItemBatch(ids.filter(pa.array(good)), vectors[good])
+                yield ids.filter(pa.array(good)), vectors[good]
 
 
 def items_of(source: TableSource, dims: int | None = None) -> Items:

@@ -4,7 +4,7 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +115,15 @@ def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: boo
 
 def _manifest(snapshot: Snapshot) -> Manifest:
     """Return the manifest without its list of files."""
-    facts = snapshot.facts
+    facts = asdict(snapshot.facts)
     try:
         return Manifest(
+            **{**facts, "version": version_name(snapshot.facts.version)},
             format=FORMAT,
             format_version=FORMAT_VERSION,
-            version=version_name(facts.version),
-            created_at=facts.created_at,
-            sid_space=facts.sid_space,
             vocab_sizes=tuple(map(int, snapshot.trie.vocab_sizes)),
             schema=snapshot.schema,
             counts=counts_of(snapshot),
-            rejects=facts.rejects,
-            updates_watermark=facts.updates_watermark,
-            rule_columns=facts.rule_columns,
             files=(),
         )
     except ValueError as error:
