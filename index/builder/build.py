@@ -107,11 +107,11 @@ class _ShardedBuild:
             ids, rows = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
         repeated = plan.refuse_repeated(ids, rows)
-        token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
+        token_ads = np.sum([run.token_ads for run in runs], axis=0)
         left = int(token_ads.sum()) - len(rows)
         facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
-        paths = [run.path for run in runs if run.has_ads]
+        paths = [run.path for run in runs if run.token_ads.any()]
         tasks = [
             Task(
                 f"building the shard of first tokens {first} to {end - 1}",

@@ -23,6 +23,7 @@ from grace.index.tables.cells import (
     numbers,
     rule_lists,
     texts,
+    without_dictionary,
 )
 from grace.index.tables.table_file import TableFile
 
@@ -205,7 +206,7 @@ def read_facts(
 
 
 def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: TableFile) -> None:
-    columns = dict(zip(batch.schema.names, map(plain_texts, batch.columns), strict=True))
+    columns = dict(zip(batch.schema.names, map(without_dictionary, batch.columns), strict=True))
     for name, facts in found.items():
         facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
 
@@ -248,7 +249,3 @@ def are_paths(values: Iterable[str]) -> bool:
 
 def shown_count(values: int, *, more: bool) -> str:
     return f"{'over ' if more else ''}{values:,} value{'s' if values != 1 else ''}"
-
-
-def plain_texts(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

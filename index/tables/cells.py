@@ -87,6 +87,10 @@ def is_rule(kind: pa.DataType) -> bool:
     )
 
 
+def without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def texts(column: pa.Array) -> list[str | None]:
     """Return the values as text; None for a null and for bytes that are not UTF-8."""
     if not is_text(column.type):
@@ -117,7 +121,7 @@ def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> List
         return parts if is_texts else replace(parts, flat=parts.flat.cast(pa.string()))
     splits = is_csv or (separator is not None and is_text(column.type))
     column = column if is_text(column.type) else column.cast(pa.string())
-    plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+    plain = without_dictionary(column)
     given = pc.not_equal(plain, "").fill_null(False)
     if splits:
         return split_cells(pc.if_else(given, plain, None), separator)

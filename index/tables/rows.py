@@ -55,8 +55,7 @@ class Rows:
 
     def given(self, name: str) -> pa.Array:
         """Return our column as the table has it, without dictionaries."""
-        column = self.batch.column(self.theirs[name])
-        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        return cells.without_dictionary(self.batch.column(self.theirs[name]))
 
     def ids(
         self,

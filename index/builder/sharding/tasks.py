@@ -25,7 +25,7 @@ from grace.index.builder.sharding.merge import join_rules
 from grace.index.builder.sharding.scratch import map_arrays, save_arrays
 from grace.index.builder.source import AdsFile, AdsSource
 from grace.index.rejects import Reject
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.storage.writer import write_unsynced
 from grace.index.tables.item_numbers import IdMap
@@ -77,21 +77,17 @@ class TaskInputs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    path: Path  # a snapshot root, if there are ads, and the sorted ids
-    has_ads: bool
+    """
+    path       a snapshot root, if there are ads, and the sorted ids
+    token_ads  int64 [size of the first vocabulary]: the number of ads by first token
+    """
+
+    path: Path
+    token_ads: npt.NDArray[np.int64]
 
     def sorted_ids(self) -> SortedIds:
         """Map the ids of all rows, also of refused ones."""
         return map_arrays(SortedIds, self.path)
-
-    def token_ads(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the number of ads by first token.   [size]"""
-        counts = np.zeros(size, np.int64)
-        if self.has_ads:
-            run = _open_run(self.path)
-            tokens, leaves = _leaves_by_first_token(run.trie)
-            counts[tokens] = np.diff(run.ads.ad_offsets[leaves])
-        return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +114,8 @@ def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
     save_arrays(ids, path)
     if len(ads):
         inputs.write(ads, path)
-    return Run(path, len(ads) > 0)
-
-
-def _open_run(path: Path) -> Snapshot:
-    return map_snapshot(path, 1, lambda _: False)
+    size = inputs.plain.vocab_sizes[0]
+    return Run(path, np.bincount(ads.columns.tokens[:, 0], minlength=size))
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
@@ -172,7 +165,7 @@ def _part_of_run(
     path: Path, first_tokens: tuple[int, int], repeated: npt.NDArray[np.int64]
 ) -> CollectedAds:
     """Return the shard's ads of a run, and only the rules that they use."""
-    run = _open_run(path)
+    run = map_snapshot(path, 1, lambda _: False)
     tokens, leaves = _leaves_by_first_token(run.trie)
     begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
     ads = taken_apart(run, begin, end).without(repeated)
