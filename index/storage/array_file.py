@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +29,21 @@ _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
 
 
-class MappedArray(np.memmap[Any, Any]):
-    """A read-only map of plain numbers in a file."""
-
-    _mmap: mmap.mmap | None
-
-    def release(self, begin: int, size: int) -> None:
-        """Give the pages of these bytes back to the system, which reads them again if needed."""
-        if self._mmap is None:  # a copy, not a map
-            return
-        before = self.offset % mmap.ALLOCATIONGRANULARITY  # from the map's begin to the array's
-        end = before + min(begin + size, self.nbytes)
-        start = (before + begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > start:
-            self._mmap.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
 def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
     """Map an array that begins at byte `offset`; an empty array has no map and is in memory."""
     if 0 in shape:
         return np.empty(shape, dtype)
-    return MappedArray(path, dtype, "r", offset=offset, shape=shape)
+    return np.memmap(path, dtype, "r", offset, shape)
 
 
 def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
-    """Return rows begin .. end - 1. Those of a map are copied, and their pages released."""
-    rows = array[begin:end]
-    if isinstance(array, MappedArray):
-        rows = np.array(rows)
-        array.release(begin * rows.strides[0], rows.nbytes)
-    return rows
+    """Return rows begin .. end - 1. Those of a map are read from its file, not into its pages."""
+    base: Any = array.base
+    if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap)):  # part of a map is none
+        return array[begin:end]
+    shape = (end - begin, *array.shape[1:])
+    place = array.offset + begin * array.strides[0]
+    return np.fromfile(array.filename, array.dtype, prod(shape), offset=place).reshape(shape)
 
 
 def write_array(
