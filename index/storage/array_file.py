@@ -8,6 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import file_digest
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -43,7 +44,7 @@ def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]
         return array[begin:end]
     shape = (end - begin, *array.shape[1:])
     place = array.offset + begin * array.strides[0]
-    return np.fromfile(array.filename, array.dtype, prod(shape), offset=place).reshape(shape)
+    return np.fromfile(str(array.filename), array.dtype, prod(shape), offset=place).reshape(shape)
 
 
 def write_array(
@@ -98,19 +99,15 @@ def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray
         digest = xxhash.xxh3_128(header)
         memory = allocate(entry.data_bytes)
         _read_into(memory, file, header_bytes, digest, entry.file)
-    _require_digest(entry, digest)
+    _require_digest(entry, digest.hexdigest())
     _require_header(entry, header)
     return memory.view(entry.dtype).reshape(entry.shape)
 
 
 def digest_file(entry: FileEntry, folder: int) -> None:
     """Check the size and digest of a file without reading its content as an array."""
-    with _opened(entry, folder) as file:
-        digest = xxhash.xxh3_128()
-        chunk = memoryview(bytearray(_READ_CHUNK))
-        while got := os.readv(file, [chunk]):
-            digest.update(chunk[:got])
-    _require_digest(entry, digest)
+    with _opened(entry, folder) as file, open(file, "rb", 0, closefd=False) as content:
+        _require_digest(entry, file_digest(content, xxhash.xxh3_128).hexdigest())
 
 
 def _read_into(
@@ -126,8 +123,7 @@ def _read_into(
         at += got
 
 
-def _require_digest(entry: FileEntry, digest: xxhash.xxh3_128) -> None:
-    found = digest.hexdigest()
+def _require_digest(entry: FileEntry, found: str) -> None:
     if found != entry.xxh3_128:
         raise SnapshotError(
             entry.file, f"damaged: its digest is {found}, but the manifest says {entry.xxh3_128}"

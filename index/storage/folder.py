@@ -84,10 +84,8 @@ def read_small(name: str, folder: int, most: int) -> bytes:
     with open_file(name, folder) as (file, size):
         if size > most:
             raise SnapshotError(name, f"has {size} bytes, at most {most} are allowed")
-        parts = []
-        while part := os.read(file, most + 1):
-            parts.append(part)
-        content = b"".join(parts)
+        with open(file, "rb", closefd=False) as opened:
+            content = opened.read(size + 1)
     if len(content) != size:
         raise SnapshotError(name, "changed while it was read")
     return content
