@@ -137,13 +137,13 @@ class Sample:
 def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
     """Check every item."""
     parts: list[Ids] = []
-    done = 0
+    rows, done = sum(file.count_rows() for file in items.files), 0
     for ids, vectors in items.batches():
         parts.append(ids)
         if sample is not None:
             sample.add(vectors)
         done += len(ids)
-        progress("read items", done, max(done, items.rows or 0))
+        progress("read items", done, max(done, rows))
     if not done:
         raise InputError(f"{items.name}: no rows; there are no items to give SIDs to")
     require_ids(done, "items")

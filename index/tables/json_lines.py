@@ -31,7 +31,10 @@ def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
             ) from None
         rows += table.num_rows
     _require_one_case(schema.names, address)
-    return _without_null_lists(schema), rows
+    # Arrow reads lists that hold only nulls into arrays with too few elements.
+    null, texts = pa.list_(pa.null()), pa.list_(pa.string())
+    fields = [field.with_type(texts) if field.type == null else field for field in schema]
+    return pa.schema(fields), rows
 
 
 def _require_one_case(names: Sequence[str], address: str) -> None:
@@ -93,9 +96,3 @@ def _blocks(stream: BinaryIO, address: str) -> Iterator[bytes]:
 def _as_text(kind: pa.DataType) -> pa.DataType:
     """Arrow takes texts such as 2024-01-31 for times; a JSON text stays one."""
     return pa.string() if pa.types.is_timestamp(kind) else kind
-
-
-def _without_null_lists(schema: pa.Schema) -> pa.Schema:
-    """Arrow reads lists that hold only nulls into arrays with too few elements."""
-    null, texts = pa.list_(pa.null()), pa.list_(pa.string())
-    return pa.schema([field.with_type(texts) if field.type == null else field for field in schema])

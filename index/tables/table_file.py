@@ -45,28 +45,22 @@ class TableFile:
         """Yield these columns, in this order, at most `rows` rows at a time."""
         done = 0
         try:
-            for batch in self._batches(columns, rows):
-                for first in range(0, batch.num_rows, rows):
-                    yield batch.slice(first, rows)
-                done += batch.num_rows
+            with _opened(self.address, self.format) as source:
+                read = _READERS[self.format].batches
+                for batch in read(source, self.address, self.schema, columns, rows):
+                    for first in range(0, batch.num_rows, rows):
+                        yield batch.slice(first, rows)
+                    done += batch.num_rows
         except UNREADABLE as error:
-            raise self._fault(error, done) from None
+            unknown = isinstance(error, pa.ArrowNotImplementedError)
+            fault = "cannot be read" if unknown else f"damaged near row {done + 1}"
+            raise InputError(f"{self.address}: {fault}: {first_line(error)}") from None
 
     def count_rows(self) -> int:
         """Return the number of rows; this reads a CSV once."""
         if self.rows is not None:
             return self.rows
         return sum(batch.num_rows for batch in self.batches(self.schema.names[:1], 1 << 20))
-
-    def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        with _opened(self.address, self.format) as source:
-            read = _READERS[self.format].batches
-            yield from read(source, self.address, self.schema, columns, rows)
-
-    def _fault(self, error: Exception, row: int) -> InputError:
-        if isinstance(error, pa.ArrowNotImplementedError):
-            return InputError(f"{self.address}: cannot be read: {first_line(error)}")
-        return InputError(f"{self.address}: damaged near row {row + 1}: {first_line(error)}")
 
 
 def open_table(address: str, list_separator: str | None = None) -> TableFile:
