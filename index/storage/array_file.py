@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from grace.configs.arrays import AnyArray
 from grace.configs.errors import SnapshotError
 from grace.index.allocation import Allocate
 from grace.index.storage.folder import open_file, write_new
@@ -30,14 +31,14 @@ _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
 
 
-def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
+def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> AnyArray:
     """Map an array that begins at byte `offset`; an empty array has no map and is in memory."""
     if 0 in shape:
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", offset, shape)
 
 
-def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
+def read_rows(array: AnyArray, begin: int, end: int) -> AnyArray:
     """Return rows begin .. end - 1. Those of a map are read from its file, not into its pages."""
     base: Any = array.base
     if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap)):  # part of a map is none
@@ -47,9 +48,7 @@ def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]
     return np.fromfile(str(array.filename), array.dtype, prod(shape), offset=place).reshape(shape)
 
 
-def write_array(
-    name: str, array: npt.NDArray[Any], folder: int, *, synced: bool = True
-) -> FileEntry:
+def write_array(name: str, array: AnyArray, folder: int, *, synced: bool = True) -> FileEntry:
     """Write a new file; `synced`: down to the disk."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
@@ -85,7 +84,7 @@ def check_size(entry: FileEntry, folder: int) -> None:
         pass
 
 
-def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray[Any]:
+def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> AnyArray:
     """Return the array. Its bytes are checked against the manifest, its content is not."""
     with _opened(entry, folder) as file:
         header_bytes = entry.bytes - entry.data_bytes

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
 from grace.index.storage.arrays import arrays_of, check_files, counts_of
+from grace.index.storage.checks import Array
 from grace.index.storage.folder import (
     PARTIAL,
     OnWait,
@@ -27,8 +25,6 @@ from grace.index.storage.folder import (
 )
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
 from grace.index.storage.versions import next_version, versions
-
-Arrays = Mapping[str, npt.NDArray[Any]]
 
 _REMEDY = "free some space, or write to another root"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -80,7 +76,7 @@ def _require_new(root: Path, version: int) -> None:
         )
 
 
-def _require_space(root: Path, arrays: Arrays) -> None:
+def _require_space(root: Path, arrays: Mapping[str, Array]) -> None:
     needed = sum(array.nbytes for array in arrays.values()) + _MARGIN
     status = os.statvfs(root)
     free = status.f_bavail * status.f_frsize
@@ -91,7 +87,9 @@ def _require_space(root: Path, arrays: Arrays) -> None:
         )
 
 
-def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: bool) -> None:
+def _write_version(
+    manifest: Manifest, arrays: Mapping[str, Array], root: int, *, synced: bool
+) -> None:
     partial = f"{PARTIAL}{manifest.version}"
     os.mkdir(partial, 0o755, dir_fd=root)
     try:

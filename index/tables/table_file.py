@@ -72,7 +72,7 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
         with _opened(address, form) as source:
             schema, rows = _READERS[form].read_header(source, address)
     except UNREADABLE as error:
-        fault = f"not a readable {form.shown} file: {first_line(error)}"
+        fault = f"not a readable {form} file: {first_line(error)}"
         raise InputError(f"{address}: {fault}; {_ENDS}") from None
     repeated = [name for name in schema.names if schema.names.count(name) > 1]
     if repeated:
