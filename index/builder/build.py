@@ -17,7 +17,7 @@ import numpy as np
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
-from grace.index.builder.report import BuildReport, Notify, silent
+from grace.index.builder.report import BuildReport
 from grace.index.builder.sharding.merge import merge_shards
 from grace.index.builder.sharding.scratch import save_arrays, scratch_faults, scratch_folder
 from grace.index.builder.sharding.tasks import (
@@ -29,7 +29,7 @@ from grace.index.builder.sharding.tasks import (
     collect_file,
     first_token_ranges,
 )
-from grace.index.progress import Progress
+from grace.index.progress import Notify, Progress
 from grace.index.snapshot import Snapshot
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
@@ -63,7 +63,7 @@ class Sharding:
 def build(
     spec: BuildSpec,
     progress: Progress,
-    notify: Notify = silent,
+    notify: Notify = lambda _: None,
     sharding: Sharding | None = None,
 ) -> BuildReport:
     plan = plan_build(spec, progress, notify)

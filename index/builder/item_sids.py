@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Notify, Steps
+from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
 from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
 from grace.index.codebook.items import Items, items_of
 from grace.index.codebook.make import Extended, extend
-from grace.index.progress import Advance
+from grace.index.progress import Advance, Notify
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.tables.rows import read_rows

@@ -14,10 +14,10 @@ from grace.configs.options import BuildOptions
 from grace.index.builder.batches import BATCH_ROWS, AdsReading
 from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
-from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory
+from grace.index.builder.report import BuildReport, Steps, peak_memory
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
-from grace.index.progress import Progress
+from grace.index.progress import Notify, Progress
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import (

@@ -8,13 +8,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from grace.configs.errors import InputError
+from grace.index.progress import Notify
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
 from grace.index.storage.arrays import arrays_of, check_files, counts_of
 from grace.index.storage.checks import Array
 from grace.index.storage.folder import (
     PARTIAL,
-    OnWait,
     open_folder,
     open_root,
     remove_leftovers,
@@ -32,7 +32,7 @@ _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
 def write_snapshot(
-    snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: OnWait | None = None
+    snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: Notify = lambda _: None
 ) -> Path:
     """Write the version that the snapshot's facts name, complete but not current yet.
 
