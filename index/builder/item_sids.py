@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from grace.configs.errors import InputError
 from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
-from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
+from grace.index.codebook.folder import CODEBOOK_YAML, CodebookFacts, read_codebook
 from grace.index.codebook.items import Items, items_of
-from grace.index.codebook.make import Extended, extend
+from grace.index.codebook.make import extend
+from grace.index.codebook.report import SidReport
 from grace.index.progress import Advance, Notify
 from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
@@ -80,12 +81,13 @@ def sids_of_items(
         with steps.run("give SIDs to new ads", ads.rows) as advance:
             new = _ads_without_sid(ads, names, sids, advance)
             if len(new):
-                dims = read_codebook(codebook)[1].dims
-                items = _with_one_vector(items_of(data.embeddings, dims), new)
+                _, facts = read_codebook(codebook)
+                items = _with_one_vector(items_of(data.embeddings, facts.dims), new)
                 if items is not None:
-                    found = extend(items, codebook)
-                    steps.new_sids = found.new
-                    _notify_of_error(found, codebook, notify)
+                    report = extend(items, codebook)
+                    steps.new_sids = report.items
+                    if fault := _worse(report, facts):
+                        notify(f"{codebook}: {fault}")
         return read() if steps.new_sids else sids
 
 
@@ -111,14 +113,16 @@ def _codebook(data: DataFolder) -> Path | None:
     return folder if folder is not None and (folder / CODEBOOK_YAML).is_file() else None
 
 
-def _notify_of_error(found: Extended, codebook: Path, notify: Notify) -> None:
-    """Report new ads whose vectors a codebook does not capture; few ads say little."""
-    if found.new >= _ENOUGH_NEW and found.error > _MOST_ERROR * found.before:
-        notify(
-            f"{codebook}: its error on {found.new:,} new ads is {found.error:.1%}, and it was "
-            f"{found.before:.1%} when it was made: if you sell other kinds of items now, make a "
-            "new codebook and train a model on its SIDs"
-        )
+def _worse(new: SidReport, facts: CodebookFacts) -> str | None:
+    """Return how badly a codebook captures the vectors of new ads; few ads say little."""
+    error, before = new.levels[-1].error, facts.errors[-1]
+    if new.items < _ENOUGH_NEW or error <= _MOST_ERROR * before:
+        return None
+    return (
+        f"its error on {new.items:,} new ads is {error:.1%}, and it was {before:.1%} when it was "
+        "made: if you sell other kinds of items now, make a new codebook and train a model on its "
+        "SIDs"
+    )
 
 
 def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -34,19 +33,6 @@ Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], 
 
 POINTS_PER_CODE = 128
 LEAST_SAMPLE = 1 << 15
-
-
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """
-    new     items that got a SID
-    error   of these, after the last level
-    before  the same of the items from which the codebook was learned
-    """
-
-    new: int
-    error: float
-    before: float
 
 
 def make_codebook(
@@ -86,17 +72,13 @@ def make_codebook(
     return report
 
 
-def extend(items: Items, kept: Path) -> Extended:
-    """Give new items SIDs by the codebook of `kept`, and add them to its table.
+def extend(items: Items, kept: Path) -> SidReport:
+    """Give new items SIDs by the codebook of `kept`, and add them to its table; report on them.
 
-    The caller holds the lock of the table, which has none of these items.
+    The vectors are as long as the codebook's. The caller holds the lock of the table, which has
+    none of these items.
     """
     codebook, facts = read_codebook(kept)
-    if items.dims != facts.dims:
-        raise InputError(
-            f"{items.name}: vectors of {items.dims} numbers, but {kept} needs {facts.dims}; "
-            "embed the items with the model of the codebook's items"
-        )
     ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
     ids = _read(items, None, lambda *_: None)
     if ids_before.type != ids.type:
@@ -106,7 +88,7 @@ def extend(items: Items, kept: Path) -> Extended:
     all_ids = pa.concat_arrays([ids_before, ids])
     all_tokens = np.concatenate([tokens_before, tokens])
     write_sid_table(kept / SIDS_FILE, all_ids, all_tokens, facts.sid_space, facts.vocab_sizes)
-    return Extended(len(ids), report.levels[-1].error, facts.errors[-1])
+    return report
 
 
 class Sample:
