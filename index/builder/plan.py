@@ -180,7 +180,7 @@ class BuildPlan:
     def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
-        path = write_snapshot(snapshot, spec.root, or_next=True, on_wait=self.notify)
+        path = write_snapshot(snapshot, spec.root, self.notify)
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")

@@ -24,31 +24,26 @@ from grace.index.storage.folder import (
     writers_lock,
 )
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
-from grace.index.storage.versions import next_version, versions
+from grace.index.storage.versions import next_version
 
 _REMEDY = "free some space, or write to another root"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
-def write_snapshot(
-    snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: Notify = lambda _: None
-) -> Path:
+def write_snapshot(snapshot: Snapshot, root: Path, on_wait: Notify = lambda _: None) -> Path:
     """Write the version that the snapshot's facts name, complete but not current yet.
 
-    With `or_next` it becomes the next free version if another writer has taken that one meanwhile.
+    If the root has that one or a later one, write the next free version: versions never change.
     """
     manifest = _manifest(snapshot)
     arrays = arrays_of(snapshot)
-    version = snapshot.facts.version
     try:
         with writers_lock(root, on_wait) as folder:
             remove_leftovers(folder)
-            if or_next:
-                version = max(version, next_version(root))
-                manifest = replace(manifest, version=version_name(version))
-            _require_new(root, version)
+            version = max(snapshot.facts.version, next_version(root))
             _require_space(root, arrays)
+            manifest = replace(manifest, version=version_name(version))
             _write_version(manifest, arrays, folder, synced=True)
     except OSError as error:
         if error.errno in _DISK_FULL:
@@ -64,16 +59,6 @@ def write_unsynced(snapshot: Snapshot, root: Path) -> None:
     """
     with open_root(root) as folder:
         _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
-
-
-def _require_new(root: Path, version: int) -> None:
-    latest = max(versions(root), default=0)
-    if version == latest:
-        raise InputError(f"{root}: version {version} is already here; versions never change")
-    if version < latest:
-        raise InputError(
-            f"{root}: version {version} is not above {latest}, the latest here; versions increase"
-        )
 
 
 def _require_space(root: Path, arrays: Mapping[str, Array]) -> None:
