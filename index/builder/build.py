@@ -13,6 +13,7 @@ from shutil import rmtree
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import Collector, find_repeated
@@ -102,16 +103,15 @@ class _ShardedBuild:
     def run(self) -> BuildReport:
         plan = self.plan
         inputs = self._inputs()
-        runs = self._collect(inputs)
+        runs, token_ads = self._collect(inputs)
         with plan.steps.run("compare ids", 1) as advance:
             ids, rows = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
         repeated = plan.refuse_repeated(ids, rows)
-        token_ads = np.sum([run.token_ads for run in runs], axis=0)
         left = int(token_ads.sum()) - len(rows)
         facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
-        paths = [run.path for run in runs if run.token_ads.any()]
+        paths = [run.path for run in runs if run.has_ads]
         tasks = [
             Task(
                 f"building the shard of first tokens {first} to {end - 1}",
@@ -141,7 +141,7 @@ class _ShardedBuild:
         plain = replace(reading, names={}, sids=None)
         return TaskInputs(spec, plain, self.scratch, self.sharding.run_rows)
 
-    def _collect(self, inputs: TaskInputs) -> list[Run]:
+    def _collect(self, inputs: TaskInputs) -> tuple[list[Run], npt.NDArray[np.int64]]:
         plan = self.plan
         first_rows = np.cumsum([0, *(file.rows for file in plan.source.files)]).tolist()
         files = [
@@ -153,13 +153,15 @@ class _ShardedBuild:
             for given, file, first_row in zip(plan.source.files, files, first_rows, strict=False)
         ]
         runs: list[Run] = []
+        token_ads = np.zeros(plan.vocab_sizes[0], np.int64)
         with closing(self._run("read ads", tasks)) as results:
             for file, collected in zip(plan.source.files, results, strict=True):
                 # A task has read the file by another address.
                 plan.log.extend(replace(each, file=file.address) for each in collected.rejects)
                 runs.extend(collected.runs)
+                token_ads += collected.token_ads
                 self.stated |= collected.stated
-        return runs
+        return runs, token_ads
 
     def _run(self, step: str, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""

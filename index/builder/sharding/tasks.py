@@ -77,13 +77,8 @@ class TaskInputs:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """
-    path       a snapshot root, if there are ads, and the sorted ids
-    token_ads  int64 [size of the first vocabulary]: the number of ads by first token
-    """
-
-    path: Path
-    token_ads: npt.NDArray[np.int64]
+    path: Path  # a snapshot root, if there are ads, and the sorted ids
+    has_ads: bool
 
     def sorted_ids(self) -> SortedIds:
         """Map the ids of all rows, also of refused ones."""
@@ -92,7 +87,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
+    token_ads: npt.NDArray[np.int64]  # the number of ads by first token
     rejects: Sequence[Reject]
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
 
@@ -105,8 +101,12 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
     spec, source = inputs.spec, AdsSource((file,))
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
-    runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
-    return CollectedFile(runs, collector.rejects, frozenset(collector.stated))
+    runs, size = [], inputs.plain.vocab_sizes[0]
+    token_ads = np.zeros(size, np.int64)
+    for ads, ids in collector:
+        runs.append(_written_run(ads, ids, inputs))
+        token_ads += np.bincount(ads.columns.tokens[:, 0], minlength=size)
+    return CollectedFile(runs, token_ads, collector.rejects, frozenset(collector.stated))
 
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
@@ -114,8 +114,7 @@ def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
     save_arrays(ids, path)
     if len(ads):
         inputs.write(ads, path)
-    size = inputs.plain.vocab_sizes[0]
-    return Run(path, np.bincount(ads.columns.tokens[:, 0], minlength=size))
+    return Run(path, len(ads) > 0)
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
