@@ -140,10 +140,7 @@ def _catalogue(
     ads = folder / "ads"
     spec = preset_spec("small", sids=sids, seed=SEED)
     write_folder(spec, ads, force=False, progress=lambda done, total: None)
-    report = build(
-        BuildSpec(read_data_folder(ads), folder / "root"),
-        lambda step, done, total: None,
-    )
+    report = build(BuildSpec(read_data_folder(ads), folder / "root"), lambda *_: None)
     snapshot = load_snapshot(report.path)
     places = snapshot.set_values[[s.name for s in snapshot.schema.sets].index("location")]
     users: list[UserAttributes] = []
