@@ -5,12 +5,12 @@ tasks that may run on any machine: a run of ads or a range of first tokens at a 
 shard bounds their memory; only the merge holds the whole snapshot. The bytes are the same.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,15 +39,11 @@ RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
 
-class RunTasks(Protocol):
-    """Runs every task; yields what they return, in their order.
+RunTasks: TypeAlias = Callable[[Sequence[Task[Any]]], Generator[tuple[Any, int], None, None]]
+"""Runs every task; yields what they return, in their order.
 
-    Closing the generator ends the tasks that run.
-    """
-
-    def __call__(
-        self, tasks: Sequence[Task[Result]], /
-    ) -> Generator[tuple[Result, int], None, None]: ...
+Closing the generator ends the tasks that run.
+"""
 
 
 def one_by_one(tasks: Sequence[Task[Result]]) -> Generator[tuple[Result, int], None, None]:
