@@ -70,14 +70,14 @@ def build(
     Example: `grace build --data shop --root shop/snapshots`
     """
     from grace.cli.tables import coverage_table
-    from grace.index.builder import spec_of
+    from grace.index.builder import BuildSpec
     from grace.index.tables.data_folder import read_data_folder
 
     folder = read_data_folder(data)
     folder.require_codebook()
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
-    spec = replace(spec_of(folder, root), **given)
+    spec = BuildSpec(folder, root, **given)
     with progress_bars() as progress:
         report = machines.build(spec, progress)
     if as_json:

@@ -8,7 +8,7 @@ does not have.
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from grace.configs.eligibility import CD, Eligibility
 from grace.configs.errors import InputError
 from grace.configs.options import Stated
-from grace.index.builder import build, spec_of
+from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables import roles
@@ -48,7 +48,7 @@ def catalogue_of(
     folder.require_codebook()
     with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
         facts = {each.name: getattr(stated, each.name) for each in fields(Stated)} if stated else {}
-        spec = replace(spec_of(folder, Path(root)), max_rejects=_ANY, **facts)
+        spec = BuildSpec(folder, Path(root), max_rejects=_ANY, **facts)
         build(spec, lambda *_: None)
         return load_snapshot(spec.root, eligibility=eligibility)
 
@@ -187,7 +187,7 @@ def _events(
         "leaf": leaves,
         "time": rows.times("timestamp_ms", unit),
         **{_SIDE + name: rows.ids(name) for name in side},
-        **{_RULE + name: rows.rules(name).cast(_LISTS) for name in here},
+        **{_RULE + name: rows.rules(name).array().cast(_LISTS) for name in here},
     }
     if "split" in rows.theirs:
         columns["split"] = rows.filled("split").cast(pa.string())

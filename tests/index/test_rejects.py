@@ -12,6 +12,7 @@ import pytest
 from grace.configs.errors import InputError, RejectedAdsError
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot, versions
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import silent, write_schema
 
@@ -33,9 +34,9 @@ def spec_of(folder: Path, rows: list[dict[str, Any]]) -> BuildSpec:
     names = dict.fromkeys(name for row in full for name in row)
     columns = {name: [row.get(name) for row in full] for name in names}
     pq.write_table(pa.table(columns), folder / "ads.parquet")
+    write_schema(folder / "targeting.yaml", SCHEMA)
     return BuildSpec(
-        ads=(folder / "ads.parquet",),
-        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        read_data_folder(folder),
         root=folder / "snapshots",
         sid_space="s",
         vocab_sizes=(4, 4, 4),
@@ -124,7 +125,7 @@ def test_a_list_that_cannot_be_written_is_an_error_with_a_remedy(tmp_path: Path)
 def test_list_elements_under_a_null_are_not_read(tmp_path: Path) -> None:
     """Arrow allows a null list to cover elements; they belong to no row."""
     spec = spec_of(tmp_path, [{"country": ["US"]}, {}, {}])
-    table = pq.read_table(spec.ads[0])
+    table = pq.read_table(spec.data.ads.files[0])
     offsets = pa.array([0, 1, 3, 4], pa.int32())
     values = pa.array(["US", "ZZ", "ZZ", "NO"])
     mask = pa.array([False, True, False])

@@ -13,6 +13,7 @@ import torch
 
 from grace.configs.serving import LimitsConfig
 from grace.index.builder import BuildSpec, build
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Span
@@ -116,9 +117,10 @@ def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rul
     """Beyond a limit on values, the error names the setting to raise."""
     files = serving_files.folder / "catalogue"
     text = (files / "targeting.yaml").read_text()
-    targeting = tmp_path / "targeting.yaml"
-    targeting.write_text(text.replace("max_request_values: 64", "max_request_values: 10000"))
-    build(BuildSpec((files / "ads.parquet",), targeting, tmp_path / "snapshots"), silent)
+    wider = text.replace("max_request_values: 64", "max_request_values: 10000")
+    (tmp_path / "targeting.yaml").write_text(wider)
+    data = DataFolder(tmp_path, TableSource((str(files / "ads.parquet"),)))
+    build(BuildSpec(data, tmp_path / "snapshots"), silent)
     wide = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
     usual = serving_files.requests[0]["user"]
     unknown = [f"atlantis/{number}" for number in range(10_000)]

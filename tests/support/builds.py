@@ -13,6 +13,7 @@ import yaml
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.targeting.schema import TargetingSchema
 from support.oracle import NO_RULE, RawAd
 from support.plain_builder import PLAIN_SID_SPACE
@@ -74,12 +75,13 @@ def build_spec(
     """
     folder.mkdir(parents=True, exist_ok=True)
     ads = [ad for part in files or [case.ads] for ad in part]
+    paths = (
+        write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows)
+        for at, part in enumerate(files or [case.ads])
+    )
+    write_schema(folder / "targeting.yaml", case.schema)
     spec = BuildSpec(
-        ads=tuple(
-            write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows)
-            for at, part in enumerate(files or [case.ads])
-        ),
-        targeting=write_schema(folder / "targeting.yaml", case.schema),
+        DataFolder(folder, TableSource(tuple(map(str, paths)))),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=case.vocab_sizes,

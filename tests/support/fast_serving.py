@@ -12,6 +12,7 @@ import torch
 from grace.configs.serving import ServingConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.decode_weights import Precision
@@ -53,7 +54,7 @@ def half_of_the_ads(files: ServingFiles) -> Path:
         ads = pq.read_table(catalogue / "ads.parquet")
         kept = files.folder / "half.parquet"
         pq.write_table(ads.take(list(range(0, len(ads), 2))), kept)
-        spec = BuildSpec((kept,), catalogue / "targeting.yaml", root)
+        spec = BuildSpec(DataFolder(catalogue, TableSource((str(kept),))), root)
         for _ in range(2):
             build(spec, lambda step, done, total: None)
     return root
