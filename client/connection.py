@@ -45,16 +45,11 @@ class Tls:
     key: Path | None = None
 
 
-def channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.Channel:
+def channel(address: str, tls: Tls | None, options: Options = OPTIONS, library: Any = grpc) -> Any:
+    """Return a channel of `library`, which is grpc or grpc.aio."""
     if tls is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, channel_credentials(tls), options=options)
-
-
-def aio_channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.aio.Channel:
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
+        return library.insecure_channel(address, options=options)
+    return library.secure_channel(address, channel_credentials(tls), options=options)
 
 
 @dataclass(frozen=True, slots=True)

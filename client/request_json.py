@@ -72,11 +72,11 @@ def _fill_field(message: Message, field: FieldDescriptor, value: Any, at: str) -
     elif field.is_repeated:
         if not isinstance(value, list | tuple):
             raise _unexpected(at, "a list", value)
-        for place, item in enumerate(value):
+        for number, item in enumerate(value):
             if field.message_type is None:
-                held.append(_scalar(field, item, f"{at}[{place}]"))
+                held.append(_scalar(field, item, f"{at}[{number}]"))
             else:
-                _fill(held.add(), item, f"{at}[{place}]")
+                _fill(held.add(), item, f"{at}[{number}]")
     elif field.message_type is not None:
         held.SetInParent()
         _fill(held, value, at)
@@ -95,7 +95,7 @@ def _scalar(field: FieldDescriptor, value: Any, at: str) -> Any:
         return value
     if kind == FieldDescriptor.CPPTYPE_FLOAT:
         return _float(value, at)
-    if kind == FieldDescriptor.CPPTYPE_ENUM and isinstance(value, str):
+    if field.enum_type is not None and isinstance(value, str):
         names = field.enum_type.values_by_name
         if value not in names:
             raise _unexpected(at, f"one of {', '.join(names)}", value)

@@ -69,7 +69,7 @@ class _PlainEncoder:
         """The user's bits as one number."""
         schema = self.encoder.schema
         row = 0
-        for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+        for attribute, first in schema.places:
             bit_of = {value: first + i for i, value in enumerate(attribute.values)}
             other = first + len(attribute.values)
             values = user.get(attribute.name, ()) or _stand_in(attribute)
