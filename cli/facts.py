@@ -10,21 +10,17 @@ if TYPE_CHECKING:
 
 def print_facts(*reports: Any, tables: "Sequence[Table]" = ()) -> None:
     """Print the fields of dataclasses. A tuple of dataclasses becomes a table, after `tables`."""
-    from grace.cli.tables import table_console
+    from grace.cli.tables import print_all
 
-    console, found = table_console(), [*tables]
+    found = [*tables]
     for report in reports:
         for name in (field.name for field in fields(report)):
             value = getattr(report, name)
             if isinstance(value, tuple) and value and is_dataclass(value[0]):
                 found.append(_table(name, value))
             elif value not in (None, (), "") and not is_dataclass(value):
-                line = f"{name.replace('_', ' ')}: {_shown(name, value)}"
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
-    with console.capture() as captured:
-        for table in found:
-            console.print(table)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+                print(f"{name.replace('_', ' ')}: {_shown(name, value)}")
+    print_all(*found)
 
 
 def print_shares(rows: Mapping[str, Mapping[str, float]]) -> None:

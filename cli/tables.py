@@ -5,8 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich import box
-from rich.console import Console
-from rich.markdown import Markdown
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -49,9 +48,10 @@ def coverage_table(
     return table
 
 
-def print_markdown(text: str) -> None:
-    """Print Markdown as the terminal shows it, without the blanks that fill up its lines."""
+def print_all(*shown: RenderableType) -> None:
+    """Print tables or Markdown, without the blanks that fill up their lines."""
     console = table_console()
     with console.capture() as captured:
-        console.print(Markdown(text))
+        for each in shown:
+            console.print(each)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))

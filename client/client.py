@@ -64,7 +64,11 @@ class _Connected:
         self.address = target.shown
         self._tls = tls
         self._retry = retry
-        self._ids = None if ids is None else _data_ids(ids)
+        if isinstance(ids, str | Path):
+            from grace.index.tables.ids import DataIds  # noqa: PLC0415  # pyarrow takes 0.1 s
+
+            ids = DataIds(ids)
+        self._ids = ids
         self._budget = RetryBudget()
         self._closed = threading.Event()
         options = (*OPTIONS, *target.options)
@@ -282,9 +286,3 @@ class AsyncClient(_Connected):
             self._raise_if_closed()
             raise
         return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
-
-
-def _data_ids(ids: "str | Path | DataIds") -> "DataIds":
-    from grace.index.tables.ids import DataIds  # noqa: PLC0415  # its pyarrow takes 0.1 s to load
-
-    return DataIds(ids) if isinstance(ids, str | Path) else ids

@@ -76,8 +76,7 @@ class Attempts:
         """
         if not self._retries or not is_worth_retrying(failed):
             return None
-        has_budget = self._budget.take()
-        if not has_budget or self.number >= MAX_ATTEMPTS:
+        if not self._budget.take() or self.number >= MAX_ATTEMPTS:
             return None
         # Callers that were refused together must not come back together.
         if failed.push_back is None:

@@ -139,22 +139,22 @@ class BitsComponent:
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, user: ValuesOf) -> list[Reason]:
-        reasons = (
-            _reason(attribute, *_allowed(attribute, first, rows.table[row]), user)
+        return [
+            reason
             for attribute, first in self.schema.places
-        )
-        return [reason for reason in reasons if reason is not None]
+            for reason in _reasons(attribute, *_allowed(attribute, first, rows.table[row]), user)
+        ]
 
     def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
-        reasons = []
+        reasons: list[Reason] = []
         for attribute in self.schema.attributes:
             include = lists.get(attribute.name) or ()
             exclude = lists.get(attribute.name + EXCLUDE_SUFFIX) or ()
             allowed = include or attribute.values
             listed = [v for v in attribute.values if v in allowed and v not in exclude]
             other = not include and (attribute.missing_passes_exclude or not exclude)
-            reasons.append(_reason(attribute, listed, other, user))
-        return [reason for reason in reasons if reason is not None]
+            reasons += _reasons(attribute, listed, other, user)
+        return reasons
 
 
 def _allowed(
@@ -166,11 +166,11 @@ def _allowed(
     return list(compress(attribute.values, allowed)), other
 
 
-def _reason(
+def _reasons(
     attribute: Attribute, listed: Sequence[str], other: bool, asked: ValuesOf
-) -> Reason | None:
+) -> list[Reason]:
     if other and len(listed) == len(attribute.values):
-        return None
+        return []
     user = tuple(asked.get(attribute.name) or ())
     effective = user or (() if attribute.missing is None else (attribute.missing,))
     breaking = tuple(
@@ -180,7 +180,7 @@ def _reason(
     )
     passes = not breaking if effective else other
     allows = _allows(attribute, listed, other)
-    return Reason(attribute.name, passes, allows, user, breaking or effective)
+    return [Reason(attribute.name, passes, allows, user, breaking or effective)]
 
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace.index.proposal.names import PROSE_WORDS, is_title, plain_name, words
+from grace.index.proposal.names import WORDS, is_title, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
@@ -227,7 +227,7 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
 
 
 def _is_prose(facts: ColumnFacts) -> bool:
-    return is_title(facts.plain) or bool(facts.words & PROSE_WORDS)
+    return is_title(facts.plain) or bool(facts.words & WORDS["prose"])
 
 
 def _lists(cells: Collection[str], separator: str) -> bool:
