@@ -5,9 +5,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import note, progress_bars
+from grace.cli.reports import coverage_table, print_facts
 from grace.configs.errors import CoverageError, InputError
 from grace.configs.extras import install_command
 from grace.configs.options import BuildOptions, Option
@@ -68,7 +68,6 @@ def build(
 
     Example: `grace build --data shop --root shop/snapshots`
     """
-    from grace.cli.tables import coverage_table
     from grace.index.builder import spec_of
     from grace.index.tables.data_folder import read_data_folder
 

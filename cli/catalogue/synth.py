@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_facts
 
 
 def synth(

@@ -12,8 +12,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from grace.cli.options import AsJson
+from grace.cli.reports import table_console
 from grace.configs.errors import NativeError
 from grace.configs.extras import install_command
 from grace.configs.machine import available_cores
@@ -144,11 +147,6 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from grace.cli.tables import table_console
-
     table = Table("check", "", "found", box=None, pad_edge=False)
     styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
     for finding in findings:
