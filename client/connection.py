@@ -1,6 +1,6 @@
 """Connect to a server, with or without TLS, and explain why calls failed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -128,18 +128,17 @@ def connection_fault(address: str, text: str, tls: Tls | None) -> str | None:
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
-    for sign, fault in _PASSING_FAULTS.items():
-        if sign in text:
-            return fault.format(address)
-    return lasting_fault(address, text) or _closed(address, text, tls)
+    known = _known_fault(_PASSING_FAULTS, address, text) or lasting_fault(address, text)
+    return known or _closed(address, text, tls)
 
 
 def lasting_fault(address: str, text: str) -> str | None:
     """Return a fault that neither a new attempt nor waiting can cure, or None."""
-    for sign, fault in _LASTING_FAULTS.items():
-        if sign in text:
-            return fault.format(address)
-    return None
+    return _known_fault(_LASTING_FAULTS, address, text)
+
+
+def _known_fault(faults: Mapping[str, str], address: str, text: str) -> str | None:
+    return next((fault.format(address) for sign, fault in faults.items() if sign in text), None)
 
 
 _PASSING_FAULTS = {
