@@ -172,7 +172,7 @@ class Client(_Connected):
                 self._require_open()
                 raise
             else:
-                attempts.answered()
+                self._budget.give_back()
                 return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             wait = attempts.wait_after(failed)
             if wait is None or self._closed.wait(wait):
@@ -249,7 +249,7 @@ class AsyncClient(_Connected):
                 self._raise_if_closed()
                 raise
             else:
-                attempts.answered()
+                self._budget.give_back()
                 return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             if (wait := attempts.wait_after(failed)) is not None:
                 await asyncio.sleep(wait)

@@ -66,9 +66,6 @@ class Attempts:
     def seconds_left(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
-    def answered(self) -> None:
-        self._budget.give_back()
-
     def wait_after(self, failed: FailedCall) -> float | None:
         """Return the seconds to wait before the next attempt, or None if this one was the last.
 

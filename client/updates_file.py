@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from grace.client.admin_client import AdminClient
 from grace.client.request_json import filled
 from grace.configs.errors import CallError, RequestError, one_line
 from grace.configs.regular_files import open_regular
+from grace.index.storage.strict_json import without_repeats
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 LOOK_SECONDS, RETRY_SECONDS, PAGE_SECONDS = 0.1, 1.0, 60.0
@@ -296,16 +297,9 @@ def _read(line: Line) -> _Update:
     if len(line.text) > MOST_LINE_BYTES:
         raise _LineError(f"more than {MOST_LINE_BYTES} bytes")
     try:
-        values = json.loads(line.text.decode(), object_pairs_hook=_each_once)
+        values = json.loads(line.text.decode(), object_pairs_hook=without_repeats)
         return _Update(line.number, filled(UpdateAdsRequest(), values))
     except UnicodeDecodeError:
         raise _LineError("not UTF-8 text") from None
     except (RequestError, ValueError, RecursionError) as error:
         raise _LineError(f"not an UpdateAdsRequest: {error}") from None
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a key is twice in one object")
-    return fields
