@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
-from grace.index.matchers.bloom import star_hash, star_rows
+from grace.index.matchers.bloom import bloom_positions, star_hash, star_rows
 from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
 from grace.index.snapshot import SEVERAL_SNAPSHOTS, Snapshot, require_ids
 from grace.index.targeting.rules import SetRules
@@ -94,8 +94,7 @@ def _rule_rows(
     hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)
     hashes[: len(rules.include_values)] = values.hashes(hash_seed)[rules.include_values]
     table = np.zeros((len(rules), target_set.words), np.uint64)
-    for number in range(target_set.bloom_hashes):
-        bits = (hashes >> np.uint64(16 * number)) & np.uint64(target_set.bloom_bits - 1)
+    for bits in bloom_positions(hashes, target_set):
         words = rows * target_set.words + (bits >> np.uint64(6)).astype(np.int64)
         np.bitwise_or.at(table.reshape(-1), words, np.uint64(1) << (bits & np.uint64(63)))
     return table
