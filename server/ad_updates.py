@@ -37,7 +37,7 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, Ids, read_kept, read_update
+from grace.index.updates.update import AdUpdate, Ids, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
@@ -224,7 +224,7 @@ class AdUpdates:
             return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_kept(message))
+        self._state.apply(read_update(message, bounded=False))
 
     def _run(self) -> None:
         group: list[_Waiting] = []

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from grace.cli.facts import print_shares
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_shares
 from grace.configs.machine import yield_cores_while_waiting
 from grace.configs.options import EvaluationSpec
 

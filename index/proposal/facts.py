@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace.index.proposal.names import PROSE_WORDS, is_title, plain_name, words
+from grace.index.proposal.names import WORDS, is_title, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
@@ -216,7 +216,8 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
 
     The facts must come from cells that are not split yet.
     """
-    may_list = [each for each in facts if each.has_texts and not _is_prose(each)]
+    columns = [each for each in facts if each.has_texts and not is_title(each.plain)]
+    may_list = [each for each in columns if not each.words & WORDS["prose"]]
     counts = {s: sum(_lists(each.values, s) for each in may_list) for s in _SEPARATORS}
     best = max(_SEPARATORS, key=lambda separator: counts[separator])
     if not counts[best]:
@@ -224,10 +225,6 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
     for each in facts:
         each.split(best)
     return best
-
-
-def _is_prose(facts: ColumnFacts) -> bool:
-    return is_title(facts.plain) or bool(facts.words & PROSE_WORDS)
 
 
 def _lists(cells: Collection[str], separator: str) -> bool:

@@ -16,7 +16,6 @@ from grace.index.updates.update import (
     AdUpdate,
     full_message,
     ids_message,
-    read_kept,
     read_update,
 )
 from grace.proto.retrieval_pb2 import GetStopsResponse, UpdateAdsRequest
@@ -123,7 +122,7 @@ def test_ids_are_counted_before_they_are_read_and_a_kept_update_may_have_more() 
     assert read_update(most).stop["ad"].tolist() == [0]
     with pytest.raises(RequestError, match=f"stop: {MOST_IDS + 1} ids and weights, at most"):
         read_update(most + field(WEIGHTS, b""))
-    assert read_kept(most + field(WEIGHTS, b"")).weighted.tolist() == [0]
+    assert read_update(most + field(WEIGHTS, b""), bounded=False).weighted.tolist() == [0]
 
 
 @settings(max_examples=63)
@@ -145,7 +144,7 @@ def test_a_full_message_is_what_protobuf_reads_as_the_state(
     for ad_id, weight in zip(weighted.tolist(), values.tolist(), strict=True):
         expected.weights.add(ad_id=ad_id, weight=weight)
     assert UpdateAdsRequest.FromString(message) == expected
-    assert plain(read_kept(message)).weights == dict(weights)
+    assert plain(read_update(message, bounded=False)).weights == dict(weights)
 
 
 @given(st.lists(ids64))

@@ -177,7 +177,7 @@ def test_after_a_faulty_line_nothing_is_sent_until_a_full_update_or_another_file
         source.append(as_protobuf_has_them)
         reaches(operated, last + 9, ad=10)
         source.append(written(10, '{"ad": {"ids": [1]}, "ad": {"ids": [5]}}'))
-        follower.wait_fault(4, "line 3: not an UpdateAdsRequest: Failed to load JSON")
+        follower.wait_fault(4, "line 3: not an UpdateAdsRequest: key 'ad' occurs twice")
         reaches(operated, last + 9, ad=10)
 
 

@@ -25,8 +25,8 @@ def assert_same_rows(got: UserRows, expected: UserRows) -> None:
     """Require equal arrays of equal types."""
     assert got.encoder is expected.encoder
     assert got.ignored == expected.ignored
-    np.testing.assert_array_equal(got.bitmask, expected.bitmask)
-    for one, other in zip(got.sets, expected.sets, strict=True):
+    np.testing.assert_array_equal(got.asked[0].bitmask, expected.asked[0].bitmask)
+    for one, other in zip(got.asked[1:], expected.asked[1:], strict=True):
         for array in ("offsets", "hashes", "value_offsets", "value_ids"):
             mine, theirs = getattr(one, array), getattr(other, array)
             assert mine.dtype == theirs.dtype
@@ -69,7 +69,7 @@ class _PlainEncoder:
         """The user's bits as one number."""
         schema = self.encoder.schema
         row = 0
-        for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+        for attribute, first in schema.places:
             bit_of = {value: first + i for i, value in enumerate(attribute.values)}
             other = first + len(attribute.values)
             values = user.get(attribute.name, ()) or _stand_in(attribute)
