@@ -28,11 +28,6 @@ pytestmark = pytest.mark.subprocess
 TIMEOUT = 60.0
 
 
-@pytest.fixture(scope="module")
-def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
-
-
 def test_ads_entities_and_histories_take_the_ids_of_the_tables(
     healthy_server: ServerProcess, serving_files: ServingFiles, shop: Path
 ) -> None:

@@ -15,14 +15,9 @@ from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 from support.stage_cases import raw_ads
-from support.text_shop import advertiser, sku, write_map, write_text_shop
+from support.text_shop import advertiser, sku, write_map
 
 pytestmark = pytest.mark.subprocess
-
-
-@pytest.fixture(scope="module")
-def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
 
 
 @pytest.fixture

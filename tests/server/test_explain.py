@@ -45,11 +45,6 @@ REASONS = RARE | {
 """The reasons that random requests have for ads of the catalogue."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def always(stops: Mapping[str, int], levels: Mapping[str, int]) -> Mapping[str, int]:
     assert stops.items() <= levels.items()
     return stops

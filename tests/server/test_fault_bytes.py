@@ -82,4 +82,7 @@ def test_any_name_is_shown_in_a_text_small_enough_for_a_header(
     outcome = caller.call(message(fields))
     assert (outcome.code, outcome.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
     assert remedy in outcome.text
+    field, _, _ = outcome.text.partition(": ")
+    assert len(field) <= 131  # a long name is cut in its middle
+    assert field.endswith(".values") or "user" not in fields
     assert len(outcome.text.encode()) <= 1003

@@ -26,7 +26,7 @@ SECRET = "marker-4711"
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
 
 
-def record_of(log: Callable[[logging.Logger], None], name: str = LOGGER) -> logging.LogRecord:
+def record_of(log: Callable[[logging.Logger], None]) -> logging.LogRecord:
     """The record that a call on a logger makes."""
     seen: list[logging.LogRecord] = []
 
@@ -34,7 +34,7 @@ def record_of(log: Callable[[logging.Logger], None], name: str = LOGGER) -> logg
         def emit(self, record: logging.LogRecord) -> None:
             seen.append(record)
 
-    logger = logging.Logger(name)
+    logger = logging.Logger(LOGGER)
     logger.addHandler(Keep())
     log(logger)
     (record,) = seen

@@ -6,6 +6,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -20,10 +21,8 @@ from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
     GeneratedBatch,
-    InputBatch,
     PendingRequest,
     Priority,
-    RequestBatch,
     Span,
     StageName,
 )
@@ -236,7 +235,7 @@ def test_every_request_ends_exactly_once(
         "post": (fates[3], random.Random(seed + 3)),
     }
 
-    def disturb(stage: StageName, _: InputBatch | RequestBatch) -> None:
+    def disturb(stage: StageName, _: Sequence[PendingRequest]) -> None:
         fate, chance = chances[stage]
         if chance.random() < fate.slow:
             time.sleep(chance.random() * 0.001)

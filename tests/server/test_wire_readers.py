@@ -8,45 +8,34 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import count
+from itertools import count, product
 from random import Random
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.descriptor import Descriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.configs.serving import LimitsConfig
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
-from grace.index.updates.update import read_update
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_reader import FeatureReader
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest
 from grace.server.errors import ServiceError
 from grace.server.messages import Retrieval
-from grace.server.stages.requests import read_request
+from grace.server.stages.requests import read_request, request_id_of
 from support.encoder_cases import INTERFORMER
 from support.pipeline_cases import GENERATION
-from support.plain_inputs import (
-    InputEncoder,
-    RequestFeatures,
-    assert_same_inputs,
-)
-from support.plain_requests import plain_features, plain_request, plain_user
+from support.plain_inputs import InputEncoder, assert_same_inputs
+from support.plain_requests import plain_request, plain_user
 from support.plain_users import assert_same_rows, plain_rows
 from support.strategies import examples
-from support.strict_wire import (
-    REQUEST,
-    UPDATE,
-    Values,
-    is_map,
-)
-from support.wire_cases import WireWriter, field, hostile_request, random_spec, varint
+from support.strict_wire import REQUEST
+from support.wire_cases import WireWriter, field, grown, hostile_request, random_spec, varint
 
 MODELS = 8
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
@@ -136,10 +125,10 @@ def assert_same_look_ups(readers: Readers, message: bytes) -> str:
     got = readers.native.read([message], 2)
     (fault,), (ignored,) = got.faults, got.ignored
     try:
-        row = readers.plain.encode(plain_features(message))
+        row = readers.plain.encode(RetrieveRequest.FromString(message).features)
         assert fault is None, message.hex()
     except RequestError as error:
-        row = readers.plain.encode(RequestFeatures())
+        row = readers.plain.encode(Features())
         assert str(fault) == str(error), message.hex()
     assert ignored == row.ignored
     plain = readers.plain
@@ -277,6 +266,7 @@ CASES = {
     "a limit with an unknown field": field(12, field(1, b"a") + b"\x18\x01"),
     "a limit of a long name": field(12, field(1, b"x" * 129)),
     "a limit whose name is no text": field(12, field(1, b"\xff")),
+    "a long profile": field(7, b"p" * 100),
     "an input of another kind": within((5, 3), entry(b"hour", b""))
     + within((5, 2), entry(b"clicks", b"")),
 }
@@ -319,26 +309,38 @@ def test_text_is_what_protobuf_takes_for_it(text: bytes) -> None:
         assert_read_alike(READERS, message)
 
 
-def every_field(of: Descriptor) -> Values:
-    """Return a value for each field of the message, and of the messages in it."""
-    values: Values = {}
-    for each in of.fields:
-        inner = each.message_type
-        value: Any = {each.TYPE_STRING: "LOW", each.TYPE_FLOAT: 1.0}.get(each.type, 1)
-        if inner is not None:
-            value = every_field(inner)
-        if is_map(each):
-            value = {"a": value["value"]}
-        values[each.name] = [value] if each.is_repeated and not is_map(each) else value
-    return values
+SMALL = LimitsConfig(
+    max_ads=11,
+    default_max_ads=5,
+    exclude_ads=7,
+    request_id_bytes=9,
+    names=4,
+    user_values=8,
+    values_per_name=6,
+    value_bytes=10,
+    events=3,
+)
+LIMITED = (SMALL, replace(SMALL, user_values=5), replace(SMALL, message_bytes=7))
 
 
-def test_every_field_of_the_proto_file_has_its_row() -> None:
-    values = every_field(REQUEST) | {"profile": "reduced"}
-    for seed in range(9):
-        message = WireWriter(Random(seed)).message(values, REQUEST)
-        assert assert_read_alike(READERS, message)["taken"]
-    update = WireWriter(Random(7)).message(
-        every_field(UPDATE) | {"resume": {}, "unweight": [2]}, UPDATE
-    )
-    assert read_update(update).sequence == 1
+def test_a_limit_cuts_every_field_at_the_same_size() -> None:
+    """Bytes that are no request are refused as too large before they are read."""
+    found = set[str]()
+    for size, limits in product(range(14), LIMITED):
+        random = Random(size)
+        for values in (*grown(REQUEST, size), None):
+            message = b"\xff" * size
+            if values is not None:
+                message = WireWriter(random).message(values, REQUEST)
+            assert_read_alike(READERS, message, limits)
+            refusal = str(outcome(plain_request, message, limits))
+            found.update(re.findall(r"at most \d+ \(limits\.(\w+)\)", refusal))
+    of_calls = {"open_calls", "connection_calls", "connections"}
+    assert found == {each.name for each in fields(LimitsConfig)} - of_calls - {"default_max_ads"}
+
+
+def test_the_id_of_a_refused_request_can_still_be_read() -> None:
+    for request_id in ("", "r1", "é" * 99):
+        message = field(1, request_id.encode()) + field(9, b"\x7b")
+        assert request_id_of(message) == request_id_of(message + b"\x6a\x01a") == request_id
+        assert request_id_of(message + b"\xff") is None

@@ -38,12 +38,10 @@ FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
 Labels = frozenset[tuple[str, str]]
 
 
-def wait_until(
-    holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, log: str = ""
-) -> None:
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}\n{log}"
+        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
