@@ -88,9 +88,7 @@ def operated(operated_server: ServerProcess) -> ServerProcess:
 
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    return Faults(folder)
+    return Faults(tmp_path)
 
 
 @pytest.fixture
