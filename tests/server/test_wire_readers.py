@@ -266,11 +266,14 @@ def places(of: Descriptor, put: Put = bytes) -> Iterator[tuple[Descriptor, Put]]
 
 TENTH, ELEVEN = b"\x81" * 9 + b"\x7f", b"\x80" * 10 + b"\x01"
 CONTENTS = (
-    *(b"", b"\0", b"\7", varint(2**32 + 7), varint(2**63), b"\x80" * 9 + b"\2", TENTH, ELEVEN),
+    *(b"", b"\0", b"\4", varint(2**32 + 7), varint(2**63), b"\x80" * 9 + b"\2", TENTH, ELEVEN),
     *(b"\1\xff", b"\2\1\x80", b"\3\0\0\0", b"\4\0\0\x80\x7f", b"\x0a" + TENTH, b"\x0b" + ELEVEN),
     *(b"\x80\x80\x80\x80\x08", b"\x81\x80\x80\x80\x10a", b"\0\0\x80\x7f", bytes(8), b"\x3c"),
 )
-"""Numbers, lengths with what follows them, and numbers of a fixed size; some are wrong."""
+"""Numbers, lengths with what follows them, and numbers of a fixed size; some are wrong.
+
+4 is the first number that is no category of `device`.
+"""
 ODD = (
     *(b"\x00\x01", b"\x80\x00\x01", b"\x3b\x00\x00\x3c", b"\x36", b"\x87\x01"),
     *(varint((1 << 32) + 48) + b"\x07", varint((1 << 32) - 8) + b"\x07"),
