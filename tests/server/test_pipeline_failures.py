@@ -87,17 +87,15 @@ def test_a_request_that_a_stage_forgets_fails_with_its_batch(
     assert recorder.reason(request) == "internal"
 
 
-DEADLY: list[tuple[str, BaseException, int]] = [
-    ("exits", SystemExit("SECRET"), 1),
-    ("loses-its-device", torch.AcceleratorError("SECRET"), 1),
-    ("keeps-failing", ValueError("SECRET"), FAILURES_OF_A_BROKEN_STAGE),
-]
+DEADLY: dict[str, tuple[BaseException, int]] = {
+    "exits": (SystemExit("SECRET"), 1),
+    "loses-its-device": (torch.AcceleratorError("SECRET"), 1),
+    "keeps-failing": (ValueError("SECRET"), FAILURES_OF_A_BROKEN_STAGE),
+}
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
-@pytest.mark.parametrize(
-    ("error", "batches"), [each[1:] for each in DEADLY], ids=[each[0] for each in DEADLY]
-)
+@pytest.mark.parametrize(("error", "batches"), DEADLY.values(), ids=DEADLY)
 def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     start: Start,
     script: Script,

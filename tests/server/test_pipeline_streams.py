@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from time import perf_counter, sleep
 from typing import Any
 
@@ -230,23 +231,16 @@ def test_every_stage_reads_what_the_one_before_has_written_and_still_holds() -> 
     assert device.faults == []
 
 
-class SometimesFailing:
-    """Fails one stage every third time, when its work is queued."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._times = 0
-
-    def __call__(self, stage: str) -> None:
-        self._times += stage == self._stage
-        if stage == self._stage and self._times % 3 == 0:
-            raise ValueError
-
-
 @pytest.mark.parametrize("stage", ["features", "generate", "post"])
 def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: str) -> None:
-    device = LazyDevice()
-    recorder = run(LazyStages(device, SometimesFailing(stage)))
+    device, times = LazyDevice(), count(1)
+
+    def disturb(at: str) -> None:
+        """Fail every third time, when the stage's work is queued."""
+        if at == stage and next(times) % 3 == 0:
+            raise ValueError
+
+    recorder = run(LazyStages(device, disturb))
     assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
     assert wrong(recorder) == 0
     assert device.faults == []
