@@ -12,11 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError
-from grace.model.definition.inputs import (
-    AGE_BUCKETS,
-    ModelInputs,
-    age_buckets,
-)
+from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
 from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers

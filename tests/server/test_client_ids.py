@@ -8,14 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from grace.client import (
-    AsyncClient,
-    Client,
-    Events,
-    RequestError,
-    RetrieveResult,
-    request_of,
-)
+from grace.client import AsyncClient, Client, Events, RequestError, RetrieveResult, request_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from support.raw_tables import write_table

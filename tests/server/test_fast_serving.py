@@ -13,12 +13,7 @@ from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
 from grace.model.engine.generation import EngineSettings, FastGeneration
 from grace.proto.retrieval_pb2 import RetrieveResponse
-from grace.server.engine.serving_pair import (
-    EngineFacts,
-    ServingPair,
-    engine_facts,
-    precision_of,
-)
+from grace.server.engine.serving_pair import EngineFacts, ServingPair, engine_facts, precision_of
 from support.fast_serving import (
     CPU,
     MEMO_BYTES,

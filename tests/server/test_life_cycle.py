@@ -9,11 +9,7 @@ import grpc
 import pytest
 
 from grace.client import Client
-from grace.proto.retrieval_pb2 import (
-    ExplainRequest,
-    GetStatusResponse,
-    SetLogLevelRequest,
-)
+from grace.proto.retrieval_pb2 import ExplainRequest, GetStatusResponse, SetLogLevelRequest
 from support.faults import Faults
 from support.health import HealthWatch, health, status
 from support.operators import operator_of, refused

@@ -12,12 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from grace.server.observe.logs import (
-    LOGGER,
-    JsonLines,
-    LineWriter,
-    TextLines,
-)
+from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines
 from support.command import run_python
 from support.raw_http2 import RawHttp2
 from support.server_process import ServerProcess, wait_until

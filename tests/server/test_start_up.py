@@ -24,11 +24,7 @@ from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
 from grace.server.reload.pin import Pin, PinFile
-from grace.server.start_up import (
-    OTHER_DESCRIPTORS,
-    require_descriptors,
-    too_little_memory,
-)
+from grace.server.start_up import OTHER_DESCRIPTORS, require_descriptors, too_little_memory
 from support.command import GRACE, plain_environment, run_command
 from support.forked import Forked, forked
 from support.pipeline_cases import GENERATION
@@ -41,7 +37,6 @@ pytestmark = pytest.mark.subprocess
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
 TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
-PIPE = "{}/pipe/CURRENT"
 NOT_REGULAR = "cannot be read: not a regular file; "
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),

@@ -8,13 +8,7 @@ from typing import Any
 from grace.server.messages import PendingRequest, StageName
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.stages.stages import Stages
-from support.pipeline_cases import (
-    LONG,
-    Recorder,
-    make_pipeline,
-    plain_stages,
-    request_of,
-)
+from support.pipeline_cases import LONG, Recorder, make_pipeline, plain_stages, request_of
 from support.server_process import wait_until
 
 Start = Callable[..., Pipeline]
