@@ -20,7 +20,8 @@ from grace.index.updates.update import (
 )
 from grace.proto.retrieval_pb2 import GetStopsResponse, UpdateAdsRequest
 from support.plain_updates import PlainUpdate, plain_update
-from support.wire_cases import field, hostile_update, varint
+from support.strict_wire import UPDATE
+from support.wire_cases import WireWriter, field, grown, hostile_update, varint
 
 SEQUENCE, KIND, STOP, RESUME, WEIGHTS, UNWEIGHT = range(1, 7)
 LEVELS = ("ad", "ad", "campaign", "advertiser", "", "Bad", "größe")
@@ -66,6 +67,11 @@ def test_hostile_updates_are_read_alike() -> None:
         seen[assert_read_alike(hostile_update(random, levels, IDS))] += 1
     for end in ("taken", "malformed", "sequence", "kind", "stop", "resume", "weights"):
         assert seen[end] > 20, seen
+
+
+def test_every_field_of_the_proto_file_has_its_row() -> None:
+    for values in grown(UPDATE, 1):
+        assert_read_alike(WireWriter(Random(7)).message(values, UPDATE))
 
 
 @settings(max_examples=300)

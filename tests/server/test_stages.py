@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from grace.configs.serving import LimitsConfig
 from grace.index.builder import BuildSpec, build
@@ -35,16 +34,6 @@ from support.stage_cases import (
 )
 
 BUCKETS = GENERATION.batch_buckets
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def pair(serving_files: ServingFiles) -> ServingPair:
-    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,10 @@ from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.fast_encoder import fast_encoder
+from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import random_features
 from support.op_cases import Arguments, OpCase, Rng, normal
-from support.plain_inputs import RequestFeatures, encode_inputs
+from support.plain_inputs import encode_inputs
 
 
 def on_copies(ops: EncoderOps, name: str) -> Callable[..., Any]:
@@ -259,7 +260,7 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
     rng = np.random.default_rng(11)
     first, last = (random_features(spec, rng) for _ in range(2))
     model = random_model(spec, seed=3).requires_grad_(False)
-    inputs = encode_inputs(spec, [first, RequestFeatures(), last], 4)
+    inputs = encode_inputs(spec, [first, Features(), last], 4)
     with torch.inference_mode():
         features = model.features(inputs)
         expected = model.encoder(features)
