@@ -2,7 +2,6 @@
 // model/engine/feature_lookups.py describes. A handle holds a model's inputs; a call reads a batch.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -45,22 +44,21 @@ bool is_below(int64_t value, int64_t bound) {
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(bound);
 }
 
-struct Place {
-  Field map;      // of features, which says its kind
-  size_t number;  // among the inputs of its kind, in declared order
-};
-
+// An input has the number of its name.
 struct Dense {
+  size_t name;
   std::vector<float> defaults;  // one for each number of the input
 };
 
 struct Categorical {
+  size_t name;
   int64_t cardinality;
   int64_t standard;
   int64_t first_row;
 };
 
 struct Bag {
+  size_t name;
   uint64_t hash_rows;
   int64_t first_row;
   std::vector<int64_t> defaults;
@@ -72,7 +70,7 @@ struct Side {
 };
 
 struct Sequence {
-  std::string name;
+  size_t name;
   int64_t max_length;
   int64_t first_place;
   int64_t age_row;
@@ -117,25 +115,22 @@ class Inputs {
       require(first <= numbers.size(), "features: an input lacks numbers");
       return std::vector<int64_t>(numbers.begin() + static_cast<int64_t>(first), numbers.end());
     };
+    if (map == Field::kSides) return add_side(name, {numbers.at(0), numbers.at(1)});
+    const size_t own = names_.add(map, name);
     switch (map) {
       case Field::kDense:
-        declare(name, {map, dense_.size()});
         numbers_ += static_cast<int64_t>(defaults.size());
-        return dense_.push_back({std::move(defaults)});
+        return dense_.push_back({own, std::move(defaults)});
       case Field::kCategorical:
-        declare(name, {map, categorical_.size()});
-        return categorical_.push_back({numbers.at(0), numbers.at(1), numbers.at(2)});
+        return categorical_.push_back({own, numbers.at(0), numbers.at(1), numbers.at(2)});
       case Field::kBags:
         require(numbers.at(0) > 0, "features: a bag without rows");
-        declare(name, {map, bags_.size()});
-        bags_.push_back({static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
+        bags_.push_back({own, static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
         default_ids_ += static_cast<int64_t>(bags_.back().defaults.size());
         return;
       case Field::kSequences:
         return add_sequence(
-            {name, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
-      case Field::kSides:
-        return add_side(name, {numbers.at(0), numbers.at(1)});
+            {own, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
       default:
         require(false, "features: no input is in this map");
     }
@@ -170,29 +165,28 @@ class Inputs {
   // those of declared inputs come first, kind by kind.
   void read(const Spans& request, int64_t row, const Rows& rows,
             wire::UnknownNames& unknown) const {
-    Given given = find(request);
-    read_dense(given.dense, rows.dense + row * numbers_);
-    read_categorical(given.categorical,
-                     rows.categorical + row * static_cast<int64_t>(categorical_.size()));
-    read_bags(given.bags, row, rows);
+    Given others;
+    const Given given = names_.find(
+        request, {Field::kDense, Field::kCategorical, Field::kBags, Field::kSequences}, others);
+    read_dense(given, rows.dense + row * numbers_);
+    read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
+    read_bags(given, row, rows);
     int32_t* places = rows.events + row * layout_.places * layout_.ids;
     std::fill_n(places, layout_.places * layout_.ids, layout_.zeros);
     thread_local Events events;
-    for (size_t i = 0; i < sequences_.size(); ++i) {
-      read_events(sequences_[i], *given.sequences[i], request, events, unknown);
-      check_events(sequences_[i], events);
+    for (const Sequence& sequence : sequences_) {
+      read_events(sequence, *given[sequence.name], request, events, unknown);
+      check_events(sequence, events);
       if (layout_.packed) {
-        write_packed(sequences_[i], events, places);
+        write_packed(sequence, events, places);
       } else {
-        write_events(sequences_[i], events, places);
+        write_events(sequence, events, places);
       }
     }
-    std::sort(given.others.begin(), given.others.end(), wire::comes_before);
-    for (const Entry* other : given.others) {
-      const auto declared = names_.find(other->name);
-      if (declared != names_.end()) {
-        const auto right = static_cast<int64_t>(declared->second.map);
-        throw other->fault(Wrong::kOtherKind, other->map, right);
+    for (const Entry* other : others) {
+      const Field right = names_.map_of(other->name);
+      if (right != Field::kNone) {
+        throw other->fault(Wrong::kOtherKind, other->map, static_cast<int64_t>(right));
       }
       unknown.add(*other);
     }
@@ -201,11 +195,7 @@ class Inputs {
   Workers workers;  // the threads that read a batch
 
  private:
-  // The entry of each declared input, or an empty one; and all entries of other names or kinds.
-  struct Given {
-    std::vector<const Entry*> dense, categorical, bags, sequences;
-    std::vector<const Entry*> others;
-  };
+  using Given = std::vector<const Entry*>;  // the entry of each declared input, or an empty one
 
   // One sequence as sent, oldest first: `count` events.
   struct Events {
@@ -216,10 +206,6 @@ class Inputs {
     std::vector<const Entry*> side_entries;
     std::vector<std::vector<int64_t>> side;
   };
-
-  void declare(const std::string& name, Place place) {
-    require(names_.emplace(name, place).second, "features: an input is declared twice");
-  }
 
   void add_sequence(Sequence input) {
     const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
@@ -232,7 +218,6 @@ class Inputs {
                 input.token_rows.size() == layout_.vocab_sizes.size() &&
                 layout_.ids >= (layout_.packed ? 1 : 2 + length),
             "features: a sequence is not within the layout");
-    declare(input.name, {Field::kSequences, sequences_.size()});
     sequences_.push_back(std::move(input));
   }
 
@@ -246,68 +231,45 @@ class Inputs {
     sequence.side.push_back(side);
   }
 
-  Given find(const Spans& request) const {
-    Given given;
-    const auto take = [&](Field map, size_t declared, std::vector<const Entry*>& entries) {
-      entries.assign(declared, &wire::kNoEntry);
-      for (const Entry& entry : request.entries(map)) {
-        const auto found = names_.find(entry.name);
-        if (found == names_.end() || found->second.map != map) {
-          given.others.push_back(&entry);
-        } else {
-          entries[found->second.number] = &entry;
-        }
-      }
-    };
-    take(Field::kDense, dense_.size(), given.dense);
-    take(Field::kCategorical, categorical_.size(), given.categorical);
-    take(Field::kBags, bags_.size(), given.bags);
-    take(Field::kSequences, sequences_.size(), given.sequences);
-    return given;
-  }
-
-  void read_dense(const std::vector<const Entry*>& given, float* numbers) const {
-    for (size_t i = 0; i < dense_.size(); ++i) {
-      const std::vector<float>& defaults = dense_[i].defaults;
-      const auto size = static_cast<int64_t>(defaults.size());
-      const int64_t count = given[i]->number(Field::kDenseValues);
+  void read_dense(const Given& given, float* numbers) const {
+    for (const Dense& input : dense_) {
+      const Entry& entry = *given[input.name];
+      const auto size = static_cast<int64_t>(input.defaults.size());
+      const int64_t count = entry.number(Field::kDenseValues);
       const auto fault = [&](Wrong wrong, int64_t value) {
-        return given[i]->fault(wrong, Field::kDenseValues, value, size);
+        return entry.fault(wrong, Field::kDenseValues, value, size);
       };
-      if (given[i]->not_finite != 0) {
-        throw fault(Wrong::kNotFinite, wire::code_of(given[i]->not_finite));
-      }
+      if (entry.not_finite != 0) throw fault(Wrong::kNotFinite, wire::code_of(entry.not_finite));
       if (count != 0 && count != size) throw fault(Wrong::kDenseSize, count);
       if (count == 0) {
-        numbers = std::copy(defaults.begin(), defaults.end(), numbers);
+        numbers = std::copy(input.defaults.begin(), input.defaults.end(), numbers);
       } else {
-        wire::each_float(*given[i], Field::kDenseValues, [&](float value) { *numbers++ = value; });
+        wire::each_float(entry, Field::kDenseValues, [&](float value) { *numbers++ = value; });
       }
     }
   }
 
-  void read_categorical(const std::vector<const Entry*>& given, int32_t* ids) const {
+  void read_categorical(const Given& given, int32_t* ids) const {
     constexpr Field kField = Field::kCategoricalIds;
-    for (size_t i = 0; i < categorical_.size(); ++i) {
-      const Categorical& input = categorical_[i];
-      const int64_t count = given[i]->number(kField);
+    for (const Categorical& input : categorical_) {
+      const Entry& entry = *given[input.name];
+      const int64_t count = entry.number(kField);
       int64_t chosen = input.standard;
-      if (count > 1) throw given[i]->fault(Wrong::kNotOneId, kField, count);
-      wire::each_integer(*given[i], kField,
-                         [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
+      if (count > 1) throw entry.fault(Wrong::kNotOneId, kField, count);
+      wire::each_integer(entry, kField, [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
       if (!is_below(chosen, input.cardinality)) {
-        throw given[i]->fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
+        throw entry.fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
       }
       *ids++ = row_number(input.first_row + chosen);
     }
   }
 
-  void read_bags(const std::vector<const Entry*>& given, int64_t row, const Rows& rows) const {
-    const auto bags = static_cast<int64_t>(bags_.size());
+  void read_bags(const Given& given, int64_t row, const Rows& rows) const {
     int64_t at = rows.room_of[row];
-    for (int64_t i = 0; i < bags; ++i) {
-      const Bag& bag = bags_[i];
-      const int64_t count = given[i]->number(Field::kBagIds);
+    int32_t* end = rows.bag_offsets + row * static_cast<int64_t>(bags_.size()) + 1;
+    for (const Bag& bag : bags_) {
+      const Entry& entry = *given[bag.name];
+      const int64_t count = entry.number(Field::kBagIds);
       const auto defaults = static_cast<int64_t>(bag.defaults.size());
       require(at + (count > 0 ? count : defaults) <= rows.room_of[row + 1],
               "features: no room for the bags");
@@ -315,9 +277,9 @@ class Inputs {
         rows.bag_rows[at++] =
             row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
       };
-      wire::each_integer(*given[i], Field::kBagIds, take);
+      wire::each_integer(entry, Field::kBagIds, take);
       if (count == 0) std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
-      rows.bag_offsets[row * bags + i + 1] = row_number(at);
+      *end++ = row_number(at);
     }
   }
 
@@ -416,7 +378,7 @@ class Inputs {
   }
 
   EventLayout layout_;
-  std::map<std::string, Place, std::less<>> names_;
+  wire::Names names_;
   std::vector<Dense> dense_;
   int64_t numbers_ = 0;
   std::vector<Categorical> categorical_;

@@ -2,11 +2,8 @@
 // where the entries of maps are and how much is in them. All readers of requests begin with it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "grace/wire.h"
@@ -66,46 +63,9 @@ struct Entry {
 
 inline const Entry kNoEntry;
 
-// By map, then by name.
-inline bool comes_before(const Entry* a, const Entry* b) {
-  return a->map != b->map ? a->map < b->map : a->name < b->name;
-}
-
-// The entries of one map, of which the last one of each name counts.
-class Entries {
- public:
-  void clear();
-  void put(const Entry& entry);
-
-  // Orders them by the name that they are `of`, then by their own. Put nothing after this call.
-  void order();
-
-  // Keeps those for which keep(entry) is true. Put nothing after this call.
-  template <typename Keep>
-  void keep_if(Keep&& keep) {
-    const auto drop = [&](const Entry& entry) { return !keep(entry); };
-    entries_.erase(std::remove_if(entries_.begin(), entries_.end(), drop), entries_.end());
-  }
-
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
-  std::vector<Entry>::const_iterator end() const { return entries_.end(); }
-  std::vector<Entry>::iterator begin() { return entries_.begin(); }
-  std::vector<Entry>::iterator end() { return entries_.end(); }
-
- private:
-  using Key = std::pair<size_t, std::string_view>;  // parent and name
-
-  // Hashes differ in every process: no caller can choose names that collide.
-  struct Hash {
-    size_t operator()(const Key& key) const;
-  };
-
-  Entry* find(const Entry& entry);
-
-  std::vector<Entry> entries_;
-  std::unordered_map<Key, size_t, Hash> places_;  // empty while there are few entries
-};
+// The entries of one map by the name that they are `of`, then by their own. Of entries of one name,
+// it has the last one.
+using Entries = std::vector<Entry>;
 
 class Spans {
  public:
@@ -114,22 +74,19 @@ class Spans {
   void read(Reader message, Field root, Field only = Field::kNone);
 
   // Throws the first Fault in the order of the table, in maps in the order of names.
-  void check(const Limits& limits);
+  void check(const Limits& limits) const;
 
   // Of a field outside of maps: a number, or the length of a list.
   int64_t number(Field field) const { return numbers_[index_of(field)]; }
   std::string_view text(Field field) const { return texts_[index_of(field)]; }
 
-  // In any order, until they are ordered.
   const Entries& entries(Field map) const { return maps_[index_of(map)]; }
-  Entries& entries(Field map) { return maps_[index_of(map)]; }
 
  private:
   void read_message(Reader message, Field within, Entry* in);
   void read_field(Reader& message, const Row& row, uint32_t tag, Entry* in);
   void read_entry(Reader bytes, const Row& row, Entry* in);
   void drop_entries_of_replaced_ones();
-  void check_as_ordered(const Limits& limits) const;
 
   Field root_ = Field::kNone;
   Field only_ = Field::kNone;
