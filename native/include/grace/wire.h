@@ -214,13 +214,7 @@ inline int64_t varint_size(uint64_t value) {
   return size;
 }
 
-// Returns the size of a text, a message or a packed list of `bytes` bytes with its tag and its
-// size; the field's number must be below 16.
-inline int64_t field_size(int64_t bytes) {
-  return 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
-}
-
-// Writes into room that the caller has counted.
+// Writes into room that the caller has counted, with kMostSize bytes for each message and list.
 class Writer {
  public:
   Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
@@ -239,9 +233,19 @@ class Writer {
     at_ += size;
   }
 
-  void head(uint32_t field, int64_t size) {
+  // Writes a message or a packed list, whose content body() writes.
+  template <typename Body>
+  void message(uint32_t field, Body&& body) {
     varint(tag_of(field, kBytes));
+    uint8_t* const place = at_;
+    require(end_ - at_ >= kMostSize, kNoRoom);
+    at_ += kMostSize;
+    body();
+    const int64_t size = at_ - place - kMostSize;
+    at_ = place;
     varint(static_cast<uint64_t>(size));
+    std::memmove(at_, place + kMostSize, static_cast<size_t>(size));
+    at_ += size;
   }
 
   // As in proto3, zero and empty values are not written.
@@ -258,11 +262,13 @@ class Writer {
   // Writes a packed field of fixed-size numbers, whose bytes are those in memory.
   void packed(uint32_t field, const void* from, int64_t size) {
     if (size == 0) return;
-    head(field, size);
+    varint(tag_of(field, kBytes));
+    varint(static_cast<uint64_t>(size));
     bytes(from, size);
   }
 
  private:
+  static constexpr int64_t kMostSize = 5;  // bytes of a size
   static constexpr const char* kNoRoom = "wire: no room for the message";
 
   uint8_t* begin_;
