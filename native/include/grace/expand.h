@@ -116,21 +116,21 @@ struct Candidate {
 struct Limit {
   const int32_t* of_ad;
   int64_t most;
-  Numbering entities;
+  Numbering<int32_t> entities;
   std::vector<int64_t> ads;
 };
 
 // Work space, kept from request to request.
 struct Scratch {
-  IdSet<int32_t> distinct;
+  Numbering<int32_t> distinct;
   std::vector<LeafAds> leaves;
-  Numbering rules;
+  Numbering<int32_t> rules;
   std::vector<int32_t> rule_numbers;         // per generated ad
   std::vector<int32_t> verdicts;             // per distinct rule
   std::vector<std::vector<uint64_t>> marks;  // per component; zero at rest
   std::vector<Match> matches;
-  IdSet<int64_t> excluded_ads;
-  IdSet<int32_t> excluded;
+  Numbering<int64_t> excluded_ads;
+  Numbering<int32_t> excluded;
   std::vector<Candidate> tied;
   std::vector<Limit> limits;
 };
