@@ -78,7 +78,7 @@ class CudaSlot:
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
         """Admit the children of nodes int32 [B, M]; requests without a user have none.
 
-        lanes  the lanes that work on a row: 8, 16, 32 or 128. None: the quickest for these rows
+        lanes  the lanes that work on a row: 8, 32 or 128. None: the quickest for these rows
         """
         if self._admission is None or self._vocab_sizes is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")

@@ -35,7 +35,7 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Tensor:
+def cross_attention_triton(given: BeamQueries) -> Tensor:
     """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
     given.check()
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
@@ -48,7 +48,7 @@ def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Ten
         )
     rows, beams = given.rows, given.rows // requests
     whole = queries.dtype != torch.float32 and _context_bytes(keys) <= _CONTEXT_BYTES
-    tiles = _tiles_of(beams, keys, whole, programs)
+    tiles = _tiles_of(beams, keys, whole)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
     if out.numel():
@@ -89,8 +89,7 @@ def _context_bytes(keys: Tensor) -> int:
     return 2 * padded(tokens) * padded(d_head) * keys.element_size()
 
 
-def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:
-    """`programs` is the number that the GPU runs at once."""
+def _tiles_of(beams: int, keys: Tensor, whole: bool) -> _Tiles:
     requests, heads, tokens, _ = keys.shape
     if keys.dtype == torch.float32:
         return _Tiles(beams=16, keys=32, turns=1, stages=1)
@@ -99,7 +98,7 @@ def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:
         return _Tiles(block_beams, keys=64, turns=1, stages=2)
     # Every program runs at once, with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
-    turns = min(blocks, max(1, requests * heads * blocks // programs))
+    turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
     return _Tiles(block_beams, padded(tokens), turns, stages=1)
 
 

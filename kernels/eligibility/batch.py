@@ -103,7 +103,6 @@ class EligibleNodesCall(EligibilityBatch):
 
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
         super().__init__(plan, users)
-        self._device = plan.device
         _on_gpu(0, *self.arguments)  # without scratch memory it only reports how much it needs
         size = self.layout.scratch_bytes
         self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
@@ -112,7 +111,7 @@ class EligibleNodesCall(EligibilityBatch):
     def launch(self, step: int | None = None) -> None:
         """Run all steps, or a single one on what the steps before it have made."""
         self.layout.steps = _ALL_STEPS if step is None else 1 << step
-        _on_gpu(current_stream(self._device), *self.arguments)
+        _on_gpu(current_stream(self._plan.device), *self.arguments)
 
 
 def _set_queries(queries: AskedLists[Tensor], requests: int, device: torch.device) -> _SetQueries:

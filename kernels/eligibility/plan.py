@@ -65,13 +65,7 @@ class EligibilityPlan:
     layout               what native code reads
     """
 
-    def __init__(
-        self, exact: ExactTensors, node_offsets: Tensor, ranges_of_warp: int | None = None
-    ) -> None:
-        """
-        ranges_of_warp  of a GPU, 1 .. 128; None: about a tile of members, for each level. Every
-                        number gives the same masks.
-        """
+    def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
@@ -88,7 +82,7 @@ class EligibilityPlan:
         starts = exact.level_starts
         members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
         of_warp = [
-            ranges_of_warp or _ranges_of_warp(count / (end - first))
+            _ranges_of_warp(count / (end - first))
             for count, (first, end) in zip(members, pairwise(starts), strict=True)
         ]
         self.layout = Plan(
@@ -149,4 +143,5 @@ class EligibilityPlan:
 
 
 def _ranges_of_warp(mean_members: float) -> int:
+    """Return how many ranges have about a tile of members. Every number gives the same masks."""
     return max(1, min(_MOST_RANGES, int(_TILE / max(1.0, mean_members))))
