@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.attention_triton import LOG2_E, add_keys, padded
-from grace.kernels.checks import require_contiguous, require_tensor, require_whole_rows
+from grace.kernels.checks import require_contiguous, require_whole_rows
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.early_launch import await_kernel_before, early_launch
 
@@ -35,20 +35,16 @@ class _Tiles(NamedTuple):
     stages: int
 
 
-def cross_attention_triton(given: BeamQueries) -> Tensor:
-    """Compute what `cross_attention_reference` does; queries, keys and values have one type."""
+def cross_attention_triton(given: BeamQueries, programs: int = _PROGRAMS) -> Tensor:
+    """Compute what `cross_attention_reference` does."""
     given.check()
     queries, keys, values, key_mask = given.queries, given.keys, given.values, given.key_mask
     requests, heads, tokens, d_head = keys.shape
     require_contiguous(queries=queries, key_mask=key_mask)
     require_whole_rows(keys=keys, values=values)
-    for name, tensor in (("keys", keys), ("values", values)):
-        require_tensor(
-            name, tensor, queries.dtype, requests=requests, heads=heads, tokens=tokens, d=d_head
-        )
     rows, beams = given.rows, given.rows // requests
     whole = queries.dtype != torch.float32 and _context_bytes(keys) <= _CONTEXT_BYTES
-    tiles = _tiles_of(beams, keys, whole)
+    tiles = _tiles_of(beams, keys, whole, programs)
     dtype = given.dtype or queries.dtype
     out = torch.empty((rows, heads * d_head), dtype=dtype, device=queries.device)
     if out.numel():
@@ -89,7 +85,8 @@ def _context_bytes(keys: Tensor) -> int:
     return 2 * padded(tokens) * padded(d_head) * keys.element_size()
 
 
-def _tiles_of(beams: int, keys: Tensor, whole: bool) -> _Tiles:
+def _tiles_of(beams: int, keys: Tensor, whole: bool, programs: int) -> _Tiles:
+    """`programs` is the number that the GPU runs at once."""
     requests, heads, tokens, _ = keys.shape
     if keys.dtype == torch.float32:
         return _Tiles(beams=16, keys=32, turns=1, stages=1)
@@ -98,7 +95,7 @@ def _tiles_of(beams: int, keys: Tensor, whole: bool) -> _Tiles:
         return _Tiles(block_beams, keys=64, turns=1, stages=2)
     # Every program runs at once, with as many turns as that takes.
     blocks = triton.cdiv(beams, block_beams)
-    turns = min(blocks, max(1, requests * heads * blocks // _PROGRAMS))
+    turns = min(blocks, max(1, requests * heads * blocks // programs))
     return _Tiles(block_beams, padded(tokens), turns, stages=1)
 
 

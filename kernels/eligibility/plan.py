@@ -11,10 +11,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, fields
+from grace.kernels.checks import address, fields, require_tensor
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.lists import ListsPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings, rule_ids
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
 _MOST_RANGES = 128  # of a warp
@@ -105,19 +105,22 @@ class EligibilityPlan:
     def nodes(self) -> int:
         return self.exact.level_starts[-1]
 
+    def _require_here(self, name: str, tensor: Tensor) -> None:
+        if tensor.device != self.device:
+            raise ValueError(f"{name} must be on {self.device}, got {tensor.device}")
+
     def _rule_rows(self, predicate: Predicate, rows: int) -> RuleRows:
-        ids = rule_ids(predicate, self.exact.num_rules, self.device)
+        ids = predicate.ids
+        require_tensor("ids of a predicate", ids, torch.int32, rules=self.exact.num_rules)
+        self._require_here("ids of a predicate", ids)
         self._ids.append(ids)
         return RuleRows(ids.data_ptr(), ids.stride(0), rows)
 
     def _attribute_table(self, predicate: BitsPredicate) -> AttributeTable:
         table = predicate.table
-        if table.dtype != torch.int64 or table.dim() != 2 or table.device != self.device:
-            raise ValueError(
-                f"table of attributes must be int64 [rows, words] on {self.device}, got "
-                f"{table.dtype} {list(table.shape)} on {table.device}"
-            )
-        rows, words = table.shape
+        rows, words = len(table), table.shape[-1]
+        require_tensor("table of attributes", table, torch.int64, rows=rows, words=words)
+        self._require_here("table of attributes", table)
         own = self._rule_rows(predicate, rows)
         return AttributeTable(own, table.data_ptr(), words, *table.stride())
 
