@@ -17,7 +17,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,44 +52,38 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def find_compiler() -> tuple[str, ...]:
-    if chosen := _compiler_of_variable("CXX"):
-        return chosen
-    for name in ("g++", "c++", "clang++"):
-        if shutil.which(name):
-            return (name,)
-    raise NativeError(
+    return _find(
+        "CXX",
+        ("g++", "c++", "clang++"),
         "no C++ compiler found (g++, c++, clang++): install one (Debian and Ubuntu: g++; Fedora:"
-        " gcc-c++; macOS: xcode-select --install) or set CXX"
+        " gcc-c++; macOS: xcode-select --install) or set CXX",
     )
 
 
 def find_nvcc() -> tuple[str, ...]:
     """Return the command of NVCC, or the first nvcc in PATH, CUDA_HOME or this environment."""
-    if chosen := _compiler_of_variable("NVCC"):
-        return chosen
     home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     wheels = sorted(Path(get_path("purelib")).glob("nvidia/cu*/bin/nvcc"), reverse=True)
-    for candidate in ("nvcc", str(home / "bin" / "nvcc"), *map(str, wheels)):
-        found = shutil.which(candidate)
-        if found:
-            return (found,)
-    raise NativeError(
+    return _find(
+        "NVCC",
+        ("nvcc", str(home / "bin" / "nvcc"), *map(str, wheels)),
         "no nvcc found: install the CUDA toolkit, or pip install nvidia-cuda-nvcc, "
-        "or set NVCC or CUDA_HOME"
+        "or set NVCC or CUDA_HOME",
     )
 
 
-def _compiler_of_variable(variable: str) -> tuple[str, ...] | None:
-    """Return the command in an environment variable, or None if the variable is not set."""
-    chosen = os.environ.get(variable)
-    if not chosen:
-        return None
-    words = tuple(shlex.split(chosen))
-    if shutil.which(words[0]):
-        return words
-    raise NativeError(
-        f"{variable}={chosen}: no such compiler; unset {variable} or name an installed one"
-    )
+def _find(variable: str, names: Iterable[str], missing: str) -> tuple[str, ...]:
+    """Return the command in an environment variable, or the first of the names that is there."""
+    commands: list[tuple[str, ...]] = [(name,) for name in names]
+    if chosen := os.environ.get(variable):
+        commands = [tuple(shlex.split(chosen))]
+        missing = (
+            f"{variable}={chosen}: no such compiler; unset {variable} or name an installed one"
+        )
+    for command in commands:
+        if shutil.which(command[0]):
+            return command
+    raise NativeError(missing)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,14 +93,15 @@ struct EventLayout {
 };
 
 // A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed. Until all rows are
-// read, row b has its bags' ids from room_of[b] on, and their offsets begin there.
+// read, `bags` has the ids of each row's bags, and offsets count from the row's first one.
 struct Rows {
   float* dense;
   int32_t* categorical;
   int32_t* bag_offsets;
+  int64_t bag_room;
   int32_t* bag_rows;
-  std::vector<int64_t> room_of;  // one more entry: the end of the last row
   int32_t* events;
+  std::vector<std::vector<int32_t>> bags;
 };
 
 class Inputs {
@@ -125,9 +126,7 @@ class Inputs {
         return categorical_.push_back({own, numbers.at(0), numbers.at(1), numbers.at(2)});
       case Field::kBags:
         require(numbers.at(0) > 0, "features: a bag without rows");
-        bags_.push_back({own, static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
-        default_ids_ += static_cast<int64_t>(bags_.back().defaults.size());
-        return;
+        return bags_.push_back({own, static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
       case Field::kSequences:
         return add_sequence(
             {own, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
@@ -136,41 +135,30 @@ class Inputs {
     }
   }
 
-  // Where each of `size` rows has room for the ids of its bags: an id takes a byte at least.
-  std::vector<int64_t> bag_rooms(int64_t size, int64_t requests, const int64_t* bytes) const {
-    std::vector<int64_t> room_of(size + 1);
-    for (int64_t b = 0; b < size && !bags_.empty(); ++b) {
-      room_of[b + 1] = room_of[b] + default_ids_ + (b < requests ? bytes[b] : 0);
-    }
-    return room_of;
-  }
-
   // Moves the ids of all rows' bags together. Call it after all rows have been read.
   void join_bags(const Rows& rows) const {
-    const auto bags = static_cast<int64_t>(bags_.size());
-    const auto size = static_cast<int64_t>(rows.room_of.size()) - 1;
     int64_t joined = 0;
-    rows.bag_offsets[0] = 0;
-    for (int64_t b = 0; b < size && bags > 0; ++b) {
-      const int64_t first = rows.room_of[b];
-      int32_t* ends = rows.bag_offsets + b * bags + 1;
-      const int64_t ids = ends[bags - 1] - first;
-      std::copy_n(rows.bag_rows + first, ids, rows.bag_rows + joined);
-      for (int64_t i = 0; i < bags; ++i) ends[i] -= row_number(first - joined);
-      joined += ids;
+    int32_t* end = rows.bag_offsets;
+    *end++ = 0;
+    for (const std::vector<int32_t>& ids : rows.bags) {
+      const auto count = static_cast<int64_t>(ids.size());
+      require(joined + count <= rows.bag_room, "features_read: no room for the bags");
+      std::copy(ids.begin(), ids.end(), rows.bag_rows + joined);
+      for (size_t i = 0; i < bags_.size(); ++i) *end++ += row_number(joined);
+      joined += count;
     }
   }
 
   // Reads one request's features into its row; rows may be read at once. Throws the first Fault:
   // those of declared inputs come first, kind by kind.
-  void read(const Spans& request, int64_t row, const Rows& rows,
-            wire::UnknownNames& unknown) const {
+  void read(const Spans& request, int64_t row, Rows& rows, wire::UnknownNames& unknown) const {
     Given others;
     const Given given = names_.find(
         request, {Field::kDense, Field::kCategorical, Field::kBags, Field::kSequences}, others);
     read_dense(given, rows.dense + row * numbers_);
     read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
-    read_bags(given, row, rows);
+    read_bags(given, rows.bag_offsets + row * static_cast<int64_t>(bags_.size()) + 1,
+              rows.bags[row]);
     int32_t* places = rows.events + row * layout_.places * layout_.ids;
     std::fill_n(places, layout_.places * layout_.ids, layout_.zeros);
     thread_local Events events;
@@ -264,23 +252,21 @@ class Inputs {
     }
   }
 
-  void read_bags(const Given& given, int64_t row, const Rows& rows) const {
-    int64_t at = rows.room_of[row];
-    int32_t* end = rows.bag_offsets + row * static_cast<int64_t>(bags_.size()) + 1;
+  void read_bags(const Given& given, int32_t* ends, std::vector<int32_t>& ids) const {
+    thread_local std::vector<int32_t> own;
+    own.clear();
     for (const Bag& bag : bags_) {
       const Entry& entry = *given[bag.name];
-      const int64_t count = entry.number(Field::kBagIds);
-      const auto defaults = static_cast<int64_t>(bag.defaults.size());
-      require(at + (count > 0 ? count : defaults) <= rows.room_of[row + 1],
-              "features: no room for the bags");
       const auto take = [&](uint64_t id) {
-        rows.bag_rows[at++] =
-            row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
+        own.push_back(row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows)));
       };
       wire::each_integer(entry, Field::kBagIds, take);
-      if (count == 0) std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
-      *end++ = row_number(at);
+      if (entry.number(Field::kBagIds) == 0) {
+        std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
+      }
+      *ends++ = static_cast<int32_t>(own.size());
     }
+    ids = own;
   }
 
   void read_events(const Sequence& sequence, const Entry& entry, const Spans& request,
@@ -383,7 +369,6 @@ class Inputs {
   int64_t numbers_ = 0;
   std::vector<Categorical> categorical_;
   std::vector<Bag> bags_;
-  int64_t default_ids_ = 0;  // of all bags together
   std::vector<Sequence> sequences_;
 };
 
@@ -444,9 +429,13 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
     require(bag_room <= std::numeric_limits<int32_t>::max(),
             "features_read: more ids in bags than int32 offsets can number");
     Inputs& inputs = inputs_of(handle);
-    const Rows rows{
-        dense, categorical, bag_offsets, bag_rows, inputs.bag_rooms(size, requests, sizes), events};
-    require(rows.room_of.back() <= bag_room, "features_read: no room for the bags");
+    Rows rows{dense,
+              categorical,
+              bag_offsets,
+              bag_room,
+              bag_rows,
+              events,
+              std::vector<std::vector<int32_t>>(static_cast<size_t>(size))};
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
                      Field::kFeatures, inputs.workers,
                      [&](const Spans& request, int64_t row, wire::UnknownNames& names) {
