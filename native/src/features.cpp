@@ -232,7 +232,8 @@ class Inputs {
       if (count == 0) {
         numbers = std::copy(input.defaults.begin(), input.defaults.end(), numbers);
       } else {
-        wire::each_float(entry, Field::kDenseValues, [&](float value) { *numbers++ = value; });
+        wire::each_number<wire::kFixed32>(entry, Field::kDenseValues,
+                                          [&](float value) { *numbers++ = value; });
       }
     }
   }
@@ -244,7 +245,8 @@ class Inputs {
       const int64_t count = entry.number(kField);
       int64_t chosen = input.standard;
       if (count > 1) throw entry.fault(Wrong::kNotOneId, kField, count);
-      wire::each_integer(entry, kField, [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
+      wire::each_number<wire::kVarint>(entry, kField,
+                                       [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
       if (!is_below(chosen, input.cardinality)) {
         throw entry.fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
       }
@@ -260,7 +262,7 @@ class Inputs {
       const auto take = [&](uint64_t id) {
         own.push_back(row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows)));
       };
-      wire::each_integer(entry, Field::kBagIds, take);
+      wire::each_number<wire::kVarint>(entry, Field::kBagIds, take);
       if (entry.number(Field::kBagIds) == 0) {
         std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
       }

@@ -70,7 +70,7 @@ GRACE_API int32_t grace_wire_integers(const char* message, int64_t size, int64_t
       *integers++ = static_cast<int64_t>(integer);
     };
     each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      return take_integers(fields, tag, row_of(field_of(field)).number, take);
+      return take_numbers<kVarint>(fields, tag, row_of(field_of(field)).number, take);
     });
   });
 }
@@ -95,8 +95,8 @@ GRACE_API int32_t grace_wire_map(const char* message, int64_t size, int64_t fiel
       *names++ = entry.numbers[0];
       if (row_of(map).kind == Kind::kNumberMap) continue;
       each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-        return take_integers(fields, tag, 1,
-                             [&](uint64_t each) { *integers++ = static_cast<int64_t>(each); });
+        return take_numbers<kVarint>(
+            fields, tag, 1, [&](uint64_t each) { *integers++ = static_cast<int64_t>(each); });
       });
     }
   });

@@ -184,10 +184,15 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
       message.fixed32();
       return;
     case Kind::kIntegers:
-      count_integers(message, tag, row.number, number);
+      if ((tag & 7) == kBytes) {
+        number += count_packed(message.bytes());
+      } else {
+        message.varint();
+        ++number;
+      }
       return;
     case Kind::kFloats:
-      take_floats(message, tag, row.number, [&](float value) {
+      take_numbers<kFixed32>(message, tag, row.number, [&](float value) {
         ++number;
         if (!std::isfinite(value) && in->not_finite == 0) in->not_finite = value;
       });

@@ -96,6 +96,15 @@ class Reader {
     return value;
   }
 
+  template <uint32_t kWrittenAs>
+  auto number() {
+    if constexpr (kWrittenAs == kVarint) {
+      return varint();
+    } else {
+      return fixed32();
+    }
+  }
+
   // Skips the value of a field that the caller does not read.
   void skip(uint32_t tag) {
     switch (tag & 7) {
@@ -141,27 +150,14 @@ void each_field(Reader message, Take&& take) {
   }
 }
 
-// Calls take(value) for what follows `tag` if that is the repeated integer field `field`, one value
-// or a packed list of them. False if it is another field.
-template <typename Take>
-bool take_integers(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
-  if (tag == tag_of(field, kVarint)) {
-    take(message.varint());
+// Calls take(value) for what follows `tag` if that is the repeated field `field`: one number, or a
+// packed list of them. False if it is another field.
+template <uint32_t kWrittenAs, typename Take>
+bool take_numbers(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
+  if (tag == tag_of(field, kWrittenAs)) {
+    take(message.number<kWrittenAs>());
   } else if (tag == tag_of(field, kBytes)) {
-    for (Reader packed = message.bytes(); !packed.done();) take(packed.varint());
-  } else {
-    return false;
-  }
-  return true;
-}
-
-// The same of a repeated float.
-template <typename Take>
-bool take_floats(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
-  if (tag == tag_of(field, kFixed32)) {
-    take(message.fixed32());
-  } else if (tag == tag_of(field, kBytes)) {
-    for (Reader packed = message.bytes(); !packed.done();) take(packed.fixed32());
+    for (Reader packed = message.bytes(); !packed.done();) take(packed.number<kWrittenAs>());
   } else {
     return false;
   }
@@ -197,15 +193,6 @@ inline int64_t count_packed(Reader packed) {
   if (plain) return count;
   while (!packed.done()) packed.varint();
   return count;
-}
-
-// Counts the values of one repeated integer field; false if the tag is another field's.
-inline bool count_integers(Reader& message, uint32_t tag, uint32_t field, int64_t& count) {
-  if (tag == tag_of(field, kBytes)) {
-    count += count_packed(message.bytes());
-    return true;
-  }
-  return take_integers(message, tag, field, [&](uint64_t) { ++count; });
 }
 
 inline int64_t varint_size(uint64_t value) {

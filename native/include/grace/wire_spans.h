@@ -107,11 +107,11 @@ void each_field_of(const Entry& entry, Take&& take) {
   });
 }
 
-// Calls take(value) for each value of a list in it.
-template <typename Take>
-void each_integer(const Entry& entry, Field list, Take&& take) {
+// Calls take(value) for each number of a list in it.
+template <uint32_t kWrittenAs, typename Take>
+void each_number(const Entry& entry, Field list, Take&& take) {
   each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-    return take_integers(fields, tag, row_of(list).number, take);
+    return take_numbers<kWrittenAs>(fields, tag, row_of(list).number, take);
   });
 }
 
@@ -120,14 +120,7 @@ template <typename Integer>
 void copy_integers(const Entry& entry, Field list, std::vector<Integer>& integers) {
   integers.resize(static_cast<size_t>(entry.number(list)));
   Integer* next = integers.data();
-  each_integer(entry, list, [&](uint64_t each) { *next++ = static_cast<Integer>(each); });
-}
-
-template <typename Take>
-void each_float(const Entry& entry, Field list, Take&& take) {
-  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-    return take_floats(fields, tag, row_of(list).number, take);
-  });
+  each_number<kVarint>(entry, list, [&](uint64_t each) { *next++ = static_cast<Integer>(each); });
 }
 
 template <typename Take>
