@@ -18,7 +18,7 @@ from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, Candidates, DecodeInd
 from grace.kernels.decode.users import UserTensors
 from grace.native.loader import declare, load_cuda_library
 
-_MOST_TABLED_BITS = 1024
+_MOST_TABLED_BITS = 1024  # wider rows would need tables that no cache holds
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))

@@ -209,15 +209,6 @@ std::vector<Places> excluded_entities(const Ads& ads, int64_t requests, const in
   return excluded;
 }
 
-// The limits of one request, or null if it has none.
-const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request) {
-  if (at_most == nullptr) return nullptr;
-  const int64_t* limits = at_most + request * kinds;
-  const bool none =
-      std::all_of(limits, limits + kinds, [](int64_t limit) { return limit == kNoLimit; });
-  return none ? nullptr : limits;
-}
-
 void write_counts(const Counts& counts, int64_t* out) {
   for (int64_t count : {counts.leaves, counts.wasted, counts.generated, counts.stopped,
                         counts.excluded, counts.matched, counts.limited}) {
@@ -293,7 +284,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
                          stopped, weight == nullptr ? ads.weight : weight,
                          excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
                          excluded.empty() ? nullptr : excluded.data() + b * kinds,
-                         limits_of(at_most, kinds, b), max_ads[b]});
+                         at_most == nullptr ? nullptr : at_most + b * kinds, max_ads[b]});
     });
     reply_offsets[0] = 0;
     for (int64_t b = 0; b < requests; ++b) {
