@@ -16,7 +16,6 @@ from grace.index.forms.lists import AskedLists
 from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.bits import check_bits
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
@@ -78,7 +77,7 @@ class EligibilityBatch:
         device, requests = plan.device, users.bitmask.shape[0]
         groups = masks_of(requests)
         for bits in plan.bits:
-            check_bits(bits.table, users.bitmask)
+            bits.check(users)
         queries = [_set_queries(each.queries(users), requests, device) for each in plan.lists]
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
