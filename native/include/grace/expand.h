@@ -118,6 +118,7 @@ struct Limit {
   int64_t most;
   Numbering<int32_t> entities;
   std::vector<int64_t> ads;
+  int64_t* counted = nullptr;  // of the latest ad's entity
 };
 
 // Work space, kept from request to request.
