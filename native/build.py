@@ -17,9 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from sysconfig import get_path
@@ -176,7 +175,8 @@ def build(
     except OSError as error:
         remedy = f"give another folder with --out, and name its library in {target.variable}"
         raise NativeError(f"{out}: cannot be written ({error.strerror}): {remedy}") from None
-    with _lock(out):
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds would delete each other's objects
         if library.is_file() and read_record(out, target) == record:
             return library
         objects = _compile_all(command, made_by, digest, root, out / target.objects, target)
@@ -237,14 +237,6 @@ def _run_into(result: Path, command: list[str]) -> None:
             f" {shlex.join(command)}\n{done.stderr.strip()}"
         )
     partial.replace(result)
-
-
-@contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    """Allow one build at a time in a directory: two would delete each other's objects."""
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
