@@ -39,7 +39,7 @@ GRACE_API int32_t grace_wire_read(const char* message, int64_t size, int64_t roo
     Fault found{Wrong::kNothing};
     try {
       spans.read(Reader(message, size), field_of(root));
-      if (settings != nullptr) spans.check({settings, sid_length});
+      if (settings != nullptr) spans.check(settings, sid_length);
     } catch (const Fault& thrown) {
       found = thrown;
     }

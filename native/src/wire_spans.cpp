@@ -242,11 +242,11 @@ void Spans::drop_entries_of_replaced_ones() {
   }
 }
 
-void Spans::check(const Limits& limits) const {
-  const int64_t value_bytes = limits.settings[index_of(Limit::value_bytes)];
+void Spans::check(const int64_t* settings, int64_t sid_length) const {
+  const int64_t value_bytes = settings[index_of(Limit::value_bytes)];
   int64_t totals[kFields] = {};
   for (const Row& row : kRows) {
-    const int64_t most = limits.settings[index_of(row.limit)];
+    const int64_t most = settings[index_of(row.limit)];
     const auto check = [&](int64_t value, const Entry& entry) {
       totals[index_of(row.total)] += value;
       if (row.limit != Limit::none && value > most) {
@@ -255,7 +255,7 @@ void Spans::check(const Limits& limits) const {
     };
     if (row_of(row.within).kind == Kind::kMap && !is_map(row)) {
       for (const Entry& entry : entries(row.within)) {
-        const int64_t of_one = row.field == Field::kSids ? limits.sid_length : 1;
+        const int64_t of_one = row.field == Field::kSids ? sid_length : 1;
         check((entry.number(row.field) + of_one - 1) / of_one, entry);
         if (row.kind == Kind::kTexts && entry.longest > value_bytes) {
           throw entry.fault(Wrong::kLongValue, row.field, entry.longest, value_bytes);

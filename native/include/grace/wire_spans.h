@@ -32,12 +32,6 @@ inline int64_t code_of(float not_finite) {
   return not_finite != not_finite ? 0 : not_finite > 0 ? 1 : -1;
 }
 
-// Settings by `Limit`, and how many tokens an event has.
-struct Limits {
-  const int64_t* settings;
-  int64_t sid_length;
-};
-
 constexpr uint32_t kEntryFields = 4;  // the most fields of the message of a map's entry
 
 // The last entry of its name in a map.
@@ -73,8 +67,9 @@ class Spans {
   // Fault in the bytes: they are malformed, or have a field that the table does not have.
   void read(Reader message, Field root, Field only = Field::kNone);
 
-  // Throws the first Fault in the order of the table, in maps in the order of names.
-  void check(const Limits& limits) const;
+  // Throws the first Fault in the order of the table, in maps in the order of names. The settings
+  // are by `Limit`, and an event has `sid_length` tokens.
+  void check(const int64_t* settings, int64_t sid_length) const;
 
   // Of a field outside of maps: a number, or the length of a list.
   int64_t number(Field field) const { return numbers_[index_of(field)]; }
