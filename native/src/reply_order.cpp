@@ -64,9 +64,10 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   reply.ad_ids.resize(most);
   reply.positions.resize(most);
   size_t size = 0;
+  const bool limited = !scratch.limits.empty();
   // False once the reply is full.
   const auto offer = [&](const Match& match, int64_t id) {
-    if (!take_room(scratch.limits, match.ordinal)) {
+    if (limited && !take_room(scratch.limits, match.ordinal)) {
       ++reply.counts.limited;
       return true;
     }
