@@ -28,7 +28,6 @@ void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
                                 ": " + fault);
   };
   scratch.distinct.reset(request.num_leaves);
-  int32_t live = 0;
   for (int64_t i = 0; i < request.num_leaves; ++i) {
     const int32_t leaf = request.leaves[i];
     if (leaf == kNoLeaf) continue;
@@ -36,7 +35,7 @@ void check_leaves(const Ads& ads, const Request& request, Scratch& scratch) {
       refuse(i, "not one of 0 to " + std::to_string(ads.num_leaves - 1));
     }
     if (std::isnan(request.scores[i])) refuse(i, "its score is not a number");
-    if (scratch.distinct.number_of(leaf) != live++) refuse(i, "named a second time");
+    if (!scratch.distinct.insert(leaf)) refuse(i, "named a second time");
   }
 }
 
@@ -121,26 +120,25 @@ int64_t drop_stopped(const Request& request, std::vector<Match>& matches) {
   });
 }
 
-int64_t drop_excluded_ads(const Ads& ads, const Request& request, Numbering<int64_t>& excluded,
+int64_t drop_excluded_ads(const Ads& ads, const Request& request, IdSet<int64_t>& excluded,
                           std::vector<Match>& matches) {
   if (request.num_excluded_ads == 0) return 0;
   excluded.reset(request.num_excluded_ads);
-  for (int64_t i = 0; i < request.num_excluded_ads; ++i)
-    excluded.number_of(request.excluded_ads[i]);
+  for (int64_t i = 0; i < request.num_excluded_ads; ++i) excluded.insert(request.excluded_ads[i]);
   return drop_matches(matches, [&](size_t i) {
     if (i + kAhead < matches.size()) prefetch(ads.ids + matches[i + kAhead].ordinal);
     return excluded.contains(ads.ids[matches[i].ordinal]);
   });
 }
 
-int64_t drop_excluded_entities(const Ads& ads, const Request& request, Numbering<int32_t>& excluded,
+int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int32_t>& excluded,
                                std::vector<Match>& matches) {
   int64_t dropped = 0;
   for (size_t kind = 0; request.entity_offsets != nullptr && kind < ads.entities.size(); ++kind) {
     const int64_t begin = request.entity_offsets[kind], end = request.entity_offsets[kind + 1];
     if (begin == end) continue;
     excluded.reset(end - begin);
-    for (int64_t i = begin; i < end; ++i) excluded.number_of(request.entity_places[i]);
+    for (int64_t i = begin; i < end; ++i) excluded.insert(request.entity_places[i]);
     const int32_t* of_ad = ads.entities[kind].of_ad;
     dropped += drop_matches(matches, [&](size_t i) {
       if (i + kAhead < matches.size()) prefetch(of_ad + matches[i + kAhead].ordinal);

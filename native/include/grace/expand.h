@@ -111,22 +111,22 @@ struct Candidate {
 struct Limit {
   const int32_t* of_ad;
   int64_t most;
-  Numbering<int32_t> entities;
+  Numbering entities;
   std::vector<int64_t> ads;
   int64_t* counted = nullptr;  // of the latest ad's entity
 };
 
 // Work space, kept from request to request.
 struct Scratch {
-  Numbering<int32_t> distinct;
+  IdSet<int32_t> distinct;
   std::vector<LeafAds> leaves;
-  Numbering<int32_t> rules;
+  Numbering rules;
   std::vector<int32_t> rule_numbers;         // per generated ad
   std::vector<int32_t> verdicts;             // per distinct rule
   std::vector<std::vector<uint64_t>> marks;  // per component; zero at rest
   std::vector<Match> matches;
-  Numbering<int64_t> excluded_ads;
-  Numbering<int32_t> excluded;
+  IdSet<int64_t> excluded_ads;
+  IdSet<int32_t> excluded;
   std::vector<Candidate> tied;
   std::vector<Limit> limits;
 };

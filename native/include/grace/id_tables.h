@@ -19,8 +19,7 @@ inline size_t first_cell(uint64_t key, uint32_t bits) {
   return static_cast<size_t>((key * 0x9E3779B97F4A7C15u) >> (64 - bits));
 }
 
-// A set of keys, which are numbered 0, 1, ... as they come.
-template <typename Key>
+// Numbers keys 0, 1, ... by first use.
 class Numbering {
  public:
   // Empties it, with room for `most_keys` distinct keys.
@@ -30,34 +29,60 @@ class Numbering {
     keys_.clear();
   }
 
-  // Adds a key if it is new.
-  int32_t number_of(Key key) {
-    Cell& cell = cells_[find(key)];
-    if (cell.number == kFree) {
-      cell = {key, static_cast<int32_t>(keys_.size())};
-      keys_.push_back(key);
+  int32_t number_of(int32_t key) {
+    size_t at = first_cell(static_cast<uint32_t>(key), bits_);
+    while (cells_[at].number != kFree) {
+      if (cells_[at].key == key) return cells_[at].number;
+      at = (at + 1) & (cells_.size() - 1);
     }
-    return cell.number;
+    cells_[at] = {key, static_cast<int32_t>(keys_.size())};
+    keys_.push_back(key);
+    return cells_[at].number;
   }
 
-  bool contains(Key key) const { return cells_[find(key)].number != kFree; }
-  const std::vector<Key>& keys() const { return keys_; }
+  const std::vector<int32_t>& keys() const { return keys_; }
 
  private:
   static constexpr int32_t kFree = -1;
   struct Cell {
-    Key key;
+    int32_t key;
     int32_t number;
   };
+  std::vector<Cell> cells_;
+  std::vector<int32_t> keys_;
+  uint32_t bits_ = 0;
+};
 
-  size_t find(Key key) const {
-    size_t at = first_cell(static_cast<uint64_t>(key), bits_);
-    while (cells_[at].number != kFree && cells_[at].key != key) at = (at + 1) & (cells_.size() - 1);
+// A set of ids. -1 is not an id: it marks a free cell, and inserting it does nothing.
+template <typename Id>
+class IdSet {
+ public:
+  // Empties it, with room for `most_ids`.
+  void reset(int64_t most_ids) {
+    bits_ = table_bits(most_ids);
+    cells_.assign(size_t{1} << bits_, kFree);
+  }
+
+  // False if it is there already.
+  bool insert(Id id) {
+    Id& cell = cells_[find(id)];
+    if (cell == id) return false;
+    cell = id;
+    return true;
+  }
+
+  bool contains(Id id) const { return cells_[find(id)] == id; }
+
+ private:
+  static constexpr Id kFree = -1;
+
+  size_t find(Id id) const {
+    size_t at = first_cell(static_cast<uint64_t>(id), bits_);
+    while (cells_[at] != id && cells_[at] != kFree) at = (at + 1) & (cells_.size() - 1);
     return at;
   }
 
-  std::vector<Cell> cells_;
-  std::vector<Key> keys_;
+  std::vector<Id> cells_;
   uint32_t bits_ = 0;
 };
 
