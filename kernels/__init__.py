@@ -5,18 +5,11 @@ the frozen table of the operations, and `grace.kernels.decode.tensors` has the v
 and return. X.py defines an operation; X_cpu.py, X_cuda.py and X_triton.py are its fast bodies.
 """
 
-from grace.kernels.decode.admit_children import AdmissionSlot, ReferenceSlot
+from grace.kernels.decode.admit_children import AdmissionSlot
 from grace.kernels.decode.ops import REFERENCE, Ops, with_eligible
-from grace.kernels.decode.tensors import (
-    NO_BLOCK,
-    Beams,
-    BloomTensors,
-    Candidates,
-    DecodeIndex,
-)
+from grace.kernels.decode.tensors import NO_BLOCK, Beams, Candidates, DecodeIndex
 from grace.kernels.decode.users import UserTensors, on_device
 from grace.kernels.devices import device_named, require_device
-from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
 from grace.kernels.load import (
     admission_slot,
     load_encoder_ops,
@@ -29,14 +22,11 @@ from grace.kernels.load import (
 __all__ = [
     "NO_BLOCK",
     "REFERENCE",
-    "REQUESTS_PER_MASK",
     "AdmissionSlot",
     "Beams",
-    "BloomTensors",
     "Candidates",
     "DecodeIndex",
     "Ops",
-    "ReferenceSlot",
     "UserTensors",
     "admission_slot",
     "device_named",

@@ -1,7 +1,7 @@
 """Chooses the operations for a device, once at start-up. What is missing fails here, not later.
 
-`_cuda_tables` has the only import inside a function: the operations of a GPU need Triton, which a
-machine without a GPU does not install.
+Functions import the operations of a GPU: these need Triton, which a machine without a GPU does not
+install.
 """
 
 from dataclasses import replace

@@ -17,9 +17,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from sysconfig import get_path
@@ -52,44 +51,38 @@ LEAST_CAPABILITY = (8, 0)
 
 
 def find_compiler() -> tuple[str, ...]:
-    if chosen := _compiler_of_variable("CXX"):
-        return chosen
-    for name in ("g++", "c++", "clang++"):
-        if shutil.which(name):
-            return (name,)
-    raise NativeError(
+    return _find(
+        "CXX",
+        ("g++", "c++", "clang++"),
         "no C++ compiler found (g++, c++, clang++): install one (Debian and Ubuntu: g++; Fedora:"
-        " gcc-c++; macOS: xcode-select --install) or set CXX"
+        " gcc-c++; macOS: xcode-select --install) or set CXX",
     )
 
 
 def find_nvcc() -> tuple[str, ...]:
     """Return the command of NVCC, or the first nvcc in PATH, CUDA_HOME or this environment."""
-    if chosen := _compiler_of_variable("NVCC"):
-        return chosen
     home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     wheels = sorted(Path(get_path("purelib")).glob("nvidia/cu*/bin/nvcc"), reverse=True)
-    for candidate in ("nvcc", str(home / "bin" / "nvcc"), *map(str, wheels)):
-        found = shutil.which(candidate)
-        if found:
-            return (found,)
-    raise NativeError(
+    return _find(
+        "NVCC",
+        ("nvcc", str(home / "bin" / "nvcc"), *map(str, wheels)),
         "no nvcc found: install the CUDA toolkit, or pip install nvidia-cuda-nvcc, "
-        "or set NVCC or CUDA_HOME"
+        "or set NVCC or CUDA_HOME",
     )
 
 
-def _compiler_of_variable(variable: str) -> tuple[str, ...] | None:
-    """Return the command in an environment variable, or None if the variable is not set."""
-    chosen = os.environ.get(variable)
-    if not chosen:
-        return None
-    words = tuple(shlex.split(chosen))
-    if shutil.which(words[0]):
-        return words
-    raise NativeError(
-        f"{variable}={chosen}: no such compiler; unset {variable} or name an installed one"
-    )
+def _find(variable: str, names: Iterable[str], missing: str) -> tuple[str, ...]:
+    """Return the command in an environment variable, or the first of the names that is there."""
+    commands: list[tuple[str, ...]] = [(name,) for name in names]
+    if chosen := os.environ.get(variable):
+        commands = [tuple(shlex.split(chosen))]
+        missing = (
+            f"{variable}={chosen}: no such compiler; unset {variable} or name an installed one"
+        )
+    for command in commands:
+        if shutil.which(command[0]):
+            return command
+    raise NativeError(missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +175,8 @@ def build(
     except OSError as error:
         remedy = f"give another folder with --out, and name its library in {target.variable}"
         raise NativeError(f"{out}: cannot be written ({error.strerror}): {remedy}") from None
-    with _lock(out):
+    with (out / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two builds would delete each other's objects
         if library.is_file() and read_record(out, target) == record:
             return library
         objects = _compile_all(command, made_by, digest, root, out / target.objects, target)
@@ -243,14 +237,6 @@ def _run_into(result: Path, command: list[str]) -> None:
             f" {shlex.join(command)}\n{done.stderr.strip()}"
         )
     partial.replace(result)
-
-
-@contextmanager
-def _lock(directory: Path) -> Iterator[None]:
-    """Allow one build at a time in a directory: two would delete each other's objects."""
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:

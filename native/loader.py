@@ -11,7 +11,7 @@ except those of `load_library_with_lock`.
 import ctypes
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,21 +106,13 @@ def address_of(
     return array.ctypes.data
 
 
-def array_in(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
-    """Return the argument type of an array that is only read: C-contiguous, this dtype and rank."""
-    return _ArrayArgument(np.dtype(dtype), ndim, written=False)
-
-
-def array_out(dtype: type[np.generic] | np.dtype[Any], ndim: int = 1) -> Any:
-    """Return the argument type of an array that is written in place."""
-    return _ArrayArgument(np.dtype(dtype), ndim, written=True)
-
-
 class _ArrayArgument:
     """A faster np.ctypeslib.ndpointer: a third of its time, for the dozens of arrays of a batch."""
 
-    def __init__(self, dtype: np.dtype[Any], ndim: int, written: bool) -> None:
-        self._dtype, self._ndim = dtype, ndim
+    def __init__(
+        self, dtype: type[np.generic] | np.dtype[Any], ndim: int = 1, *, written: bool
+    ) -> None:
+        self._dtype, self._ndim = np.dtype(dtype), ndim
         self._slow = np.ctypeslib.ndpointer(
             dtype, ndim, flags=("C_CONTIGUOUS", "ALIGNED", *(("WRITEABLE",) if written else ()))
         )
@@ -136,3 +128,9 @@ class _ArrayArgument:
         ):
             return ctypes.byref(ctypes.c_char.from_buffer(cast("Any", given)))
         return self._slow.from_param(given)
+
+
+array_in = partial(_ArrayArgument, written=False)
+"""The argument type of an array that is only read: C-contiguous, this dtype and rank."""
+array_out = partial(_ArrayArgument, written=True)
+"""The argument type of an array that is written in place."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
-from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex
+from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, members_of
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.masks import has_bit, masks_of
 from grace.kernels.eligibility.tensors import ExactTensors
@@ -157,12 +157,8 @@ def fan_outs(nodes: Tensor, index: DecodeIndex) -> Tensor:
 
 def _children(nodes: Tensor, index: DecodeIndex) -> tuple[Tensor, Tensor]:
     """Return all child entries of some nodes: places of their parents, entries.   [M] -> 2 x [n]"""
-    counts = fan_outs(nodes, index).long()
-    rows = torch.arange(len(nodes), device=nodes.device).repeat_interleave(counts)
     first_entries = index.node_offsets[nodes.clamp(min=0).long()]
-    first_places = counts.cumsum(0) - counts
-    places = torch.arange(len(rows), device=nodes.device)
-    return rows, first_entries[rows] + places - first_places[rows]
+    return members_of(first_entries, fan_outs(nodes, index))
 
 
 def _passes(entries: Tensor, users: UserTensors, request: int, index: DecodeIndex) -> Tensor:
@@ -190,12 +186,9 @@ def _row_ids(
     """Return the rows of some entries, after the place of each one's entry (None: one each)."""
     if offsets is None:
         return None, index[entries]
-    first_ids = offsets[entries].long()
-    counts = offsets[entries + 1] - first_ids
-    owners = torch.arange(len(entries), device=entries.device).repeat_interleave(counts)
-    places = torch.arange(len(owners), device=entries.device)
-    begins = counts.cumsum(0) - counts
-    return owners, index[first_ids[owners] + places - begins[owners]]
+    first_ids = offsets[entries]
+    owners, places = members_of(first_ids, offsets[entries + 1] - first_ids)
+    return owners, index[places]
 
 
 def _any(passes: Tensor, owners: Tensor | None, count: int) -> Tensor:

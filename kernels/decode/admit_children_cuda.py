@@ -18,7 +18,7 @@ from grace.kernels.decode.tensors import MOST_SETS_ON_GPU, Candidates, DecodeInd
 from grace.kernels.decode.users import UserTensors
 from grace.native.loader import declare, load_cuda_library
 
-_MOST_TABLED_BITS = 1024
+_MOST_TABLED_BITS = 1024  # wider rows would need tables that no cache holds
 _MOST_PLACES = 2**31 - 1
 # (least rows, lanes that work on each row); found on an H200.
 _LANES = ((12288, 8), (2049, 32), (0, 128))
@@ -78,7 +78,7 @@ class CudaSlot:
     def admit_children(self, nodes: Tensor, lanes: int | None = None) -> Candidates:
         """Admit the children of nodes int32 [B, M]; requests without a user have none.
 
-        lanes  the lanes that work on a row: 8, 16, 32 or 128. None: the quickest for these rows
+        lanes  the lanes that work on a row: 8, 32 or 128. None: the quickest for these rows
         """
         if self._admission is None or self._vocab_sizes is None:
             raise RuntimeError("the slot points at nothing yet: call point_at before")

@@ -12,7 +12,7 @@ from grace.kernels.row_stable import masked_softmax, matmul
 
 @dataclass(frozen=True, slots=True)
 class BeamQueries:
-    """The queries of beams to the user contexts of their requests.
+    """The queries of beams to the user contexts of their requests; all have one type.
 
     queries    [B * M, H * d]      row b * M + m is beam m of request b
     keys       [B, H, T, d], values likewise
@@ -45,9 +45,12 @@ class BeamQueries:
             shape = list(keys.shape)
             raise ValueError(f"keys must be [requests, heads, tokens, d_head], got {shape}")
         requests, heads, tokens, d = keys.shape
-        require_tensor("values", self.values, requests=requests, heads=heads, tokens=tokens, d=d)
+        dtype = keys.dtype
+        require_tensor(
+            "values", self.values, dtype, requests=requests, heads=heads, tokens=tokens, d=d
+        )
         require_tensor("key_mask", self.key_mask, torch.bool, requests=requests, tokens=tokens)
-        require_tensor("queries", self.queries, rows=len(self.queries), inner=heads * d)
+        require_tensor("queries", self.queries, dtype, rows=len(self.queries), inner=heads * d)
         require_optional("query_rows", self.query_rows, torch.int32, rows=rows)
         require_optional("row_scale", self.row_scale, torch.float32, rows=rows)
         require_optional("request_scale", self.request_scale, torch.float32, requests=requests)

@@ -158,11 +158,8 @@ class Candidates:
         """Return the same without room between rows; on a GPU this waits for the device."""
         if self.counts is None:
             return self
+        _, kept = members_of(self.offsets[:-1], self.counts)
         ends = self.counts.cumsum(0, dtype=torch.int32)
-        rows = torch.arange(len(self.counts), device=ends.device)
-        rows = rows.repeat_interleave(self.counts)
-        places = torch.arange(len(rows), device=ends.device) - (ends - self.counts)[rows]
-        kept = self.offsets[rows] + places
         offsets = torch.cat([ends.new_zeros(1), ends])
         return Candidates(offsets, self.tokens[kept], self.nodes[kept])
 
@@ -183,6 +180,16 @@ class Beams:
     nodes: Tensor
     scores: Tensor
     corrupt: Tensor
+
+
+def members_of(first: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each member of ranges, after its range: range i has first[i] .. first[i] + counts[i].
+
+    int32 [m], int32 [m] -> 2 x int64 [n]
+    """
+    ranges = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+    begins = counts.cumsum(0) - counts
+    return ranges, (first - begins)[ranges] + torch.arange(len(ranges), device=counts.device)
 
 
 def _require_few_sets(snapshot: Snapshot, device: torch.device) -> None:

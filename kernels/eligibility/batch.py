@@ -16,7 +16,6 @@ from grace.index.forms.lists import AskedLists
 from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.bits import check_bits
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
 from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
@@ -78,7 +77,7 @@ class EligibilityBatch:
         device, requests = plan.device, users.bitmask.shape[0]
         groups = masks_of(requests)
         for bits in plan.bits:
-            check_bits(bits.table, users.bitmask)
+            bits.check(users)
         queries = [_set_queries(each.queries(users), requests, device) for each in plan.lists]
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
@@ -103,7 +102,6 @@ class EligibleNodesCall(EligibilityBatch):
 
     def __init__(self, plan: EligibilityPlan, users: UserTensors) -> None:
         super().__init__(plan, users)
-        self._device = plan.device
         _on_gpu(0, *self.arguments)  # without scratch memory it only reports how much it needs
         size = self.layout.scratch_bytes
         self._scratch = torch.empty(size, dtype=torch.uint8, device=plan.device)
@@ -112,7 +110,7 @@ class EligibleNodesCall(EligibilityBatch):
     def launch(self, step: int | None = None) -> None:
         """Run all steps, or a single one on what the steps before it have made."""
         self.layout.steps = _ALL_STEPS if step is None else 1 << step
-        _on_gpu(current_stream(self._device), *self.arguments)
+        _on_gpu(current_stream(self._plan.device), *self.arguments)
 
 
 def _set_queries(queries: AskedLists[Tensor], requests: int, device: torch.device) -> _SetQueries:

@@ -21,17 +21,11 @@ class BitsPredicate:
     table: Tensor
 
     def passes(self, users: UserTensors) -> Tensor:
-        return bits_rows_reference(self.table, users.bitmask)
+        self.check(users)
+        passes = [((self.table & user) == user).all(dim=1) for user in users.bitmask]
+        return pack_masks(torch.stack(passes))
 
-
-def bits_rows_reference(table: Tensor, bitmask: Tensor) -> Tensor:
-    """Return the mask of each row.   int64 [rows, words], int64 [B, words] -> int16 [G, rows]"""
-    check_bits(table, bitmask)
-    passes = [((table & user) == user).all(dim=1) for user in bitmask]
-    return pack_masks(torch.stack(passes))
-
-
-def check_bits(table: Tensor, bitmask: Tensor) -> None:
-    """Check that users' rows are as wide as the rules', in every body."""
-    requests, words = len(bitmask), table.shape[1]
-    require_tensor("users.bitmask", bitmask, torch.int64, requests=requests, words=words)
+    def check(self, users: UserTensors) -> None:
+        """Check that users' rows are as wide as the rules', in every body."""
+        requests, words = len(users.bitmask), self.table.shape[1]
+        require_tensor("users.bitmask", users.bitmask, torch.int64, requests=requests, words=words)

@@ -30,7 +30,19 @@ class ListsPredicate:
     postings: SetPostings
 
     def passes(self, users: UserTensors) -> Tensor:
-        return lists_rows_reference(self.postings, self.queries(users))
+        """Return the mask of each set rule.
+
+        A user passes a rule with one of its included values and none of its excluded ones. A user
+        without a value of the set fails an exclude list, unless the schema says
+        `missing_passes_exclude`.
+        """
+        postings, queries, passes = self.postings, self.queries(users), []
+        for request in range(len(queries.offsets) - 1):
+            begin, end = queries.value_offsets[request : request + 2].tolist()
+            values = queries.value_ids[begin:end].tolist()
+            has_value = bool(queries.offsets[request + 1] > queries.offsets[request])
+            passes.append(_includes(postings, values) & _allows(postings, values, has_value))
+        return pack_masks(torch.stack(passes))
 
     def queries(self, users: UserTensors) -> AskedLists[Tensor]:
         """Return what the users ask about this set."""
@@ -41,22 +53,6 @@ class ListsPredicate:
             )
         asked: AskedLists[Tensor] = users.asked[self.component]
         return asked
-
-
-def lists_rows_reference(postings: SetPostings, queries: AskedLists[Tensor]) -> Tensor:
-    """Return the mask of each set rule.   int16 [ceil(B / 16), set rules]
-
-    A user passes a rule with one of its included values and none of its excluded ones. A user
-    without a value of the set fails an exclude list, unless the schema says
-    `missing_passes_exclude`.
-    """
-    passes = []
-    for request in range(len(queries.offsets) - 1):
-        begin, end = queries.value_offsets[request : request + 2].tolist()
-        values = queries.value_ids[begin:end].tolist()
-        has_value = bool(queries.offsets[request + 1] > queries.offsets[request])
-        passes.append(_includes(postings, values) & _allows(postings, values, has_value))
-    return pack_masks(torch.stack(passes))
 
 
 def _includes(postings: SetPostings, values: list[int]) -> Tensor:

@@ -11,10 +11,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from grace.kernels.checks import address, fields
+from grace.kernels.checks import address, fields, require_tensor
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.lists import ListsPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings, rule_ids
+from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
 _MOST_RANGES = 128  # of a warp
@@ -65,13 +65,7 @@ class EligibilityPlan:
     layout               what native code reads
     """
 
-    def __init__(
-        self, exact: ExactTensors, node_offsets: Tensor, ranges_of_warp: int | None = None
-    ) -> None:
-        """
-        ranges_of_warp  of a GPU, 1 .. 128; None: about a tile of members, for each level. Every
-                        number gives the same masks.
-        """
+    def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
@@ -88,7 +82,7 @@ class EligibilityPlan:
         starts = exact.level_starts
         members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
         of_warp = [
-            ranges_of_warp or _ranges_of_warp(count / (end - first))
+            _ranges_of_warp(count / (end - first))
             for count, (first, end) in zip(members, pairwise(starts), strict=True)
         ]
         self.layout = Plan(
@@ -111,19 +105,22 @@ class EligibilityPlan:
     def nodes(self) -> int:
         return self.exact.level_starts[-1]
 
+    def _require_here(self, name: str, tensor: Tensor) -> None:
+        if tensor.device != self.device:
+            raise ValueError(f"{name} must be on {self.device}, got {tensor.device}")
+
     def _rule_rows(self, predicate: Predicate, rows: int) -> RuleRows:
-        ids = rule_ids(predicate, self.exact.num_rules, self.device)
+        ids = predicate.ids
+        require_tensor("ids of a predicate", ids, torch.int32, rules=self.exact.num_rules)
+        self._require_here("ids of a predicate", ids)
         self._ids.append(ids)
         return RuleRows(ids.data_ptr(), ids.stride(0), rows)
 
     def _attribute_table(self, predicate: BitsPredicate) -> AttributeTable:
         table = predicate.table
-        if table.dtype != torch.int64 or table.dim() != 2 or table.device != self.device:
-            raise ValueError(
-                f"table of attributes must be int64 [rows, words] on {self.device}, got "
-                f"{table.dtype} {list(table.shape)} on {table.device}"
-            )
-        rows, words = table.shape
+        rows, words = len(table), table.shape[-1]
+        require_tensor("table of attributes", table, torch.int64, rows=rows, words=words)
+        self._require_here("table of attributes", table)
         own = self._rule_rows(predicate, rows)
         return AttributeTable(own, table.data_ptr(), words, *table.stride())
 
@@ -149,4 +146,5 @@ class EligibilityPlan:
 
 
 def _ranges_of_warp(mean_members: float) -> int:
+    """Return how many ranges have about a tile of members. Every number gives the same masks."""
     return max(1, min(_MOST_RANGES, int(_TILE / max(1.0, mean_members))))

@@ -7,7 +7,6 @@ of a row, rule, leaf or node says which of the 16 requests pass it.
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from grace.kernels.decode.users import UserTensors
@@ -24,17 +23,6 @@ class Predicate(Protocol):
 
     def passes(self, users: UserTensors) -> Tensor:
         """Return the mask of each distinct row: int16 [ceil(B / 16), rows]. Plain torch."""
-
-
-def rule_ids(predicate: Predicate, num_rules: int, device: torch.device) -> Tensor:
-    """Return a predicate's ids, which compiled code reads by their stride."""
-    ids = predicate.ids
-    if ids.dtype != torch.int32 or ids.shape != (num_rules,) or ids.device != device:
-        raise ValueError(
-            f"ids of a predicate must be int32 [rules] = [{num_rules}] on {device}, got "
-            f"{ids.dtype} {list(ids.shape)} on {ids.device}"
-        )
-    return ids
 
 
 @dataclass(frozen=True, slots=True)

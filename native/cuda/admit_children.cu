@@ -200,12 +200,9 @@ GRACE_API int32_t grace_cuda_point_admission(void* stream, int64_t bytes, const 
                                              Admission* to) {
   return grace::guarded([&] {
     grace::require(bytes == sizeof(Admission), "point_admission: another layout of Admission");
-    grace::require(from->num_sets <= grace::kMostSets, "point_admission: more than 8 sets");
     uint32_t most_bits = 64;
     for (int64_t s = 0; s < from->num_sets; ++s) {
       const AdmissionSet& set = from->sets[s];
-      grace::require(set.query_tables == nullptr || set.bits <= grace::kTabledBits,
-                     "point_admission: tables for too many bits");
       if (set.query_tables != nullptr && set.bits > most_bits) most_bits = set.bits;
     }
     grace::LaunchShape shape{};
@@ -218,9 +215,8 @@ GRACE_API int32_t grace_cuda_point_admission(void* stream, int64_t bytes, const 
 }
 
 // Row r has counts[r] children, from place r * room on; offsets[r] becomes r * room.
-//   lanes  the lanes that work on a row of few children: 8, 16, 32, or 128 for a block. Any value
-//   is
-//          right for any fan-out.
+//   lanes  the lanes that work on a row of few children: 8, 32, or 128 for a block; each is right
+//          for any fan-out
 GRACE_API int32_t grace_cuda_admit_children(void* stream, const Admission* slot,
                                             const int32_t* nodes, int64_t requests, int64_t beams,
                                             int64_t room, int32_t lanes, int32_t* offsets,
@@ -233,12 +229,10 @@ GRACE_API int32_t grace_cuda_admit_children(void* stream, const Admission* slot,
     const Outputs out{offsets, tokens, children, counts, static_cast<int32_t>(room)};
     if (lanes == 8) {
       launch_lanes<8>(stream, slot, nodes, rows, of_each, out);
-    } else if (lanes == 16) {
-      launch_lanes<16>(stream, slot, nodes, rows, of_each, out);
     } else if (lanes == 32) {
       launch_lanes<32>(stream, slot, nodes, rows, of_each, out);
     } else {
-      grace::require(lanes == kRowBlock, "admit_children: lanes must be 8, 16, 32 or 128");
+      grace::require(lanes == kRowBlock, "admit_children: lanes must be 8, 32 or 128");
       launch_block(stream, slot, nodes, rows, of_each, out);
     }
   });

@@ -9,8 +9,6 @@
 
 namespace grace::eligibility {
 
-constexpr int kGroup = 16;  // requests of a mask
-
 enum Step : int64_t { kAttributeStep, kSetStep, kRuleStep, kLeafStep, kLevelSteps };
 
 // One call: its stream, and its memory between steps. Without scratch memory it launches nothing.

@@ -38,15 +38,13 @@ struct Predicates {
 __global__ void __launch_bounds__(kBlock)
     rule_masks(Predicates predicates, int64_t rules, int64_t requests, bool more, uint16_t* masks) {
   const int64_t group = blockIdx.y;
-  const int64_t left = requests - group * kGroup;
   uint16_t* own = masks + group * (rules + 1);
   const int64_t first = int64_t{blockIdx.x} * (kBlock * kRules) + threadIdx.x;
   uint32_t passes[kRules];
 #pragma unroll
   for (int u = 0; u < kRules; ++u) {
     const int64_t rule = first + u * kBlock;
-    passes[u] = left >= kGroup ? 0xffffu : (1u << left) - 1;
-    if (rule >= rules) passes[u] = 0;
+    passes[u] = rule < rules ? requests_of_group(requests, group) : 0;
     if (more && rule < rules) passes[u] = own[rule];
   }
 #pragma unroll 1

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cluster.cuh"
 #include "eligibility.cuh"
 
 namespace grace::eligibility {
@@ -30,11 +31,6 @@ struct alignas(16) Run {
   int32_t count;
   int32_t request;
 };
-
-__device__ uint32_t requests_of_group(int64_t requests, int64_t group) {
-  const int64_t left = requests - group * kGroup;
-  return left >= kGroup ? 0xffffu : (1u << left) - 1;
-}
 
 // Lists what each word's users ask for. A warp has one word; blocks [words / warps, groups].
 __global__ void __launch_bounds__(kBlock)
@@ -158,12 +154,7 @@ __global__ void __launch_bounds__(kBlock) cut_into_runs(Sets sets) {
     const int64_t begin = value >= 0 ? side.offsets[value] : 0;
     const int64_t postings = value >= 0 ? side.offsets[value + 1] - begin : 0;
     const int32_t own = static_cast<int32_t>((postings + kRun - 1) / kRun);
-    int32_t until = own;  // the runs of this lane and those before it
-#pragma unroll
-    for (int apart = 1; apart < kWarp; apart *= 2) {
-      const int32_t before = __shfl_up_sync(kAllLanes, until, apart);
-      if (lane >= apart) until += before;
-    }
+    const int32_t until = static_cast<int32_t>(sum_until_lane(own));
     int32_t place = lane == kWarp - 1 && until > 0 ? atomicAdd(side.count, until) : 0;
     place = __shfl_sync(kAllLanes, place, kWarp - 1) + until - own;
     for (int32_t i = 0; i < own; ++i) {

@@ -325,14 +325,11 @@ GRACE_API int32_t grace_cuda_prepare_selection() {
   });
 }
 
-// `bytes` is the caller's size of a Selection.
+// `bytes` is the caller's size of a Selection. It has at most 65536 beams, and memory for keys that
+// do not fit a block's.
 GRACE_API int32_t grace_cuda_select_beams(void* stream, int64_t bytes, const Selection* from) {
   return grace::guarded([&] {
     grace::require(bytes == sizeof(Selection), "select_beams: another layout of Selection");
-    grace::require(from->beams <= 65536, "select_beams: more than 65536 beams");
-    grace::require(from->k <= from->capacity, "select_beams: capacity is less than k");
-    grace::require(from->keys != nullptr || from->capacity <= kKeysInBlock,
-                   "select_beams: keys need memory of their own");
     grace::with_numbers(from->logit_kind,
                         [&](auto number) { launch_select<decltype(number)>(stream, *from); });
   });

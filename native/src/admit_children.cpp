@@ -6,7 +6,7 @@
 
 #include "grace/abi.h"
 #include "grace/admission.h"
-#include "grace/masks.h"
+#include "grace/eligibility.h"
 #include "grace/match.h"
 #include "grace/parallel.h"
 
@@ -17,6 +17,7 @@ constexpr int64_t kRowsPerTask = 16;  // small: the rows' fan-outs differ a thou
 
 using grace::Admission;
 using grace::AdmissionSet;
+using grace::eligibility::kGroup;
 
 // Returns whether some row of an entry passes.
 template <typename Passes>
@@ -31,9 +32,8 @@ bool any_row(const grace::EntryRows& rows, int64_t entry, Passes&& passes) {
 bool admits(const Admission& at, const AdmissionSet* sets, int64_t num_sets, int64_t entry,
             int64_t request) {
   if (at.eligible != nullptr) {
-    const int64_t group = request / grace::kRequestsPerMask;
-    const uint16_t mask = at.eligible[group * at.eligible_stride + entry + 1];
-    return ((mask >> (request % grace::kRequestsPerMask)) & 1) != 0;
+    const uint16_t mask = at.eligible[request / kGroup * at.eligible_stride + entry + 1];
+    return ((mask >> (request % kGroup)) & 1) != 0;
   }
   const auto words = static_cast<int32_t>(at.words);
   const uint64_t* user = at.users + request * at.words;
@@ -57,8 +57,6 @@ std::vector<int64_t> full_offsets(const Admission& at, const int32_t* nodes, int
   std::vector<int64_t> starts(static_cast<size_t>(rows) + 1, 0);
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t node = nodes[r];
-    grace::require(node == kNoNode || (node >= 0 && node < at.internal_nodes),
-                   "admit_children: a node is neither internal nor NO_NODE");
     const int64_t children =
         node == kNoNode ? 0 : at.node_offsets[node + 1] - at.node_offsets[node];
     starts[r + 1] = starts[r] + children;
@@ -81,7 +79,6 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t bytes, const Adm
     const Admission& at = *admission;
     const int64_t rows = at.requests * beams;
     const std::vector<int64_t> starts = full_offsets(at, nodes, rows);
-    grace::require(starts[rows] <= room, "admit_children: less room than children");
     grace::require(room <= INT32_MAX, "admit_children: more children than int32 can number");
 
     const auto admit_row = [&](int64_t r) {
@@ -95,10 +92,8 @@ GRACE_API int32_t grace_admit_children(int32_t threads, int64_t bytes, const Adm
       }
       return next - starts[r];
     };
-    const int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
-    grace::parallel_tasks(tasks, threads, [&](int64_t task) {
-      const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
-      for (int64_t r = task * kRowsPerTask; r < end; ++r) {
+    grace::parallel_ranges(rows, kRowsPerTask, threads, [&](grace::Range task) {
+      for (int64_t r = task.begin; r < task.end; ++r) {
         offsets[r + 1] = static_cast<int32_t>(admit_row(r));
       }
     });

@@ -9,7 +9,6 @@
 
 #include "grace/abi.h"
 #include "grace/eligibility.h"
-#include "grace/masks.h"
 #include "grace/match.h"
 #include "grace/parallel.h"
 
@@ -30,11 +29,11 @@ struct RowsOfRules {
 // Calls make(first, count, masks) for each group of requests, `first` .. `first + count`.
 template <typename Make>
 Masks masks_of_groups(int64_t requests, int64_t rows, Make&& make) {
-  const int64_t groups = (requests + kRequestsPerMask - 1) / kRequestsPerMask;
+  const int64_t groups = (requests + kGroup - 1) / kGroup;
   Masks masks(new uint16_t[groups * rows]);
   for (int64_t group = 0; group < groups; ++group) {
-    const int64_t first = group * kRequestsPerMask;
-    make(first, std::min(requests - first, kRequestsPerMask), masks.get() + group * rows);
+    const int64_t first = group * kGroup;
+    make(first, std::min<int64_t>(requests - first, kGroup), masks.get() + group * rows);
   }
   return masks;
 }
@@ -43,7 +42,8 @@ Masks masks_of_groups(int64_t requests, int64_t rows, Make&& make) {
 // that the row lacks. Bytes in which no user has a bit pass everyone, and are left out.
 class UserBytes {
  public:
-  UserBytes(const uint64_t* users, int64_t requests, int64_t words) : all_(mask_of(requests)) {
+  UserBytes(const uint64_t* users, int64_t requests, int64_t words)
+      : all_(static_cast<uint16_t>(requests_of_group(requests, 0))) {
     for (int64_t byte = 0; byte < words * 8; ++byte) {
       uint64_t any = 0;
       for (int64_t b = 0; b < requests; ++b) any |= byte_of(users + b * words, byte);
@@ -115,7 +115,7 @@ void match_sets(const SetLists& lists, const SetQueries& queries, int64_t first,
       walk(lists.exclude, value, range, request, excluded.data());
     }
   }
-  const uint16_t all = mask_of(requests);
+  const auto all = static_cast<uint16_t>(requests_of_group(requests, 0));
   const uint16_t failing_excludes = lists.missing_passes_exclude != 0 ? 0 : missing;
   for (int64_t r = range.begin; r < range.end; ++r) {
     const int64_t at = r - range.begin;
@@ -176,8 +176,7 @@ void join_group(const Plan& plan, const Batch& batch, const std::vector<RowsOfRu
                 int64_t group, int32_t threads, std::vector<uint16_t>& rules) {
   const int64_t first_leaf = plan.level_starts[plan.levels];
   const int64_t num_nodes = plan.level_starts[plan.levels + 1];
-  const int64_t left = batch.requests - group * kRequestsPerMask;
-  const uint16_t all = mask_of(std::min(left, kRequestsPerMask));
+  const auto all = static_cast<uint16_t>(requests_of_group(batch.requests, group));
   uint16_t* nodes = batch.eligible + group * num_nodes;
   parallel_ranges(plan.rules, kPerTask, threads,
                   [&](Range range) { join_rows(predicates, group, all, range, rules.data()); });
@@ -218,7 +217,7 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
     }
     // One more rule than there are: the one that nobody passes stands for stopped ads.
     std::vector<uint16_t> rules(plan->rules + 1, 0);
-    for (int64_t group = 0; group * grace::kRequestsPerMask < batch->requests; ++group) {
+    for (int64_t group = 0; group * kGroup < batch->requests; ++group) {
       join_group(*plan, *batch, predicates, group, threads, rules);
     }
   });

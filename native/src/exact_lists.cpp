@@ -64,32 +64,17 @@ GRACE_API int32_t grace_postings(int64_t rules, const int64_t* offsets, const in
     // Every chunk counts all values: no more chunks than keep the counts below the entries' size.
     const int64_t affordable = entries / std::max<int64_t>(num_values, 1);
     const int64_t chunks = std::clamp<int64_t>(affordable, 1, std::max(threads, 1));
-    std::vector<std::vector<int64_t>> next(chunks);
-    parallel_tasks(chunks, threads, [&](int64_t c) {
-      next[c].assign(num_values, 0);
-      const auto [begin, end] = chunk_of(rules, chunks, c);
-      for (int64_t i = offsets[begin]; i < offsets[end]; ++i) {
-        grace::require(values[i] >= 0 && values[i] < num_values, "postings: a value out of range");
-        ++next[c][values[i]];
-      }
-    });
-    int64_t at = 0;
-    for (int64_t value = 0; value < num_values; ++value) {
-      posting_offsets[value] = at;
-      for (int64_t c = 0; c < chunks; ++c) {
-        const int64_t size = next[c][value];
-        next[c][value] = at;
-        at += size;
-      }
-    }
-    posting_offsets[num_values] = at;
-    parallel_tasks(chunks, threads, [&](int64_t c) {
-      const auto [begin, end] = chunk_of(rules, chunks, c);
-      for (int64_t rule = begin; rule < end; ++rule) {
-        for (int64_t i = offsets[rule]; i < offsets[rule + 1]; ++i) {
-          postings[next[c][values[i]]++] = static_cast<int32_t>(rule);
-        }
-      }
-    });
+    const std::vector<int64_t> begins = grace::counting_sort(
+        chunks, num_values, threads, postings, [&](int64_t c, const auto& take) {
+          const auto [begin, end] = chunk_of(rules, chunks, c);
+          for (int64_t rule = begin; rule < end; ++rule) {
+            for (int64_t i = offsets[rule]; i < offsets[rule + 1]; ++i) {
+              grace::require(values[i] >= 0 && values[i] < num_values,
+                             "postings: a value out of range");
+              take(values[i], static_cast<int32_t>(rule));
+            }
+          }
+        });
+    std::copy(begins.begin(), begins.end(), posting_offsets);
   });
 }

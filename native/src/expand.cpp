@@ -134,11 +134,11 @@ int64_t drop_excluded_ads(const Ads& ads, const Request& request, IdSet<int64_t>
 int64_t drop_excluded_entities(const Ads& ads, const Request& request, IdSet<int32_t>& excluded,
                                std::vector<Match>& matches) {
   int64_t dropped = 0;
-  for (size_t kind = 0; request.excluded != nullptr && kind < ads.entities.size(); ++kind) {
-    const Places& places = request.excluded[kind];
-    if (places.count == 0) continue;
-    excluded.reset(places.count);
-    for (int64_t i = 0; i < places.count; ++i) excluded.insert(places.begin[i]);
+  for (size_t kind = 0; request.entity_offsets != nullptr && kind < ads.entities.size(); ++kind) {
+    const int64_t begin = request.entity_offsets[kind], end = request.entity_offsets[kind + 1];
+    if (begin == end) continue;
+    excluded.reset(end - begin);
+    for (int64_t i = begin; i < end; ++i) excluded.insert(request.entity_places[i]);
     const int32_t* of_ad = ads.entities[kind].of_ad;
     dropped += drop_matches(matches, [&](size_t i) {
       if (i + kAhead < matches.size()) prefetch(of_ad + matches[i + kAhead].ordinal);
@@ -189,36 +189,17 @@ using Replies = std::vector<Reply>;
 
 constexpr int64_t kFixedCounts = 7;
 
-void require_offsets(const int64_t* offsets, int64_t count, const char* text) {
-  require(offsets[0] >= 0, text);
-  for (int64_t i = 0; i < count; ++i) require(offsets[i] <= offsets[i + 1], text);
-}
-
-// From request by request and kind by kind to a span for each.
-std::vector<Places> excluded_entities(const Ads& ads, int64_t requests, const int64_t* offsets,
-                                      const int32_t* places) {
-  if (offsets == nullptr) return {};
+void require_entities(const Ads& ads, int64_t requests, const int64_t* offsets,
+                      const int32_t* places) {
+  if (offsets == nullptr) return;
   const auto kinds = static_cast<int64_t>(ads.entities.size());
   require_offsets(offsets, requests * kinds, "exact_match: entity_offsets descend");
-  std::vector<Places> excluded(requests * kinds);
   for (int64_t i = 0; i < requests * kinds; ++i) {
-    const int32_t* begin = places + offsets[i];
-    const int32_t* end = places + offsets[i + 1];
     const int64_t count = ads.entities[i % kinds].count;
-    require(std::all_of(begin, end, [&](int32_t place) { return place >= 0 && place < count; }),
+    require(std::all_of(places + offsets[i], places + offsets[i + 1],
+                        [&](int32_t place) { return place >= 0 && place < count; }),
             "exact_match: an excluded entity's place is out of range");
-    excluded[i] = {begin, end - begin};
   }
-  return excluded;
-}
-
-// The limits of one request, or null if it has none.
-const int64_t* limits_of(const int64_t* at_most, int64_t kinds, int64_t request) {
-  if (at_most == nullptr) return nullptr;
-  const int64_t* limits = at_most + request * kinds;
-  const bool none =
-      std::all_of(limits, limits + kinds, [](int64_t limit) { return limit == kNoLimit; });
-  return none ? nullptr : limits;
 }
 
 void write_counts(const Counts& counts, int64_t* out) {
@@ -282,8 +263,7 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     require_offsets(leaf_offsets, requests, "exact_match: leaf_offsets descend");
     require_offsets(ad_offsets, requests, "exact_match: ad_offsets descend");
     const auto kinds = static_cast<int64_t>(ads.entities.size());
-    const std::vector<Places> excluded =
-        excluded_entities(ads, requests, entity_offsets, entity_places);
+    require_entities(ads, requests, entity_offsets, entity_places);
     for (size_t c = 0; c < ads.parts.size(); ++c) {
       ads.parts[c].component->require_valid(asked[c], requests);
     }
@@ -291,12 +271,12 @@ GRACE_API int32_t grace_exact_match(uint64_t handle, int64_t requests, const int
     matcher.workers.run(requests, [&](int64_t b) {
       const int64_t first = leaf_offsets[b];
       require(max_ads[b] >= 0, "exact_match: max_ads is negative");
-      (*replies)[b] =
-          matcher.match({leaves + first, scores + first, leaf_offsets[b + 1] - first, asked, b,
-                         stopped, weight == nullptr ? ads.weight : weight,
-                         excluded_ads + ad_offsets[b], ad_offsets[b + 1] - ad_offsets[b],
-                         excluded.empty() ? nullptr : excluded.data() + b * kinds,
-                         limits_of(at_most, kinds, b), max_ads[b]});
+      (*replies)[b] = matcher.match(
+          {leaves + first, scores + first, leaf_offsets[b + 1] - first, asked, b, stopped,
+           weight == nullptr ? ads.weight : weight, excluded_ads + ad_offsets[b],
+           ad_offsets[b + 1] - ad_offsets[b],
+           entity_offsets == nullptr ? nullptr : entity_offsets + b * kinds, entity_places,
+           at_most == nullptr ? nullptr : at_most + b * kinds, max_ads[b]});
     });
     reply_offsets[0] = 0;
     for (int64_t b = 0; b < requests; ++b) {

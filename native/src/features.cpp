@@ -2,7 +2,6 @@
 // model/engine/feature_reader.py describes. A handle holds a model's inputs; a call reads a batch.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -45,22 +44,21 @@ bool is_below(int64_t value, int64_t bound) {
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(bound);
 }
 
-struct Place {
-  Field map;      // of features, which says its kind
-  size_t number;  // among the inputs of its kind, in declared order
-};
-
+// An input has the number of its name.
 struct Dense {
+  size_t name;
   std::vector<float> defaults;  // one for each number of the input
 };
 
 struct Categorical {
+  size_t name;
   int64_t cardinality;
   int64_t standard;
   int64_t first_row;
 };
 
 struct Bag {
+  size_t name;
   uint64_t hash_rows;
   int64_t first_row;
   std::vector<int64_t> defaults;
@@ -72,7 +70,7 @@ struct Side {
 };
 
 struct Sequence {
-  std::string name;
+  size_t name;
   int64_t max_length;
   int64_t first_place;
   int64_t age_row;
@@ -95,14 +93,15 @@ struct EventLayout {
 };
 
 // A batch's arrays, as in FeatureLookups; its numbers are as sent, not squashed. Until all rows are
-// read, row b has its bags' ids from room_of[b] on, and their offsets begin there.
+// read, `bags` has the ids of each row's bags, and offsets count from the row's first one.
 struct Rows {
   float* dense;
   int32_t* categorical;
   int32_t* bag_offsets;
+  int64_t bag_room;
   int32_t* bag_rows;
-  std::vector<int64_t> room_of;  // one more entry: the end of the last row
   int32_t* events;
+  std::vector<std::vector<int32_t>> bags;
 };
 
 class Inputs {
@@ -117,82 +116,65 @@ class Inputs {
       require(first <= numbers.size(), "features: an input lacks numbers");
       return std::vector<int64_t>(numbers.begin() + static_cast<int64_t>(first), numbers.end());
     };
+    if (map == Field::kSides) return add_side(name, {numbers.at(0), numbers.at(1)});
+    const size_t own = names_.add(map, name);
     switch (map) {
       case Field::kDense:
-        declare(name, {map, dense_.size()});
         numbers_ += static_cast<int64_t>(defaults.size());
-        return dense_.push_back({std::move(defaults)});
+        return dense_.push_back({own, std::move(defaults)});
       case Field::kCategorical:
-        declare(name, {map, categorical_.size()});
-        return categorical_.push_back({numbers.at(0), numbers.at(1), numbers.at(2)});
+        return categorical_.push_back({own, numbers.at(0), numbers.at(1), numbers.at(2)});
       case Field::kBags:
         require(numbers.at(0) > 0, "features: a bag without rows");
-        declare(name, {map, bags_.size()});
-        bags_.push_back({static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
-        default_ids_ += static_cast<int64_t>(bags_.back().defaults.size());
-        return;
+        return bags_.push_back({own, static_cast<uint64_t>(numbers[0]), numbers.at(1), rest(2)});
       case Field::kSequences:
         return add_sequence(
-            {name, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
-      case Field::kSides:
-        return add_side(name, {numbers.at(0), numbers.at(1)});
+            {own, numbers.at(0), numbers.at(1), numbers.at(2), numbers.at(3), rest(4), {}, {}});
       default:
         require(false, "features: no input is in this map");
     }
   }
 
-  // Where each of `size` rows has room for the ids of its bags: an id takes a byte at least.
-  std::vector<int64_t> bag_rooms(int64_t size, int64_t requests, const int64_t* bytes) const {
-    std::vector<int64_t> room_of(size + 1);
-    for (int64_t b = 0; b < size && !bags_.empty(); ++b) {
-      room_of[b + 1] = room_of[b] + default_ids_ + (b < requests ? bytes[b] : 0);
-    }
-    return room_of;
-  }
-
   // Moves the ids of all rows' bags together. Call it after all rows have been read.
   void join_bags(const Rows& rows) const {
-    const auto bags = static_cast<int64_t>(bags_.size());
-    const auto size = static_cast<int64_t>(rows.room_of.size()) - 1;
     int64_t joined = 0;
-    rows.bag_offsets[0] = 0;
-    for (int64_t b = 0; b < size && bags > 0; ++b) {
-      const int64_t first = rows.room_of[b];
-      int32_t* ends = rows.bag_offsets + b * bags + 1;
-      const int64_t ids = ends[bags - 1] - first;
-      std::copy_n(rows.bag_rows + first, ids, rows.bag_rows + joined);
-      for (int64_t i = 0; i < bags; ++i) ends[i] -= row_number(first - joined);
-      joined += ids;
+    int32_t* end = rows.bag_offsets;
+    *end++ = 0;
+    for (const std::vector<int32_t>& ids : rows.bags) {
+      const auto count = static_cast<int64_t>(ids.size());
+      require(joined + count <= rows.bag_room, "features_read: no room for the bags");
+      std::copy(ids.begin(), ids.end(), rows.bag_rows + joined);
+      for (size_t i = 0; i < bags_.size(); ++i) *end++ += row_number(joined);
+      joined += count;
     }
   }
 
   // Reads one request's features into its row; rows may be read at once. Throws the first Fault:
   // those of declared inputs come first, kind by kind.
-  void read(const Spans& request, int64_t row, const Rows& rows,
-            wire::UnknownNames& unknown) const {
-    Given given = find(request);
-    read_dense(given.dense, rows.dense + row * numbers_);
-    read_categorical(given.categorical,
-                     rows.categorical + row * static_cast<int64_t>(categorical_.size()));
-    read_bags(given.bags, row, rows);
+  void read(const Spans& request, int64_t row, Rows& rows, wire::UnknownNames& unknown) const {
+    Given others;
+    const Given given = names_.find(
+        request, {Field::kDense, Field::kCategorical, Field::kBags, Field::kSequences}, others);
+    read_dense(given, rows.dense + row * numbers_);
+    read_categorical(given, rows.categorical + row * static_cast<int64_t>(categorical_.size()));
+    read_bags(given, rows.bag_offsets + row * static_cast<int64_t>(bags_.size()) + 1,
+              rows.bags[row]);
     int32_t* places = rows.events + row * layout_.places * layout_.ids;
     std::fill_n(places, layout_.places * layout_.ids, layout_.zeros);
     thread_local Events events;
-    for (size_t i = 0; i < sequences_.size(); ++i) {
-      read_events(sequences_[i], *given.sequences[i], request, events, unknown);
-      check_events(sequences_[i], events);
+    for (const Sequence& sequence : sequences_) {
+      read_events(sequence, *given[sequence.name], request, events, unknown);
+      check_events(sequence, events);
       if (layout_.packed) {
-        write_packed(sequences_[i], events, places);
+        write_packed(sequence, events, places);
       } else {
-        write_events(sequences_[i], events, places);
+        write_events(sequence, events, places);
       }
     }
-    std::sort(given.others.begin(), given.others.end(), wire::comes_before);
-    for (const Entry* other : given.others) {
-      const auto declared = names_.find(other->name);
-      if (declared != names_.end()) {
-        const auto right = static_cast<int64_t>(declared->second.map);
-        throw other->fault(Wrong::kOtherKind, other->map, right);
+    for (const Entry* other : others) {
+      const Field right = names_.map_of(other->name);
+      if (right != Field::kNone) {
+        throw other->fault(Wrong::kOtherKind, other->map, static_cast<int64_t>(right));
       }
       unknown.add(*other);
     }
@@ -201,11 +183,7 @@ class Inputs {
   Workers workers;  // the threads that read a batch
 
  private:
-  // The entry of each declared input, or an empty one; and all entries of other names or kinds.
-  struct Given {
-    std::vector<const Entry*> dense, categorical, bags, sequences;
-    std::vector<const Entry*> others;
-  };
+  using Given = std::vector<const Entry*>;  // the entry of each declared input, or an empty one
 
   // One sequence as sent, oldest first: `count` events.
   struct Events {
@@ -216,10 +194,6 @@ class Inputs {
     std::vector<const Entry*> side_entries;
     std::vector<std::vector<int64_t>> side;
   };
-
-  void declare(const std::string& name, Place place) {
-    require(names_.emplace(name, place).second, "features: an input is declared twice");
-  }
 
   void add_sequence(Sequence input) {
     const auto length = static_cast<int64_t>(layout_.vocab_sizes.size());
@@ -232,7 +206,6 @@ class Inputs {
                 input.token_rows.size() == layout_.vocab_sizes.size() &&
                 layout_.ids >= (layout_.packed ? 1 : 2 + length),
             "features: a sequence is not within the layout");
-    declare(input.name, {Field::kSequences, sequences_.size()});
     sequences_.push_back(std::move(input));
   }
 
@@ -246,79 +219,56 @@ class Inputs {
     sequence.side.push_back(side);
   }
 
-  Given find(const Spans& request) const {
-    Given given;
-    const auto take = [&](Field map, size_t declared, std::vector<const Entry*>& entries) {
-      entries.assign(declared, &wire::kNoEntry);
-      for (const Entry& entry : request.entries(map)) {
-        const auto found = names_.find(entry.name);
-        if (found == names_.end() || found->second.map != map) {
-          given.others.push_back(&entry);
-        } else {
-          entries[found->second.number] = &entry;
-        }
-      }
-    };
-    take(Field::kDense, dense_.size(), given.dense);
-    take(Field::kCategorical, categorical_.size(), given.categorical);
-    take(Field::kBags, bags_.size(), given.bags);
-    take(Field::kSequences, sequences_.size(), given.sequences);
-    return given;
-  }
-
-  void read_dense(const std::vector<const Entry*>& given, float* numbers) const {
-    for (size_t i = 0; i < dense_.size(); ++i) {
-      const std::vector<float>& defaults = dense_[i].defaults;
-      const auto size = static_cast<int64_t>(defaults.size());
-      const int64_t count = given[i]->number(Field::kDenseValues);
+  void read_dense(const Given& given, float* numbers) const {
+    for (const Dense& input : dense_) {
+      const Entry& entry = *given[input.name];
+      const auto size = static_cast<int64_t>(input.defaults.size());
+      const int64_t count = entry.number(Field::kDenseValues);
       const auto fault = [&](Wrong wrong, int64_t value) {
-        return given[i]->fault(wrong, Field::kDenseValues, value, size);
+        return entry.fault(wrong, Field::kDenseValues, value, size);
       };
-      if (given[i]->not_finite != 0) {
-        throw fault(Wrong::kNotFinite, wire::code_of(given[i]->not_finite));
-      }
+      if (entry.not_finite != 0) throw fault(Wrong::kNotFinite, wire::code_of(entry.not_finite));
       if (count != 0 && count != size) throw fault(Wrong::kDenseSize, count);
       if (count == 0) {
-        numbers = std::copy(defaults.begin(), defaults.end(), numbers);
+        numbers = std::copy(input.defaults.begin(), input.defaults.end(), numbers);
       } else {
-        wire::each_float(*given[i], Field::kDenseValues, [&](float value) { *numbers++ = value; });
+        wire::each_number<wire::kFixed32>(entry, Field::kDenseValues,
+                                          [&](float value) { *numbers++ = value; });
       }
     }
   }
 
-  void read_categorical(const std::vector<const Entry*>& given, int32_t* ids) const {
+  void read_categorical(const Given& given, int32_t* ids) const {
     constexpr Field kField = Field::kCategoricalIds;
-    for (size_t i = 0; i < categorical_.size(); ++i) {
-      const Categorical& input = categorical_[i];
-      const int64_t count = given[i]->number(kField);
+    for (const Categorical& input : categorical_) {
+      const Entry& entry = *given[input.name];
+      const int64_t count = entry.number(kField);
       int64_t chosen = input.standard;
-      if (count > 1) throw given[i]->fault(Wrong::kNotOneId, kField, count);
-      wire::each_integer(*given[i], kField,
-                         [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
+      if (count > 1) throw entry.fault(Wrong::kNotOneId, kField, count);
+      wire::each_number<wire::kVarint>(entry, kField,
+                                       [&](uint64_t id) { chosen = static_cast<int64_t>(id); });
       if (!is_below(chosen, input.cardinality)) {
-        throw given[i]->fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
+        throw entry.fault(Wrong::kIdRange, kField, chosen, input.cardinality - 1);
       }
       *ids++ = row_number(input.first_row + chosen);
     }
   }
 
-  void read_bags(const std::vector<const Entry*>& given, int64_t row, const Rows& rows) const {
-    const auto bags = static_cast<int64_t>(bags_.size());
-    int64_t at = rows.room_of[row];
-    for (int64_t i = 0; i < bags; ++i) {
-      const Bag& bag = bags_[i];
-      const int64_t count = given[i]->number(Field::kBagIds);
-      const auto defaults = static_cast<int64_t>(bag.defaults.size());
-      require(at + (count > 0 ? count : defaults) <= rows.room_of[row + 1],
-              "features: no room for the bags");
+  void read_bags(const Given& given, int32_t* ends, std::vector<int32_t>& ids) const {
+    thread_local std::vector<int32_t> own;
+    own.clear();
+    for (const Bag& bag : bags_) {
+      const Entry& entry = *given[bag.name];
       const auto take = [&](uint64_t id) {
-        rows.bag_rows[at++] =
-            row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows));
+        own.push_back(row_number(bag.first_row + static_cast<int64_t>(mixed(id) % bag.hash_rows)));
       };
-      wire::each_integer(*given[i], Field::kBagIds, take);
-      if (count == 0) std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
-      rows.bag_offsets[row * bags + i + 1] = row_number(at);
+      wire::each_number<wire::kVarint>(entry, Field::kBagIds, take);
+      if (entry.number(Field::kBagIds) == 0) {
+        std::for_each(bag.defaults.begin(), bag.defaults.end(), take);
+      }
+      *ends++ = static_cast<int32_t>(own.size());
     }
+    ids = own;
   }
 
   void read_events(const Sequence& sequence, const Entry& entry, const Spans& request,
@@ -416,12 +366,11 @@ class Inputs {
   }
 
   EventLayout layout_;
-  std::map<std::string, Place, std::less<>> names_;
+  wire::Names names_;
   std::vector<Dense> dense_;
   int64_t numbers_ = 0;
   std::vector<Categorical> categorical_;
   std::vector<Bag> bags_;
-  int64_t default_ids_ = 0;  // of all bags together
   std::vector<Sequence> sequences_;
 };
 
@@ -482,9 +431,13 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
     require(bag_room <= std::numeric_limits<int32_t>::max(),
             "features_read: more ids in bags than int32 offsets can number");
     Inputs& inputs = inputs_of(handle);
-    const Rows rows{
-        dense, categorical, bag_offsets, bag_rows, inputs.bag_rooms(size, requests, sizes), events};
-    require(rows.room_of.back() <= bag_room, "features_read: no room for the bags");
+    Rows rows{dense,
+              categorical,
+              bag_offsets,
+              bag_room,
+              bag_rows,
+              events,
+              std::vector<std::vector<int32_t>>(static_cast<size_t>(size))};
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
                      Field::kFeatures, inputs.workers,
                      [&](const Spans& request, int64_t row, wire::UnknownNames& names) {

@@ -66,11 +66,9 @@ GRACE_API int32_t grace_needed_rows(int32_t threads, int64_t entries, const int3
                                     int32_t* ids, int32_t* offsets, int64_t* num_ids) {
   return grace::guarded([&] {
     const Rows rows{table, star, words};
-    const int64_t tasks = (entries + kEntriesPerTask - 1) / kEntriesPerTask;
-    grace::parallel_tasks(tasks, threads, [&](int64_t task) {
+    grace::parallel_ranges(entries, kEntriesPerTask, threads, [&](grace::Range task) {
       std::vector<int32_t> kept;
-      const int64_t end = std::min(entries, (task + 1) * kEntriesPerTask);
-      for (int64_t entry = task * kEntriesPerTask; entry < end; ++entry) {
+      for (int64_t entry = task.begin; entry < task.end; ++entry) {
         const int64_t begin = borders[entry], count = borders[entry + 1] - begin;
         grace::require(count > 0, "needed_rows: an entry without rows");
         kept.clear();

@@ -7,34 +7,19 @@
 
 namespace {
 
-using grace::chunk_of;
-using grace::parallel_tasks;
-
 constexpr int kIdDigitBits = 11;
 
-// One stable pass: `to` holds the rows of `from`, ascending by digit(row) in [0, buckets).
+// One stable pass: reorders the rows by digit(row) in [0, buckets). `spare` has as many elements.
 template <typename Digit>
-void counting_pass(int64_t count, int64_t buckets, int32_t threads, const int32_t* from,
-                   int32_t* to, const Digit& digit) {
+void counting_pass(std::vector<int32_t>& spare, int64_t buckets, int32_t threads, int32_t* rows,
+                   const Digit& digit) {
+  const auto count = static_cast<int64_t>(spare.size());
   const int64_t chunks = std::max(threads, 1);
-  std::vector<std::vector<int64_t>> next(chunks);
-  parallel_tasks(chunks, threads, [&](int64_t c) {
-    next[c].assign(buckets, 0);
-    const auto [begin, end] = chunk_of(count, chunks, c);
-    for (int64_t i = begin; i < end; ++i) ++next[c][digit(from[i])];
+  grace::counting_sort(chunks, buckets, threads, spare.data(), [&](int64_t c, const auto& take) {
+    const auto [begin, end] = grace::chunk_of(count, chunks, c);
+    for (int64_t i = begin; i < end; ++i) take(digit(rows[i]), rows[i]);
   });
-  int64_t at = 0;
-  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
-    for (int64_t c = 0; c < chunks; ++c) {
-      const int64_t size = next[c][bucket];
-      next[c][bucket] = at;
-      at += size;
-    }
-  }
-  parallel_tasks(chunks, threads, [&](int64_t c) {
-    const auto [begin, end] = chunk_of(count, chunks, c);
-    for (int64_t i = begin; i < end; ++i) to[next[c][digit(from[i])]++] = from[i];
-  });
+  std::copy(spare.begin(), spare.end(), rows);
 }
 
 }  // namespace
@@ -51,9 +36,8 @@ GRACE_API int32_t grace_order_by_id(int64_t count, const int64_t* ids, int32_t t
     }
     std::vector<int32_t> spare(count);
     for (int shift = 0; shift < 63 && (largest >> shift) != 0; shift += kIdDigitBits) {
-      counting_pass(count, 1 << kIdDigitBits, threads, order, spare.data(),
+      counting_pass(spare, 1 << kIdDigitBits, threads, order,
                     [&](int32_t row) { return (ids[row] >> shift) & ((1 << kIdDigitBits) - 1); });
-      std::copy(spare.begin(), spare.end(), order);
     }
   });
 }
@@ -67,9 +51,8 @@ GRACE_API int32_t grace_order_by_sid(int64_t count, const uint16_t* tokens, int3
     for (int32_t t = length - 1; t >= 0; --t) {
       uint16_t largest = 0;
       for (int64_t i = 0; i < count; ++i) largest = std::max(largest, tokens[i * length + t]);
-      counting_pass(count, largest + 1, threads, order, spare.data(),
+      counting_pass(spare, largest + 1, threads, order,
                     [&](int32_t row) { return tokens[int64_t{row} * length + t]; });
-      std::copy(spare.begin(), spare.end(), order);
     }
   });
 }

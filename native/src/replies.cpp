@@ -12,32 +12,18 @@ namespace {
 
 using grace::require;
 using grace::exact::Reply;
-using grace::wire::field_size;
-using grace::wire::varint_size;
 using grace::wire::Writer;
 
-constexpr int kTimings = 5;
+constexpr uint32_t kTimings = 5;
 
-// Returns the size of a packed field of `bytes` bytes, which is not written if it is empty.
-int64_t packed_size(int64_t bytes) { return bytes == 0 ? 0 : field_size(bytes); }
-
-// Returns the size of a message whose fields 1, 2, ... are these numbers.
+// Writes a message whose fields 1, 2, ... are these numbers, even if all of them are zero.
 template <typename Number>
-int64_t numbers_size(const Number* values, int fields) {
-  int64_t size = 0;
-  for (int i = 0; i < fields; ++i) {
-    if (values[i] != 0) size += 1 + varint_size(static_cast<uint64_t>(values[i]));
-  }
-  return size;
+void write_numbers(Writer& out, uint32_t field, const Number* values, uint32_t fields) {
+  out.message(field, [&] {
+    for (uint32_t i = 0; i < fields; ++i) out.number(i + 1, static_cast<uint64_t>(values[i]));
+  });
 }
 
-// Writes such a message as field `field`, even if all of its numbers are zero.
-template <typename Number>
-void write_numbers(Writer& out, uint32_t field, const Number* values, int fields) {
-  out.head(field, numbers_size(values, fields));
-  for (int i = 0; i < fields; ++i)
-    out.number(static_cast<uint32_t>(i) + 1, static_cast<uint64_t>(values[i]));
-}
 // Bytes of other fields that are the same for the whole batch, or that Python has written.
 struct Texts {
   const char* const* begins;
@@ -66,7 +52,7 @@ void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
       reply.counts.stopped, reply.counts.excluded,  reply.counts.limited,
   };
   out.text(1, request_id);
-  write_numbers(out, 5, counts, static_cast<int>(std::size(counts)));
+  write_numbers(out, 5, counts, static_cast<uint32_t>(std::size(counts)));
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
   write_numbers(out, 8, timings, kTimings);
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));
@@ -91,14 +77,12 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
   const auto four_bytes = [](const auto& values) {
     return 4 * static_cast<int64_t>(values.size());
   };
-  const int64_t token_bytes = four_bytes(scores) * sids.length;
-  const int64_t length[] = {sids.length};
-  out.head(4, numbers_size(length, 1) + packed_size(token_bytes) + packed_size(four_bytes(scores)) +
-                  packed_size(four_bytes(sid_of_ad)));
-  out.number(1, static_cast<uint64_t>(sids.length));
-  out.packed(2, sids.tokens, token_bytes);
-  out.packed(3, scores.data(), four_bytes(scores));
-  out.packed(4, sid_of_ad.data(), four_bytes(sid_of_ad));
+  out.message(4, [&] {
+    out.number(1, static_cast<uint64_t>(sids.length));
+    out.packed(2, sids.tokens, four_bytes(scores) * sids.length);
+    out.packed(3, scores.data(), four_bytes(scores));
+    out.packed(4, sid_of_ad.data(), four_bytes(sid_of_ad));
+  });
 }
 
 }  // namespace

@@ -23,34 +23,23 @@ void reset_limits(const Ads& ads, const Request& request, Scratch& scratch) {
   scratch.limits.resize(limits);
 }
 
-// The room that a request's limits leave.
-class Room {
- public:
-  explicit Room(std::vector<Limit>& limits) : limits_(limits) {}
-
-  // False if an entity of the ad has its limit already.
-  bool has(int32_t ordinal) {
-    counted_.clear();
-    for (Limit& limit : limits_) {
-      const int32_t place = limit.of_ad[ordinal];
-      if (place == kNoEntity) continue;
-      const auto number = static_cast<size_t>(limit.entities.number_of(place));
-      if (number == limit.ads.size()) limit.ads.push_back(0);
-      if (limit.ads[number] >= limit.most) return false;
-      counted_.push_back(&limit.ads[number]);
-    }
-    return true;
+// Counts an ad. False, and counts nothing, if an entity of the ad has its limit already. Inlined,
+// it would slow replies that have no limits.
+__attribute__((noinline)) bool take_room(std::vector<Limit>& limits, int32_t ordinal) {
+  for (Limit& limit : limits) {
+    limit.counted = nullptr;
+    const int32_t place = limit.of_ad[ordinal];
+    if (place == kNoEntity) continue;
+    const auto number = static_cast<size_t>(limit.entities.number_of(place));
+    if (number == limit.ads.size()) limit.ads.push_back(0);
+    if (limit.ads[number] >= limit.most) return false;
+    limit.counted = &limit.ads[number];
   }
-
-  // Counts the ad of the last `has`, which was true.
-  void take() {
-    for (int64_t* ads : counted_) ++*ads;
+  for (const Limit& limit : limits) {
+    if (limit.counted != nullptr) ++*limit.counted;
   }
-
- private:
-  std::vector<Limit>& limits_;
-  std::vector<int64_t*> counted_;
-};
+  return true;
+}
 
 // Orders the matches of one score by weight and id. Each weight is read once: it must not change
 // while they are sorted.
@@ -71,7 +60,6 @@ void order_tied(const Ads& ads, const float* weight, const std::vector<Match>& m
 // Matches come by descending score; only those of equal scores need ordering.
 void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply) {
   reset_limits(ads, request, scratch);
-  Room room(scratch.limits);
   const std::vector<Match>& matches = scratch.matches;
   const size_t most = std::min(matches.size(), static_cast<size_t>(request.max_ads));
   reply.ad_ids.resize(most);
@@ -80,12 +68,11 @@ void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply
   const bool limited = !scratch.limits.empty();
   // False once the reply is full.
   const auto offer = [&](const Match& match, int64_t id) {
-    if (limited && !room.has(match.ordinal)) {
+    if (limited && !take_room(scratch.limits, match.ordinal)) {
       ++reply.counts.limited;
       return true;
     }
     if (size == most) return false;
-    if (limited) room.take();
     reply.ad_ids[size] = id;
     reply.positions[size++] = match.position;
     return true;

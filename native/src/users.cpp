@@ -1,8 +1,6 @@
 // Reads requests' users, the map `user` of grace.v1.RetrieveRequest, from the bytes into the arrays
 // of the components' forms. A handle holds a schema; a call reads a batch.
 #include <algorithm>
-#include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,17 +15,14 @@ namespace {
 
 using wire::Entry;
 using wire::Field;
-using wire::kNoEntry;
 using wire::Spans;
 using wire::UnknownNames;
 
 class Users {
  public:
   void add(const std::vector<std::string>& names, std::unique_ptr<const UserForm> form) {
-    firsts_.push_back(places_.size());
-    for (const std::string& name : names) {
-      require(places_.emplace(name, places_.size()).second, "users: a name is declared twice");
-    }
+    firsts_.push_back(names_.size());
+    for (const std::string& name : names) names_.add(Field::kUser, name);
     forms_.push_back(std::move(form));
   }
 
@@ -35,19 +30,11 @@ class Users {
   // Fault: that of a declared name comes first.
   void read(const Spans& request, int64_t row, const void* const* rows,
             UnknownNames& unknown) const {
-    std::vector<const Entry*> entries(places_.size(), &kNoEntry), others;
-    for (const Entry& entry : request.entries(Field::kUser)) {
-      const auto found = places_.find(entry.name);
-      if (found == places_.end()) {
-        others.push_back(&entry);
-      } else {
-        entries[found->second] = &entry;
-      }
-    }
+    std::vector<const Entry*> others;
+    const std::vector<const Entry*> entries = names_.find(request, {Field::kUser}, others);
     for (size_t c = 0; c < forms_.size(); ++c) {
       forms_[c]->read(entries.data() + firsts_[c], row, rows[c]);
     }
-    std::sort(others.begin(), others.end(), wire::comes_before);
     for (const Entry* other : others) {
       take_values(*other, [](std::string_view) {});
       unknown.add(*other);
@@ -55,8 +42,8 @@ class Users {
   }
 
  private:
-  std::map<std::string, size_t, std::less<>> places_;  // of names, component by component
-  std::vector<size_t> firsts_;                         // the first place of each component
+  wire::Names names_;           // component by component
+  std::vector<size_t> firsts_;  // the first name of each component
   std::vector<std::unique_ptr<const UserForm>> forms_;
 };
 

@@ -39,7 +39,7 @@ GRACE_API int32_t grace_wire_read(const char* message, int64_t size, int64_t roo
     Fault found{Wrong::kNothing};
     try {
       spans.read(Reader(message, size), field_of(root));
-      if (settings != nullptr) spans.check({settings, sid_length});
+      if (settings != nullptr) spans.check(settings, sid_length);
     } catch (const Fault& thrown) {
       found = thrown;
     }
@@ -54,7 +54,7 @@ GRACE_API int32_t grace_wire_read(const char* message, int64_t size, int64_t roo
         of_field[1] = static_cast<int64_t>(text.size());
       }
       const Entries& entries = spans.entries(row.field);
-      of_field[0] += entries.size();
+      of_field[0] += static_cast<int64_t>(entries.size());
       for (const Entry& entry : entries) of_field[1] += entry.numbers[0];
     }
   });
@@ -70,7 +70,7 @@ GRACE_API int32_t grace_wire_integers(const char* message, int64_t size, int64_t
       *integers++ = static_cast<int64_t>(integer);
     };
     each_field(Reader(message, size), [&](Reader& fields, uint32_t tag) {
-      return take_integers(fields, tag, row_of(field_of(field)).number, take);
+      return take_numbers<kVarint>(fields, tag, row_of(field_of(field)).number, take);
     });
   });
 }
@@ -84,20 +84,19 @@ GRACE_API int32_t grace_wire_map(const char* message, int64_t size, int64_t fiel
     const Field map = field_of(field);
     Spans spans;
     spans.read(Reader(message, size), row_of(map).within, map);
-    Entries& found = spans.entries(map);
+    const Entries& found = spans.entries(map);
     int64_t numbers = 0;
     for (const Entry& entry : found) numbers += entry.numbers[0];
-    require(found.size() == entries && numbers == count,
+    require(found.size() == static_cast<size_t>(entries) && numbers == count,
             "wire_map: other numbers than the message's head says");
-    found.order();
     for (const Entry& entry : found) {
       *names++ = entry.name.empty() ? 0 : entry.name.data() - message;
       *names++ = static_cast<int64_t>(entry.name.size());
       *names++ = entry.numbers[0];
       if (row_of(map).kind == Kind::kNumberMap) continue;
       each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-        return take_integers(fields, tag, 1,
-                             [&](uint64_t each) { *integers++ = static_cast<int64_t>(each); });
+        return take_numbers<kVarint>(
+            fields, tag, 1, [&](uint64_t each) { *integers++ = static_cast<int64_t>(each); });
       });
     }
   });

@@ -1,16 +1,14 @@
 #include "grace/wire_spans.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <optional>
-#include <random>
+#include <tuple>
 
 namespace grace::wire {
 
 namespace {
-
-constexpr size_t kFew = 16;  // entries among which comparing names is faster than hashing
 
 bool is_map(const Row& row) { return row.kind == Kind::kMap || row.kind == Kind::kNumberMap; }
 
@@ -65,6 +63,30 @@ Fault unknown_field(uint32_t tag, Field within) {
 
 int64_t size_of(std::string_view text) { return static_cast<int64_t>(text.size()); }
 
+// Orders entries by the name that they are `of`, or by parent while that is not known, then by
+// their own. Of entries of one name, keeps the last one in the bytes.
+void order(Entries& entries) {
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    if (a.parent != b.parent) return std::tie(a.of, a.parent) < std::tie(b.of, b.parent);
+    const int names = a.name.compare(b.name);
+    return names != 0 ? names < 0 : a.bytes.at() < b.bytes.at();
+  });
+  const auto same = [](const Entry& a, const Entry& b) {
+    return a.parent == b.parent && a.name == b.name;
+  };
+  const auto last_ones = std::unique(entries.rbegin(), entries.rend(), same).base();
+  entries.erase(entries.begin(), last_ones);
+}
+
+// Drops replaced entries before it takes more memory: one name may come any number of times.
+void put(const Entry& entry, Entries& entries) {
+  if (entries.size() == entries.capacity()) {
+    order(entries);
+    entries.reserve(2 * entries.size() + 1);
+  }
+  entries.push_back(entry);
+}
+
 }  // namespace
 
 void write_fault(const Fault& fault, const char* message, int64_t* out) {
@@ -85,64 +107,6 @@ void write_fault(const Fault& fault, const char* message, int64_t* out) {
   std::copy_n(numbers, kFaultNumbers, out);
 }
 
-void Entries::clear() {
-  entries_.clear();
-  places_.clear();
-}
-
-void Entries::put(const Entry& entry) {
-  if (Entry* there = find(entry)) {
-    *there = entry;
-    return;
-  }
-  entries_.push_back(entry);
-  if (entries_.size() <= kFew) return;
-  for (size_t i = places_.size(); i < entries_.size(); ++i) {
-    places_[{entries_[i].parent, entries_[i].name}] = i;
-  }
-}
-
-// A polynomial at a random point modulo 2^61 - 1: its coefficients are the parts of the name.
-size_t Entries::Hash::operator()(const Key& key) const {
-  constexpr uint64_t prime = (uint64_t{1} << 61) - 1;
-  static const uint64_t point = [] {
-    std::random_device random;
-    return (uint64_t{random()} << 29 ^ random()) % prime;
-  }();
-  const auto& [parent, name] = key;
-  uint64_t hash = parent;
-  const auto add = [&](uint64_t part) {
-    const unsigned __int128 next = static_cast<unsigned __int128>(hash) * point + part;
-    hash = static_cast<uint64_t>(next & prime) + static_cast<uint64_t>(next >> 61);
-    if (hash >= prime) hash -= prime;
-  };
-  add(name.size());
-  for (size_t at = 0; at < name.size(); at += 7) {
-    uint64_t part = 0;
-    std::memcpy(&part, name.data() + at, std::min<size_t>(7, name.size() - at));
-    add(part);
-  }
-  return hash;
-}
-
-Entry* Entries::find(const Entry& entry) {
-  if (entries_.size() > kFew) {
-    const auto found = places_.find({entry.parent, entry.name});
-    return found == places_.end() ? nullptr : &entries_[found->second];
-  }
-  for (Entry& there : entries_) {
-    if (there.name == entry.name && there.parent == entry.parent) return &there;
-  }
-  return nullptr;
-}
-
-void Entries::order() {
-  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) {
-    const int order = a.of.compare(b.of);
-    return order != 0 ? order < 0 : a.name < b.name;
-  });
-}
-
 void Spans::read(Reader message, Field root, Field only) {
   root_ = outermost_ = root;
   only_ = only;
@@ -155,6 +119,7 @@ void Spans::read(Reader message, Field root, Field only) {
   } catch (const Malformed&) {
     throw Fault{Wrong::kMalformed, root};
   }
+  for (Entries& map : maps_) order(map);
   if (places_ > 0) drop_entries_of_replaced_ones();
 }
 
@@ -219,10 +184,15 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
       message.fixed32();
       return;
     case Kind::kIntegers:
-      count_integers(message, tag, row.number, number);
+      if ((tag & 7) == kBytes) {
+        number += count_packed(message.bytes());
+      } else {
+        message.varint();
+        ++number;
+      }
       return;
     case Kind::kFloats:
-      take_floats(message, tag, row.number, [&](float value) {
+      take_numbers<kFixed32>(message, tag, row.number, [&](float value) {
         ++number;
         if (!std::isfinite(value) && in->not_finite == 0) in->not_finite = value;
       });
@@ -254,7 +224,7 @@ void Spans::read_entry(Reader bytes, const Row& row, Entry* in) {
       throw unknown_field(tag, outermost_);
     }
   }
-  entries(row.field).put(entry);
+  put(entry, maps_[index_of(row.field)]);
 }
 
 // An entry within an entry that a later one of the same name replaced is gone with it.
@@ -263,27 +233,20 @@ void Spans::drop_entries_of_replaced_ones() {
   for (const Entries& map : maps_) {
     for (const Entry& entry : map) names[entry.place] = entry.name;
   }
-  names[0] = "";
   for (Entries& map : maps_) {
-    map.keep_if([&](const Entry& entry) { return names[entry.parent].has_value(); });
+    if (map.empty() || map.front().parent == 0) continue;
+    const auto gone = [&](const Entry& entry) { return !names[entry.parent].has_value(); };
+    map.erase(std::remove_if(map.begin(), map.end(), gone), map.end());
     for (Entry& entry : map) entry.of = *names[entry.parent];
+    order(map);
   }
 }
 
-void Spans::check(const Limits& limits) {
-  try {
-    check_as_ordered(limits);
-  } catch (const Fault&) {  // which need not be the first one
-    for (Entries& map : maps_) map.order();
-    check_as_ordered(limits);
-  }
-}
-
-void Spans::check_as_ordered(const Limits& limits) const {
-  const int64_t value_bytes = limits.settings[index_of(Limit::value_bytes)];
+void Spans::check(const int64_t* settings, int64_t sid_length) const {
+  const int64_t value_bytes = settings[index_of(Limit::value_bytes)];
   int64_t totals[kFields] = {};
   for (const Row& row : kRows) {
-    const int64_t most = limits.settings[index_of(row.limit)];
+    const int64_t most = settings[index_of(row.limit)];
     const auto check = [&](int64_t value, const Entry& entry) {
       totals[index_of(row.total)] += value;
       if (row.limit != Limit::none && value > most) {
@@ -292,7 +255,7 @@ void Spans::check_as_ordered(const Limits& limits) const {
     };
     if (row_of(row.within).kind == Kind::kMap && !is_map(row)) {
       for (const Entry& entry : entries(row.within)) {
-        const int64_t of_one = row.field == Field::kSids ? limits.sid_length : 1;
+        const int64_t of_one = row.field == Field::kSids ? sid_length : 1;
         check((entry.number(row.field) + of_one - 1) / of_one, entry);
         if (row.kind == Kind::kTexts && entry.longest > value_bytes) {
           throw entry.fault(Wrong::kLongValue, row.field, entry.longest, value_bytes);
@@ -302,7 +265,7 @@ void Spans::check_as_ordered(const Limits& limits) const {
         }
       }
     } else if (is_map(row)) {
-      check(entries(row.field).size(), {});
+      check(static_cast<int64_t>(entries(row.field).size()), {});
       for (const Entry& entry : entries(row.field)) {
         const int64_t size = size_of(entry.name);
         if (size > value_bytes) {

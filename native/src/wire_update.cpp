@@ -11,34 +11,27 @@ constexpr uint64_t kFull = 2;  // KIND_FULL
 
 constexpr uint32_t number_of(Field field) { return row_of(field).number; }
 
-int64_t size_of_ids(const int64_t* ids, int64_t count) {
-  int64_t size = 0;
-  for (int64_t i = 0; i < count; ++i) size += varint_size(static_cast<uint64_t>(ids[i]));
-  return size;
-}
-
-// Writes a grace.v1.Ids whose ids take `size` bytes.
-void write_ids(Writer& out, const int64_t* ids, int64_t count, int64_t size) {
-  out.head(1, size);
-  for (int64_t i = 0; i < count; ++i) out.varint(static_cast<uint64_t>(ids[i]));
+// Writes a grace.v1.Ids.
+void write_ids(Writer& out, const int64_t* ids, int64_t count) {
+  out.message(1, [&] {
+    for (int64_t i = 0; i < count; ++i) out.varint(static_cast<uint64_t>(ids[i]));
+  });
 }
 
 void write_stop(Writer& out, std::string_view level, const int64_t* ids, int64_t count) {
-  const auto name_size = static_cast<int64_t>(level.size());
-  const int64_t size = size_of_ids(ids, count);
-  out.head(number_of(Field::kStop), field_size(name_size) + field_size(field_size(size)));
-  out.text(1, level);
-  out.head(2, field_size(size));
-  write_ids(out, ids, count, size);
+  out.message(number_of(Field::kStop), [&] {
+    out.text(1, level);
+    out.message(2, [&] { write_ids(out, ids, count); });
+  });
 }
 
 void write_weight(Writer& out, int64_t ad_id, float weight) {
-  const auto id = static_cast<uint64_t>(ad_id);
-  out.head(number_of(Field::kWeights), 1 + varint_size(id) + 1 + int64_t{sizeof weight});
-  out.varint(tag_of(number_of(Field::kWeightAd), kVarint));
-  out.varint(id);
-  out.varint(tag_of(number_of(Field::kWeight), kFixed32));
-  out.bytes(&weight, sizeof weight);
+  out.message(number_of(Field::kWeights), [&] {
+    out.varint(tag_of(number_of(Field::kWeightAd), kVarint));
+    out.varint(static_cast<uint64_t>(ad_id));
+    out.varint(tag_of(number_of(Field::kWeight), kFixed32));
+    out.bytes(&weight, sizeof weight);
+  });
 }
 
 }  // namespace
@@ -93,7 +86,7 @@ GRACE_API int32_t grace_ids_write(int64_t count, const int64_t* ids, int64_t roo
                                   int64_t* written) {
   return guarded([&] {
     Writer writer(out, room);
-    write_ids(writer, ids, count, size_of_ids(ids, count));
+    write_ids(writer, ids, count);
     *written = writer.written();
   });
 }

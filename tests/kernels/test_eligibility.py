@@ -214,7 +214,7 @@ def test_lists_and_users_of_a_wrong_type_or_shape_are_refused(fast: Ops) -> None
         (
             with_lists(index, num_rules=lists.num_rules - 1),
             users,
-            r"ids of a predicate must be int",
+            r"ids of a predicate must be \[rules\]",
         ),
         (
             index,

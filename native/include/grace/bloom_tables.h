@@ -13,7 +13,6 @@
 namespace grace {
 
 constexpr int64_t kTabledQueries = 64;
-constexpr uint32_t kTabledBits = 1024;  // wider rows would need tables that no cache holds
 constexpr uint32_t kNibbleValues = 16;
 
 // Tables of one request are [bits / 4, 16].

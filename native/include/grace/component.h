@@ -7,6 +7,8 @@
 #include <memory>
 #include <vector>
 
+#include "grace/abi.h"
+
 namespace grace::exact {
 
 constexpr int32_t kBlock = 64;  // rows that are tested together: their lines fit the L1 cache
@@ -16,13 +18,20 @@ constexpr int64_t kLineBytes = 64;
 
 inline void prefetch(const void* address) { __builtin_prefetch(address); }
 
+// Throws unless offsets[0] .. offsets[count] ascend from 0 or more.
+template <typename Offset>
+void require_offsets(const Offset* offsets, int64_t count, const char* text) {
+  require(offsets[0] >= 0, text);
+  for (int64_t i = 0; i < count; ++i) require(offsets[i] <= offsets[i + 1], text);
+}
+
 // What a batch asks of a component is a struct of the form, one for all requests.
 class Component {
  public:
   virtual ~Component() = default;
 
   // Throws if the requests of a batch ask what cannot be tested.
-  virtual void require_valid(const void* asked, int64_t requests) const = 0;
+  virtual void require_valid(const void*, int64_t) const {}
 
   // Prepares `marks`, which are zero, for the tests of one request; `unmark` makes them zero again.
   virtual void mark(const void*, int64_t, std::vector<uint64_t>&) const {}

@@ -4,7 +4,17 @@
 
 #include <cstdint>
 
+#include "grace/match.h"
+
 namespace grace::eligibility {
+
+constexpr int kGroup = 16;  // requests of a mask: bit i of an uint16 is request i of the group
+
+// The mask of all requests of a group.
+GRACE_HOST_DEVICE uint32_t requests_of_group(int64_t requests, int64_t group) {
+  const int64_t left = requests - group * kGroup;
+  return left >= kGroup ? 0xffffu : (1u << left) - 1;
+}
 
 // The number of a predicate's distinct rows, and the row of each rule.
 struct RuleRows {

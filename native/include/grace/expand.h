@@ -50,12 +50,6 @@ struct Ads {
   std::vector<Entities> entities;
 };
 
-// Entities of one kind, by place.
-struct Places {
-  const int32_t* begin;
-  int64_t count;
-};
-
 // Each leaf at most once, and a score for each; dead ones are kNoLeaf.
 struct Request {
   const int32_t* leaves;
@@ -67,7 +61,8 @@ struct Request {
   const float* weight;       // per ordinal; another thread may change it meanwhile
   const int64_t* excluded_ads;  // ad ids
   int64_t num_excluded_ads;
-  const Places* excluded;  // entities, per kind; or null
+  const int64_t* entity_offsets;  // [kinds + 1], or null: the excluded entities of each kind
+  const int32_t* entity_places;
   const int64_t* at_most;  // ads of one entity in the reply, per kind, or kNoLimit; or null
   int64_t max_ads;
 };
@@ -118,6 +113,7 @@ struct Limit {
   int64_t most;
   Numbering entities;
   std::vector<int64_t> ads;
+  int64_t* counted = nullptr;  // of the latest ad's entity
 };
 
 // Work space, kept from request to request.

@@ -146,4 +146,38 @@ void parallel_tasks(int64_t tasks, int32_t threads, Body&& body) {
   Workers(static_cast<int32_t>(std::min<int64_t>(threads, tasks)), "grace-tasks").run(tasks, body);
 }
 
+// Calls body(range) for consecutive ranges that cover [0, count), `most` long except the last.
+template <typename Body>
+void parallel_ranges(int64_t count, int64_t most, int32_t threads, Body&& body) {
+  parallel_tasks((count + most - 1) / most, threads, [&](int64_t task) {
+    body(Range{task * most, std::min(count, (task + 1) * most)});
+  });
+}
+
+// Sorts items by bucket, stably: each(chunk, take) calls take(bucket, item) for each item of a
+// chunk, the same each time. Writes the items to `sorted`; returns where each bucket begins and,
+// after the last one, the number of items.
+template <typename Each>
+std::vector<int64_t> counting_sort(int64_t chunks, int64_t buckets, int32_t threads,
+                                   int32_t* sorted, const Each& each) {
+  std::vector<std::vector<int64_t>> next(chunks);
+  parallel_tasks(chunks, threads, [&](int64_t c) {
+    next[c].assign(buckets, 0);
+    each(c, [&](int64_t bucket, int32_t) { ++next[c][bucket]; });
+  });
+  std::vector<int64_t> begins(buckets + 1);
+  int64_t at = 0;
+  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+    begins[bucket] = at;
+    for (std::vector<int64_t>& of_chunk : next) {
+      at += std::exchange(of_chunk[bucket], at);
+    }
+  }
+  begins[buckets] = at;
+  parallel_tasks(chunks, threads, [&](int64_t c) {
+    each(c, [&](int64_t bucket, int32_t item) { sorted[next[c][bucket]++] = item; });
+  });
+  return begins;
+}
+
 }  // namespace grace

@@ -96,6 +96,15 @@ class Reader {
     return value;
   }
 
+  template <uint32_t kWrittenAs>
+  auto number() {
+    if constexpr (kWrittenAs == kVarint) {
+      return varint();
+    } else {
+      return fixed32();
+    }
+  }
+
   // Skips the value of a field that the caller does not read.
   void skip(uint32_t tag) {
     switch (tag & 7) {
@@ -141,27 +150,14 @@ void each_field(Reader message, Take&& take) {
   }
 }
 
-// Calls take(value) for what follows `tag` if that is the repeated integer field `field`, one value
-// or a packed list of them. False if it is another field.
-template <typename Take>
-bool take_integers(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
-  if (tag == tag_of(field, kVarint)) {
-    take(message.varint());
+// Calls take(value) for what follows `tag` if that is the repeated field `field`: one number, or a
+// packed list of them. False if it is another field.
+template <uint32_t kWrittenAs, typename Take>
+bool take_numbers(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
+  if (tag == tag_of(field, kWrittenAs)) {
+    take(message.number<kWrittenAs>());
   } else if (tag == tag_of(field, kBytes)) {
-    for (Reader packed = message.bytes(); !packed.done();) take(packed.varint());
-  } else {
-    return false;
-  }
-  return true;
-}
-
-// The same of a repeated float.
-template <typename Take>
-bool take_floats(Reader& message, uint32_t tag, uint32_t field, Take&& take) {
-  if (tag == tag_of(field, kFixed32)) {
-    take(message.fixed32());
-  } else if (tag == tag_of(field, kBytes)) {
-    for (Reader packed = message.bytes(); !packed.done();) take(packed.fixed32());
+    for (Reader packed = message.bytes(); !packed.done();) take(packed.number<kWrittenAs>());
   } else {
     return false;
   }
@@ -199,28 +195,13 @@ inline int64_t count_packed(Reader packed) {
   return count;
 }
 
-// Counts the values of one repeated integer field; false if the tag is another field's.
-inline bool count_integers(Reader& message, uint32_t tag, uint32_t field, int64_t& count) {
-  if (tag == tag_of(field, kBytes)) {
-    count += count_packed(message.bytes());
-    return true;
-  }
-  return take_integers(message, tag, field, [&](uint64_t) { ++count; });
-}
-
 inline int64_t varint_size(uint64_t value) {
   int64_t size = 1;
   for (; value >= 0x80; value >>= 7) ++size;
   return size;
 }
 
-// Returns the size of a text, a message or a packed list of `bytes` bytes with its tag and its
-// size; the field's number must be below 16.
-inline int64_t field_size(int64_t bytes) {
-  return 1 + varint_size(static_cast<uint64_t>(bytes)) + bytes;
-}
-
-// Writes into room that the caller has counted.
+// Writes into room that the caller has counted, with kMostSize bytes for each message and list.
 class Writer {
  public:
   Writer(uint8_t* begin, int64_t room) : begin_(begin), at_(begin), end_(begin + room) {}
@@ -239,9 +220,19 @@ class Writer {
     at_ += size;
   }
 
-  void head(uint32_t field, int64_t size) {
+  // Writes a message or a packed list, whose content body() writes.
+  template <typename Body>
+  void message(uint32_t field, Body&& body) {
     varint(tag_of(field, kBytes));
+    uint8_t* const place = at_;
+    require(end_ - at_ >= kMostSize, kNoRoom);
+    at_ += kMostSize;
+    body();
+    const int64_t size = at_ - place - kMostSize;
+    at_ = place;
     varint(static_cast<uint64_t>(size));
+    std::memmove(at_, place + kMostSize, static_cast<size_t>(size));
+    at_ += size;
   }
 
   // As in proto3, zero and empty values are not written.
@@ -258,11 +249,13 @@ class Writer {
   // Writes a packed field of fixed-size numbers, whose bytes are those in memory.
   void packed(uint32_t field, const void* from, int64_t size) {
     if (size == 0) return;
-    head(field, size);
+    varint(tag_of(field, kBytes));
+    varint(static_cast<uint64_t>(size));
     bytes(from, size);
   }
 
  private:
+  static constexpr int64_t kMostSize = 5;  // bytes of a size
   static constexpr const char* kNoRoom = "wire: no room for the message";
 
   uint8_t* begin_;

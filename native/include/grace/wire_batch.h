@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -36,6 +40,46 @@ class UnknownNames {
  private:
   const char* message_;
   std::vector<int64_t> numbers_;
+};
+
+// The names of maps that the schema or the model declares, numbered as they are added.
+class Names {
+ public:
+  size_t add(Field map, const std::string& name) {
+    const size_t number = declared_.size();
+    require(declared_.emplace(name, Declared{map, number}).second, "a name is declared twice");
+    return number;
+  }
+
+  size_t size() const { return declared_.size(); }
+
+  // The map that a name is declared for, or kNone.
+  Field map_of(std::string_view name) const {
+    const auto found = declared_.find(name);
+    return found == declared_.end() ? Field::kNone : found->second.map;
+  }
+
+  // Returns the entry of each declared name, or an empty one. `others` gets the entries of other
+  // names, or of other maps than their name's: map by map, in the order of names.
+  std::vector<const Entry*> find(const Spans& request, std::initializer_list<Field> maps,
+                                 std::vector<const Entry*>& others) const {
+    std::vector<const Entry*> entries(declared_.size(), &kNoEntry);
+    for (const Field map : maps) {
+      for (const Entry& entry : request.entries(map)) {
+        const auto found = declared_.find(entry.name);
+        const bool declared = found != declared_.end() && found->second.map == map;
+        (declared ? entries[found->second.number] : others.emplace_back()) = &entry;
+      }
+    }
+    return entries;
+  }
+
+ private:
+  struct Declared {
+    Field map;
+    size_t number;
+  };
+  std::map<std::string, Declared, std::less<>> declared_;
 };
 
 // A batch of messages, each of which fills one row. A message with a fault gets the row of an empty

@@ -2,11 +2,8 @@
 // where the entries of maps are and how much is in them. All readers of requests begin with it.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "grace/wire.h"
@@ -35,12 +32,6 @@ inline int64_t code_of(float not_finite) {
   return not_finite != not_finite ? 0 : not_finite > 0 ? 1 : -1;
 }
 
-// Settings by `Limit`, and how many tokens an event has.
-struct Limits {
-  const int64_t* settings;
-  int64_t sid_length;
-};
-
 constexpr uint32_t kEntryFields = 4;  // the most fields of the message of a map's entry
 
 // The last entry of its name in a map.
@@ -66,46 +57,9 @@ struct Entry {
 
 inline const Entry kNoEntry;
 
-// By map, then by name.
-inline bool comes_before(const Entry* a, const Entry* b) {
-  return a->map != b->map ? a->map < b->map : a->name < b->name;
-}
-
-// The entries of one map, of which the last one of each name counts.
-class Entries {
- public:
-  void clear();
-  void put(const Entry& entry);
-
-  // Orders them by the name that they are `of`, then by their own. Put nothing after this call.
-  void order();
-
-  // Keeps those for which keep(entry) is true. Put nothing after this call.
-  template <typename Keep>
-  void keep_if(Keep&& keep) {
-    const auto drop = [&](const Entry& entry) { return !keep(entry); };
-    entries_.erase(std::remove_if(entries_.begin(), entries_.end(), drop), entries_.end());
-  }
-
-  int64_t size() const { return static_cast<int64_t>(entries_.size()); }
-  std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
-  std::vector<Entry>::const_iterator end() const { return entries_.end(); }
-  std::vector<Entry>::iterator begin() { return entries_.begin(); }
-  std::vector<Entry>::iterator end() { return entries_.end(); }
-
- private:
-  using Key = std::pair<size_t, std::string_view>;  // parent and name
-
-  // Hashes differ in every process: no caller can choose names that collide.
-  struct Hash {
-    size_t operator()(const Key& key) const;
-  };
-
-  Entry* find(const Entry& entry);
-
-  std::vector<Entry> entries_;
-  std::unordered_map<Key, size_t, Hash> places_;  // empty while there are few entries
-};
+// The entries of one map by the name that they are `of`, then by their own. Of entries of one name,
+// it has the last one.
+using Entries = std::vector<Entry>;
 
 class Spans {
  public:
@@ -113,23 +67,21 @@ class Spans {
   // Fault in the bytes: they are malformed, or have a field that the table does not have.
   void read(Reader message, Field root, Field only = Field::kNone);
 
-  // Throws the first Fault in the order of the table, in maps in the order of names.
-  void check(const Limits& limits);
+  // Throws the first Fault in the order of the table, in maps in the order of names. The settings
+  // are by `Limit`, and an event has `sid_length` tokens.
+  void check(const int64_t* settings, int64_t sid_length) const;
 
   // Of a field outside of maps: a number, or the length of a list.
   int64_t number(Field field) const { return numbers_[index_of(field)]; }
   std::string_view text(Field field) const { return texts_[index_of(field)]; }
 
-  // In any order, until they are ordered.
   const Entries& entries(Field map) const { return maps_[index_of(map)]; }
-  Entries& entries(Field map) { return maps_[index_of(map)]; }
 
  private:
   void read_message(Reader message, Field within, Entry* in);
   void read_field(Reader& message, const Row& row, uint32_t tag, Entry* in);
   void read_entry(Reader bytes, const Row& row, Entry* in);
   void drop_entries_of_replaced_ones();
-  void check_as_ordered(const Limits& limits) const;
 
   Field root_ = Field::kNone;
   Field only_ = Field::kNone;
@@ -150,11 +102,11 @@ void each_field_of(const Entry& entry, Take&& take) {
   });
 }
 
-// Calls take(value) for each value of a list in it.
-template <typename Take>
-void each_integer(const Entry& entry, Field list, Take&& take) {
+// Calls take(value) for each number of a list in it.
+template <uint32_t kWrittenAs, typename Take>
+void each_number(const Entry& entry, Field list, Take&& take) {
   each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-    return take_integers(fields, tag, row_of(list).number, take);
+    return take_numbers<kWrittenAs>(fields, tag, row_of(list).number, take);
   });
 }
 
@@ -163,14 +115,7 @@ template <typename Integer>
 void copy_integers(const Entry& entry, Field list, std::vector<Integer>& integers) {
   integers.resize(static_cast<size_t>(entry.number(list)));
   Integer* next = integers.data();
-  each_integer(entry, list, [&](uint64_t each) { *next++ = static_cast<Integer>(each); });
-}
-
-template <typename Take>
-void each_float(const Entry& entry, Field list, Take&& take) {
-  each_field_of(entry, [&](Reader& fields, uint32_t tag) {
-    return take_floats(fields, tag, row_of(list).number, take);
-  });
+  each_number<kVarint>(entry, list, [&](uint64_t each) { *next++ = static_cast<Integer>(each); });
 }
 
 template <typename Take>

@@ -21,8 +21,6 @@ class Bits : public Component {
  public:
   Bits(int32_t words, const uint64_t* table) : words_(words), table_(table) {}
 
-  void require_valid(const void*, int64_t) const override {}
-
   // `asked` are the users' rows, uint64 [requests, words].
   void test(const void* asked, int64_t request, const std::vector<uint64_t>&, const int32_t* rows,
             int32_t count, bool* passes) const override {

@@ -59,10 +59,7 @@ class Lists : public Component {
 
   void require_valid(const void* asked, int64_t requests) const override {
     const auto& [offsets, id_offsets, ids] = lists_of(asked);
-    require(id_offsets[0] >= 0, "exact_match: offsets of value ids descend");
-    for (int64_t b = 0; b < requests; ++b) {
-      require(id_offsets[b] <= id_offsets[b + 1], "exact_match: offsets of value ids descend");
-    }
+    require_offsets(id_offsets, requests, "exact_match: offsets of value ids descend");
     require(std::all_of(ids + id_offsets[0], ids + id_offsets[requests],
                         [&](int32_t id) { return id >= 0 && id < values_; }),
             "exact_match: a user's value id is out of range");
