@@ -18,10 +18,7 @@ from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
-
-
-def silent(*_: object) -> None:
-    pass
+from support.builds import silent
 
 
 @pytest.fixture(scope="module")

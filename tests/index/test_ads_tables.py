@@ -177,27 +177,30 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= 1024
 
 
-def faulty_columns(table: Table, row: Mapping[str, Cell], copies: int) -> set[str]:
-    faulty = set()
+Fault = tuple[str, str | None, str]
+"""A column, the value that a refusal shows or None for any, and words of its reason."""
+
+
+def faults_of(table: Table, row: Mapping[str, Cell], copies: int) -> set[Fault]:
+    faults: set[Fault] = set()
     if number_of(table, row["ad_id"]) is None or copies > 1:
-        faulty.add("ad_id")
+        faults.add(("ad_id", None, ""))
     sid = row["sid"]
     fits = sid is not None and len(sid) == len(VOCAB_SIZES) and None not in sid
     if not fits or not all(0 <= t < v for t, v in zip(sid, VOCAB_SIZES, strict=True)):
-        faulty.add("sid")
+        faults.add(("sid", None, ""))
     if row["ad_weight"] is not None and not math.isfinite(row["ad_weight"]):
-        faulty.add("ad_weight")
-    for name in SCHEMA.names:
-        faulty |= faulty_rules(table.format, name, row)
-    return faulty
+        faults.add(("ad_weight", None, "finite"))
+    return faults.union(*(rule_faults(table.format, name, row) for name in SCHEMA.names))
 
 
-def faulty_rules(form: str, name: str, row: Mapping[str, Cell]) -> set[str]:
+def rule_faults(form: str, name: str, row: Mapping[str, Cell]) -> set[Fault]:
     listed = next((set(a.values) for a in SCHEMA.attributes if a.name == name), None)
     columns = (name, f"{name}_exclude")
     lists = {column: stated(form, row[column]) for column in columns}
-    faulty = {
-        column
+    word = "reserved" if listed is None else "schema lists"
+    faults = {
+        (column, value, "" if value is None else word)
         for column, values in lists.items()
         for value in values or ()
         if value is None or (value == RESERVED_VALUE if listed is None else value not in listed)
@@ -207,10 +210,10 @@ def faulty_rules(form: str, name: str, row: Mapping[str, Cell]) -> set[str]:
     # Without an include list, a user whose value is not listed may still pass.
     others = include is None and (listed is None or name == "device")
     if include == []:
-        faulty.add(columns[0])
+        faults.add((columns[0], None, "is empty"))
     if exclude and not others and allowed is not None and allowed <= {*exclude}:
-        faulty.add(columns[1])
-    return faulty
+        faults.add((columns[1], None, "leaves nothing"))
+    return faults
 
 
 def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
@@ -291,9 +294,7 @@ def untyped(table: Table) -> bool:
 
 def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
     copies = Counter(number_of(table, row["ad_id"]) for row in table.rows)
-    faults = [
-        faulty_columns(table, row, copies[number_of(table, row["ad_id"])]) for row in table.rows
-    ]
+    faults = [faults_of(table, row, copies[number_of(table, row["ad_id"])]) for row in table.rows]
     pairs = zip(table.rows, faults, strict=True)
     ads = [ad_of(table, row) for row, faulty in pairs if not faulty]
 
@@ -306,14 +307,21 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
         return
     assert ads
     assert not untyped(table)
-    assert_same_arrays(load_snapshot(report.path), plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
+    snapshot = load_snapshot(report.path)
+    assert_same_arrays(snapshot, plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
     refused = {}
     if report.reject_file is not None:
         for reject in map(json.loads, report.reject_file.read_text().splitlines()):
             first = 0 if reject["file"] == str(spec.ads[0]) else table.cut
-            refused[first + reject["row"] - 1] = reject["column"]
+            refused[first + reject["row"] - 1] = reject
     assert sorted(refused) == [at for at, faulty in enumerate(faults) if faulty]
-    assert all(column in faults[at] for at, column in refused.items())
+    assert report.rejects == snapshot.facts.rejects == len(refused)
+    for at, reject in refused.items():
+        said = reject["column"], reject["value"], reject["reason"]
+        assert any(
+            (column, value or said[1]) == said[:2] and words in said[2]
+            for column, value, words in faults[at]
+        ), said
 
 
 DAMAGED = pa.table(

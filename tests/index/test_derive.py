@@ -21,8 +21,7 @@ from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema
 from support.arrays import assert_same_arrays
 from support.oracle import RawAd
-from support.plain_builder import plain_snapshot
-from support.plain_partitions import plain_k_way
+from support.plain_builder import plain_k_way, plain_snapshot
 from support.strategies import Case, cases, examples, random_ads, random_case, random_schema
 
 

@@ -23,7 +23,7 @@ from support.raw_tables import FORMATS, write_codebook, write_table
 TABLES = """
 ads: {{files: [{files}], columns: {{ad_id: sku, brand: Brand Name}}, list_separator: "|"}}
 sids: codebook
-{id_map}
+id_map: ids.parquet
 entity_ids: {{brand: brands.parquet, seller: maps/sellers.parquet}}
 """
 SCHEMA = """
@@ -52,7 +52,7 @@ def write_shop(shop: Path, files: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     for name, of_file in files.items():
         write_table(shop / name, of_file)
     write_codebook(shop / "codebook", [f"sku-{at}" for at in range(90)])
-    text = TABLES.format(files=", ".join(files), id_map="id_map: ids.parquet")
+    text = TABLES.format(files=", ".join(files))
     (shop / "tables.yaml").write_text(text, encoding="utf-8")
     (shop / "targeting.yaml").write_text(SCHEMA)
     return shop
@@ -126,28 +126,22 @@ def older_map(shop: Path) -> None:
 
 def forked_map(shop: Path) -> None:
     """Restore an older copy, which another root's build gave new brands in another order."""
-    (first, one, other, *rest) = numbers(shop / "brands.parquet")
-    write_map(shop, [first, other, one, *rest], pq.read_schema(shop / "brands.parquet").metadata)
-
-
-def in_tables(shop: Path, old: str, new: str) -> None:
-    text = (shop / "tables.yaml").read_text("utf-8")
-    (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+    table = pq.read_table(shop / "brands.parquet")
+    (first, one, other, *rest) = table["item_id"].to_pylist()
+    names = pa.array([first, other, one, *rest])
+    pq.write_table(table.set_column(0, "item_id", names), shop / "brands.parquet")
 
 
 def tables(old: str, new: str) -> Callable[[Path], None]:
-    return lambda shop: in_tables(shop, old, new)
+    def change(shop: Path) -> None:
+        text = (shop / "tables.yaml").read_text("utf-8")
+        (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+
+    return change
 
 
 def damaged(text: str) -> Callable[[Path], object]:
     return lambda shop: (shop / "one" / "id_maps.json").write_text(text, encoding="utf-8")
-
-
-def write_map(
-    shop: Path, brands: Sequence[str], metadata: Mapping[bytes, bytes] | None = None
-) -> None:
-    columns = {"item_id": brands, "ad_id": pa.array(range(len(brands)), pa.int64())}
-    pq.write_table(pa.table(columns, metadata=metadata), shop / "brands.parquet")
 
 
 @pytest.mark.parametrize(

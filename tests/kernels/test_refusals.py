@@ -18,7 +18,7 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.encoder.token_product import Run, TokenProduct
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, SingleInputs, SingleTables
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
-from support.feature_op_cases import run_once
+from support.encoder_op_cases import run_once
 from support.strategies import random_schema
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")

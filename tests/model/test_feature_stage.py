@@ -18,8 +18,9 @@ from grace.model.definition.spec import (
 )
 from grace.model.engine.device_copy import Blocks, Staging
 from grace.model.engine.feature_stage import FastStage
+from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import INTERFORMER, T5, random_features
-from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs, features_message
+from support.plain_inputs import encode_inputs, features_message
 
 DEVICES = pytest.mark.parametrize(
     "device", [torch.device("cpu"), pytest.param(torch.device("cuda"), marks=pytest.mark.gpu)]
@@ -47,12 +48,15 @@ def model_of(spec: ModelSpec) -> Model:
     return random_model(spec, seed=3).eval().requires_grad_(False)
 
 
-def requests_of(spec: ModelSpec, seed: int, count: int) -> list[RequestFeatures]:
+def requests_of(spec: ModelSpec, seed: int, count: int) -> list[Features]:
     """Return full requests, an empty one, and one whose sequences have neither times nor sides."""
     rng = np.random.default_rng(seed)
     full = [random_features(spec, rng) for _ in range(count)]
-    bare = {name: EventSequence(given.sids) for name, given in full[0].sequences.items()}
-    return [full[0], RequestFeatures(), replace(full[0], sequences=bare), *full[1:]]
+    (bare := Features()).CopyFrom(full[0])
+    for events in bare.sequences.values():
+        events.ClearField("timestamps_ms")
+        events.ClearField("side")
+    return [full[0], Features(), bare, *full[1:]]
 
 
 def messages_of(spec: ModelSpec, seed: int, count: int = 5) -> list[bytes]:

@@ -26,9 +26,10 @@ from grace.model.checkpoints.import_t5 import import_t5
 from grace.model.definition.beam_search import Generated, beam_search
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model
+from grace.proto.retrieval_pb2 import Events, Features
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
+from support.plain_inputs import encode_inputs
 from support.t5_folders import PAD, Sid, T5Shape, write_t5
 
 HfModel = Any  # T5ForConditionalGeneration, whose annotations do not describe what it does
@@ -92,7 +93,7 @@ class Pair:
 
     def context(self) -> UserContext:
         requests = [
-            RequestFeatures(sequences={"clicks": EventSequence([v for sid in h for v in sid])})
+            Features(sequences={"clicks": Events(sids=[v for sid in h for v in sid])})
             for h in self.histories
         ]
         with torch.inference_mode():

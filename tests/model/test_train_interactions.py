@@ -24,8 +24,9 @@ from grace.index.tables.data_folder import (
 from grace.model.definition.spec import SequenceInput
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
 from grace.model.train.log_reader import read_log
+from grace.proto.retrieval_pb2 import Events, Features, Ids
 from support.encoder_cases import INTERFORMER
-from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
+from support.plain_inputs import encode_inputs
 
 Rows = list[dict[str, Any]]
 
@@ -247,14 +248,14 @@ def test_columns_named_like_attributes_say_who_the_user_is(
         }
 
 
-def request_before(log: Interactions, event: int) -> RequestFeatures:
+def request_before(log: Interactions, event: int) -> Features:
     begin = int(log.offsets[log.event_user[event]])
-    clicks = EventSequence(
+    clicks = Events(
         sids=log.sids(np.arange(begin, event)).reshape(-1).tolist(),
         timestamps_ms=log.times_ms[begin:event].tolist(),
-        side={"action": log.side["action"][begin:event].tolist()},
+        side={"action": Ids(ids=log.side["action"][begin:event].tolist())},
     )
-    return RequestFeatures(sequences={"clicks": clicks} if event > begin else {})
+    return Features(sequences={"clicks": clicks} if event > begin else {})
 
 
 def test_a_batch_is_what_its_users_would_have_sent_just_before(training_log: Interactions) -> None:

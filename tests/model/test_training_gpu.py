@@ -10,8 +10,9 @@ import torch
 from grace.kernels import device_named
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.run import train_model
+from support.builds import silent
 from support.in_process import invoke_grace
-from support.training import silent, small_run
+from support.training import small_run
 
 pytestmark = pytest.mark.gpu
 

@@ -8,6 +8,7 @@ from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
+from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import (
     INTERFORMER,
     T5,
@@ -16,10 +17,7 @@ from support.encoder_cases import (
     random_features,
     t5_spec,
 )
-from support.plain_inputs import (
-    RequestFeatures,
-    encode_inputs,
-)
+from support.plain_inputs import encode_inputs
 
 SPECS = {"interformer": INTERFORMER, "t5": T5}
 
@@ -58,7 +56,7 @@ def test_neighbours_padding_and_row_do_not_change_a_bit(
     request = random_features(spec, rng)
     alone = context_of(model, request, batch=bucket)
     others = [random_features(spec, rng) for _ in range(bucket)]
-    others[1::3] = [RequestFeatures()] * len(others[1::3])
+    others[1::3] = [Features()] * len(others[1::3])
     for parity in range(2):
         rows = [i for i in range(bucket) if i % 2 == parity]
         batch = [request if i in rows else other for i, other in enumerate(others)]
@@ -71,7 +69,7 @@ def test_neighbours_padding_and_row_do_not_change_a_bit(
 def test_gradients_reach_every_parameter(model: Model) -> None:
     rng = np.random.default_rng(37)
     # Enough requests that every row of a small table is looked up by some of them.
-    requests = [random_features(model.spec, rng) for _ in range(5)] + [RequestFeatures()]
+    requests = [random_features(model.spec, rng) for _ in range(5)] + [Features()]
     trained = random_model(model.spec, seed=3)
     context = trained.user_context(encode_inputs(model.spec, requests))
     named = {n: p for n, p in trained.named_parameters() if not n.startswith("decoder.")}

@@ -27,17 +27,14 @@ from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.model.definition.spec import ModelSpec
 from grace.model.engine.feature_reader import FeatureReader
+from grace.proto.retrieval_pb2 import Features, RetrieveRequest
 from grace.server.errors import ServiceError
 from grace.server.messages import Retrieval
 from grace.server.stages.requests import read_request
 from support.encoder_cases import INTERFORMER
 from support.pipeline_cases import GENERATION
-from support.plain_inputs import (
-    InputEncoder,
-    RequestFeatures,
-    assert_same_inputs,
-)
-from support.plain_requests import plain_features, plain_request, plain_user
+from support.plain_inputs import InputEncoder, assert_same_inputs
+from support.plain_requests import plain_request, plain_user
 from support.plain_users import assert_same_rows, plain_rows
 from support.strategies import examples
 from support.strict_wire import (
@@ -136,10 +133,10 @@ def assert_same_look_ups(readers: Readers, message: bytes) -> str:
     got = readers.native.read([message], 2)
     (fault,), (ignored,) = got.faults, got.ignored
     try:
-        row = readers.plain.encode(plain_features(message))
+        row = readers.plain.encode(RetrieveRequest.FromString(message).features)
         assert fault is None, message.hex()
     except RequestError as error:
-        row = readers.plain.encode(RequestFeatures())
+        row = readers.plain.encode(Features())
         assert str(fault) == str(error), message.hex()
     assert ignored == row.ignored
     plain = readers.plain

@@ -4,8 +4,10 @@ import io
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,14 +29,15 @@ from support.forgery import (
     forge_bytes,
     forge_manifest,
     read_array_file,
+    refusal,
     small_snapshot,
     some,
 )
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import examples, random_case
-from support.wrong_snapshots import Array, corrupt
 
+Array = npt.NDArray[Any]
 FILES = sorted(arrays_of(small_snapshot()))
 
 
@@ -45,30 +48,9 @@ def put(at: int | tuple[int, ...], value: float) -> Callable[[Array], None]:
     return change
 
 
-def set_bit(row: int, word: int, bit: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[row, word] |= np.uint64(1 << bit)
-
-    return change
-
-
-def copy_row(one: int, other: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[other] = array[one]
-
-    return change
-
-
 def swap(one: int, other: int) -> Callable[[Array], None]:
     def change(array: Array) -> None:
         array[[one, other]] = array[[other, one]]
-
-    return change
-
-
-def flip(row: int, bit: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[row, 0] ^= np.uint64(1 << bit)
 
     return change
 
@@ -97,7 +79,7 @@ FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("ad_lookup", put(7, -1), "entry 7 is ad -1, expected 0 to 7"),
     ("ad_lookup", put(1, 3), "entry 1 is ad id 5, not above the one before it, 5"),
     ("rule_rows", put((0, 0), 4), "entry 0 is row 4, expected 0 to 3"),
-    ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
+    ("rule_bitmask_table", put(1, 1 << 8), "row 1 has a bit set beyond the 8 bits"),
     ("rule_rows", put((2, 2), 3), "entry 8 is row 3, expected 0 to 2"),
     ("rule_rows", put((6, 1), -9), "entry 19 is row -9, expected 0 to 3"),
     ("set_include_offsets.location", put(-1, 9), "last offset is 9, but set_include_values has 3"),
@@ -138,10 +120,9 @@ def test_a_wrong_number_is_named_with_its_file_and_place(
     forge_array(version, file, array)
     expected_file = "ad_lookup.npy" if "ad id" in fault else file
     for threads in (1, 2):
-        with pytest.raises(SnapshotError) as caught:
-            load_snapshot(version, threads=threads)
-        assert caught.value.file == expected_file
-        assert fault in caught.value.fault
+        refused = refusal(version, threads=threads)
+        assert refused.file == expected_file
+        assert fault in refused.fault
 
 
 def test_every_row_of_the_table_has_a_wrong_number_here() -> None:
@@ -151,8 +132,8 @@ def test_every_row_of_the_table_has_a_wrong_number_here() -> None:
     assert {alike.get(each, each) for each in stems} == {alike.get(each, each) for each in kinds}
 
 
-# What a load accepts, and no build writes. Bitmasks: NO, PT, all; location rules: {a, b}, -{c},
-# none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
+# What a load accepts, and no build writes. Bitmasks: NO (0xF1), PT, all (0xFF); location rules:
+# {a, b}, -{c}, none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
 BUILT = (
     RawAd(
         1,
@@ -176,9 +157,9 @@ DEEP_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
     ("ad_rule", put(4, 0), "rule_rows.npy: has shape [5, 3], but built again [4, 3]"),
     ("rule_rows", put((4, 0), 0), "ad_rule.npy: entry 4 is 4, but built again 3"),
     ("rule_rows", swap(0, 1), "rule_rows.npy: entry 0 is 1, but built again 0"),
-    ("rule_bitmask_table", copy_row(0, 1), "rule_rows.npy: entry 3 is 1, but built again 0"),
-    ("rule_bitmask_table", flip(0, 0), "no build keeps rule 0: country: the include list is empty"),
-    ("rule_bitmask_table", flip(2, 0), "rule_bitmask_table.npy: entry 2 is 254, but built again"),
+    ("rule_bitmask_table", put(1, 0xF1), "rule_rows.npy: entry 3 is 1, but built again 0"),
+    ("rule_bitmask_table", put(0, 0xF0), "no build keeps rule 0: country: the include list is"),
+    ("rule_bitmask_table", put(2, 0xFE), "rule_bitmask_table.npy: entry 2 is 254, but built again"),
     ("rule_rows", put((0, 1), 1), "rule_rows.npy: entry 1 is 1, but built again 0"),
     ("set_include_offsets.location", put(1, 0), "ad_rule.npy: entry 3 is 3, but built again 0"),
     ("set_exclude_values.audience", put(0, 0), "no build keeps rule 2: audience_exclude: the"),
@@ -222,12 +203,10 @@ def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.Monke
 def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
     forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<i8"))
-    with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
-        load_snapshot(version)
+    assert f"{file}: dtype must be " in str(refusal(version))
     if array.dtype.itemsize > 1:
         forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
-        with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
-            load_snapshot(version)
+        assert f"{file}: dtype must be " in str(refusal(version))
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -237,13 +216,12 @@ def test_a_wrong_shape_is_refused(file: str, version: Path) -> None:
     free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8", "entity_ads"))
     for changed in (np.concatenate([array, array]), array[:-1], array[:0], flat, array[..., None]):
         forge_array(version, file, changed)
-        with pytest.raises(SnapshotError) as caught:
-            load_snapshot(version)
+        refused = refusal(version)
         if free and changed.ndim == array.ndim:
-            assert "the last offset is" in caught.value.fault
+            assert "the last offset is" in refused.fault
         else:
-            assert caught.value.file == file
-            assert "shape must be [" in caught.value.fault
+            assert refused.file == file
+            assert "shape must be [" in refused.fault
 
 
 def npy(array: Array, **changes: object) -> bytes:
@@ -267,8 +245,7 @@ HEADERS = [
 @pytest.mark.parametrize("content", HEADERS)
 def test_a_header_that_contradicts_the_manifest_is_refused(content: bytes, version: Path) -> None:
     forge_bytes(version, "ad_rule.npy", content)
-    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
-        load_snapshot(version)
+    assert "ad_rule.npy: its .npy header is not version 1.0" in str(refusal(version))
 
 
 @pytest.mark.parametrize("header", [0, 1, 10, 4097, 70_000])
@@ -324,6 +301,25 @@ def use(snapshot: Snapshot) -> None:
 
 
 USERS = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
+
+
+def corrupt(array: Array, data: st.DataObject) -> Array:
+    """Replace a few numbers by extremes, neighbours or anything, or swap two of them."""
+    flat = array.copy().reshape(-1)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(flat) - 1))
+        if data.draw(st.booleans()):
+            other = data.draw(st.integers(0, len(flat) - 1))
+            flat[[at, other]] = flat[[other, at]]
+        elif flat.dtype.kind == "f":
+            flat[at] = data.draw(st.floats(width=32))
+        else:
+            limits = np.iinfo(flat.dtype)
+            least, most = int(limits.min), int(limits.max)
+            near = st.integers(max(int(flat[at]) - 2, least), min(int(flat[at]) + 2, most))
+            extreme = st.sampled_from([least, most])
+            flat[at] = data.draw(extreme | near | st.integers(least, most))
+    return flat.reshape(array.shape)
 
 
 @given(data=st.data())

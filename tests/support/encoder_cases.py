@@ -17,7 +17,8 @@ from grace.model.definition.spec import (
     SequenceInput,
     T5EncoderSpec,
 )
-from support.plain_inputs import EventSequence, RequestFeatures, encode_inputs
+from grace.proto.retrieval_pb2 import Events, Features, Ids
+from support.plain_inputs import encode_inputs
 
 DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
 VOCAB_SIZES = (7, 5, 11)
@@ -70,37 +71,36 @@ INTERFORMER = interformer_spec()
 T5 = t5_spec()
 
 
-def random_features(spec: ModelSpec, rng: np.random.Generator) -> RequestFeatures:
+def random_features(spec: ModelSpec, rng: np.random.Generator) -> Features:
     """Every input given, sequences at least half full."""
-    dense: dict[str, list[float]] = {}
-    categorical: dict[str, list[int]] = {}
-    bags: dict[str, list[int]] = {}
-    sequences: dict[str, EventSequence] = {}
+    features = Features()
     for name, value in spec.inputs.items():
         if isinstance(value, DenseInput):
-            dense[name] = rng.normal(0, 10, value.size).tolist()
+            features.dense[name].values.extend(rng.normal(0, 10, value.size))
         elif isinstance(value, CategoricalInput):
-            categorical[name] = [int(rng.integers(value.cardinality))]
+            features.categorical[name].ids.append(int(rng.integers(value.cardinality)))
         elif isinstance(value, BagInput):
-            bags[name] = rng.integers(-(2**63), 2**63 - 1, rng.integers(1, 7)).tolist()
+            ids = rng.integers(-(2**63), 2**63 - 1, rng.integers(1, 7))
+            features.bags[name].ids.extend(ids.tolist())
         else:
             events = int(rng.integers(value.max_length // 2 + 1, value.max_length + 1))
-            sequences[name] = random_events(spec, value, events, rng)
-    return RequestFeatures(dense, categorical, bags, sequences)
+            features.sequences[name].CopyFrom(random_events(spec, value, events, rng))
+    return features
 
 
 def random_events(
     spec: ModelSpec, sequence: SequenceInput, events: int, rng: np.random.Generator
-) -> EventSequence:
+) -> Events:
     sids = rng.integers(0, spec.vocab_sizes, (events, spec.sid_length))
     times = 1_700_000_000_000 + np.cumsum(rng.integers(1, 2 ** rng.integers(1, 30, events)))
-    return EventSequence(
+    side = {n: rng.integers(0, size, events).tolist() for n, size in sequence.side.items()}
+    return Events(
         sids=sids.flatten().tolist(),
         timestamps_ms=times.tolist(),
-        side={n: rng.integers(0, size, events).tolist() for n, size in sequence.side.items()},
+        side={name: Ids(ids=ids) for name, ids in side.items()},
     )
 
 
-def context_of(model: Model, *requests: RequestFeatures, batch: int | None = None) -> UserContext:
+def context_of(model: Model, *requests: Features, batch: int | None = None) -> UserContext:
     with torch.inference_mode():
         return model.user_context(encode_inputs(model.spec, requests, batch))

@@ -88,6 +88,14 @@ def on(case: FastCase, device: torch.device) -> FastCase:
     return replace(moved, decoder=case.decoder.to(device))
 
 
+def assert_same_sids(got: Generated, expected: Generated) -> None:
+    """Require the same SIDs, on any device, whose scores differ by rounding only."""
+    got, expected = (map_tensors(each, torch.Tensor.cpu) for each in (got, expected))
+    assert torch.equal(got.leaves, expected.leaves)
+    assert torch.equal(got.corrupt, expected.corrupt)
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
+
+
 def search_plainly(case: FastCase, ops: Ops) -> Generated:
     return beam_search(case.decoder, case.context, case.users, case.index, case.profile, ops)
 

@@ -1,12 +1,10 @@
-"""The plain reader of features, from Python values to model inputs: C++ is compared with it."""
+"""The plain reader of features, from messages to model inputs: C++ is compared with it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -14,35 +12,13 @@ from grace.configs.errors import RequestError
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
-from grace.proto.retrieval_pb2 import RetrieveRequest
-from support.named_tensors import named_tensors
-
-Integers: TypeAlias = Sequence[int] | npt.NDArray[np.int64]
+from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest
 
 NO_AGE = -1
 """Of an event whose request gave no times."""
 
 _FIELDS = {"dense": "dense", "categorical": "categorical", "bag": "bags", "sequence": "sequences"}
 """Where a request has the inputs of each kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class EventSequence:
-    """One user's events, oldest first, in the order given. `sids` has sid_length tokens each."""
-
-    sids: Integers
-    timestamps_ms: Integers = ()  # one per event, or none at all
-    side: Mapping[str, Integers] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class RequestFeatures:
-    """The features of one request as plain values; what is absent takes its declared default."""
-
-    dense: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    categorical: Mapping[str, Integers] = field(default_factory=dict)
-    bags: Mapping[str, Integers] = field(default_factory=dict)
-    sequences: Mapping[str, EventSequence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +42,7 @@ class EncodedRequest:
 
 
 def encode_inputs(
-    spec: ModelSpec, requests: Sequence[RequestFeatures], batch: int | None = None
+    spec: ModelSpec, requests: Sequence[Features], batch: int | None = None
 ) -> ModelInputs:
     """Return the given requests as one batch, which empty requests fill up to `batch`.
 
@@ -81,11 +57,11 @@ def encode_inputs(
 class InputEncoder:
     spec: ModelSpec
 
-    def encode(self, request: RequestFeatures) -> EncodedRequest:
+    def encode(self, request: Features) -> EncodedRequest:
         """Raises RequestError, naming the field."""
         dense = []
         for name, numbers in self.spec.dense.items():
-            given = np.array(request.dense.get(name, ()), np.float32)
+            given = np.array(request.dense.get(name, Numbers()).values, np.float32)
             where = f"features.dense.{name}.values"
             for number in given[~np.isfinite(given)]:
                 raise RequestError(where, f"{number} is not finite")
@@ -96,7 +72,7 @@ class InputEncoder:
             dense.append(given.tolist() or list(default))
         categorical = []
         for name, one in self.spec.categorical.items():
-            ids = _listed(request.categorical.get(name, ())) or [one.default]
+            ids = [*request.categorical.get(name, Ids()).ids] or [one.default]
             where = f"features.categorical.{name}.ids"
             if len(ids) != 1:
                 raise RequestError(where, f"{len(ids)} ids, the model takes one")
@@ -106,11 +82,11 @@ class InputEncoder:
             dense=dense,
             categorical=categorical,
             bags=[
-                _listed(request.bags.get(name, ())) or list(bag.default)
+                [*request.bags.get(name, Ids()).ids] or list(bag.default)
                 for name, bag in self.spec.bags.items()
             ],
             sequences=[
-                self._events(declared, request.sequences.get(name, EventSequence(())), name)
+                self._events(declared, request.sequences.get(name, Events()), name)
                 for name, declared in self.spec.sequences.items()
             ],
             ignored=tuple(sorted(self._unknown(request))),
@@ -118,7 +94,7 @@ class InputEncoder:
 
     def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
         """Empty requests, all defaults, fill the batch up to `size`."""
-        rows = [*requests, *[self.encode(RequestFeatures())] * (size - len(requests))]
+        rows = [*requests, *[self.encode(Features())] * (size - len(requests))]
         bags = zip(self.spec.bags.values(), zip(*(r.bags for r in rows), strict=True), strict=True)
         length = self.spec.sid_length
         return ModelInputs(
@@ -136,9 +112,9 @@ class InputEncoder:
             ),
         )
 
-    def _events(self, spec: SequenceInput, events: EventSequence, name: str) -> EncodedEvents:
+    def _events(self, spec: SequenceInput, events: Events, name: str) -> EncodedEvents:
         where, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens, times = _listed(events.sids), _listed(events.timestamps_ms)
+        tokens, times = list(events.sids), list(events.timestamps_ms)
         if len(tokens) % length:
             raise RequestError(f"{where}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
         sids = [tokens[at : at + length] for at in range(0, len(tokens), length)]
@@ -149,7 +125,7 @@ class InputEncoder:
         recent = slice(max(0, len(sids) - spec.max_length), None)
         side = []
         for side_name, cardinality in spec.side.items():
-            ids = _listed(events.side.get(side_name, ()))
+            ids = [*events.side.get(side_name, Ids()).ids]
             _require_per_event(ids, len(sids), f"{where}.side.{side_name}.ids")
             one_each = [[each] for each in ids]
             _require_below((cardinality,), one_each, f"{where}.side.{side_name}.ids")
@@ -158,7 +134,7 @@ class InputEncoder:
         ages = [max(times) - each for each in times] or [NO_AGE] * len(sids[recent])
         return EncodedEvents(sids[recent], ages, side)
 
-    def _unknown(self, request: RequestFeatures) -> Iterator[str]:
+    def _unknown(self, request: Features) -> Iterator[str]:
         for kind in _FIELDS.values():
             for name in sorted(getattr(request, kind)):
                 declared = self.spec.inputs.get(name)
@@ -171,7 +147,7 @@ class InputEncoder:
         for name, events in request.sequences.items():
             sequence = self.spec.inputs.get(name)
             if isinstance(sequence, SequenceInput):
-                for side in events.side.keys() - sequence.side.keys():
+                for side in {*events.side} - sequence.side.keys():
                     yield f"sequences.{name}.side.{side}"
 
 
@@ -182,10 +158,6 @@ def bag_row(bag_id: int, hash_rows: int) -> int:
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & last
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & last
     return (mixed ^ mixed >> 31) % hash_rows
-
-
-def _listed(values: Integers) -> list[int]:
-    return [int(value) for value in values]
 
 
 def _require_below(bounds: Sequence[int], rows: Sequence[Sequence[int]], where: str) -> None:
@@ -225,6 +197,19 @@ def _join(rows: Sequence[EncodedEvents], sid_length: int) -> SequenceEvents:
     )
 
 
+def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a value with its name, also inside dataclasses and tuples."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from named_tensors(item, f"{name}[{i}]")
+    elif is_dataclass(value):
+        for each in fields(value):
+            inner = f"{name}.{each.name}" if name else each.name
+            yield from named_tensors(getattr(value, each.name), inner)
+
+
 def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInputs) -> None:
     """Require that the rows of a batch stand for these inputs."""
     if spec.encoder.t5 is not None:  # whose features are its tokens alone
@@ -236,21 +221,5 @@ def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInpu
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-def features_message(features: RequestFeatures) -> bytes:
-    """A grace.v1.RetrieveRequest of these features."""
-    request = RetrieveRequest()
-    message = request.features
-    message.SetInParent()
-    for name, numbers in features.dense.items():
-        message.dense[name].values.extend(numbers)
-    for name, ids in features.categorical.items():
-        message.categorical[name].ids.extend(ids)
-    for name, ids in features.bags.items():
-        message.bags[name].ids.extend(ids)
-    for name, given in features.sequences.items():
-        events = message.sequences[name]
-        events.sids.extend(given.sids)
-        events.timestamps_ms.extend(given.timestamps_ms)
-        for side, ids in given.side.items():
-            events.side[side].ids.extend(ids)
-    return request.SerializeToString()
+def features_message(features: Features) -> bytes:
+    return RetrieveRequest(features=features).SerializeToString()

@@ -12,10 +12,9 @@ import numpy as np
 
 from grace.configs.generation import GenerationConfig
 from grace.configs.serving import LimitsConfig
-from grace.proto.retrieval_pb2 import Ids, RetrieveRequest
+from grace.proto.retrieval_pb2 import RetrieveRequest
 from grace.server.errors import ServiceError, invalid_field, malformed
 from grace.server.messages import Priority, Retrieval
-from support.plain_inputs import EventSequence, RequestFeatures
 from support.strict_wire import REQUEST, MalformedError, UnknownFieldError, Values, decode
 
 PRIORITIES: Mapping[str, Priority] = {"": "NORMAL", "NORMAL": "NORMAL", "LOW": "LOW"}
@@ -66,23 +65,6 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
 def plain_user(message: bytes) -> dict[str, list[str]]:
     user = RetrieveRequest.FromString(message).user
     return {name: list(given.values) for name, given in user.items()}
-
-
-def plain_features(message: bytes) -> RequestFeatures:
-    features = RetrieveRequest.FromString(message).features
-    return RequestFeatures(
-        dense={name: list(given.values) for name, given in features.dense.items()},
-        categorical=_ids(features.categorical),
-        bags=_ids(features.bags),
-        sequences={
-            name: EventSequence(list(events.sids), list(events.timestamps_ms), _ids(events.side))
-            for name, events in features.sequences.items()
-        },
-    )
-
-
-def _ids(inputs: Mapping[str, Ids]) -> dict[str, list[int]]:
-    return {name: list(given.ids) for name, given in inputs.items()}
 
 
 def _profile(given: str, generation: GenerationConfig) -> str:

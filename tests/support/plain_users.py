@@ -14,6 +14,7 @@ from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetSet
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
+from support.arrays import assert_same_arrays
 
 
 def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRows:
@@ -22,15 +23,9 @@ def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRow
 
 
 def assert_same_rows(got: UserRows, expected: UserRows) -> None:
-    """Require equal arrays of equal types."""
     assert got.encoder is expected.encoder
     assert got.ignored == expected.ignored
-    np.testing.assert_array_equal(got.bitmask, expected.bitmask)
-    for one, other in zip(got.sets, expected.sets, strict=True):
-        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
-            mine, theirs = getattr(one, array), getattr(other, array)
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_array_equal(mine, theirs)
+    assert_same_arrays(got.asked, expected.asked, "asked")
 
 
 @dataclass(frozen=True)
