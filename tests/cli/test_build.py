@@ -1,6 +1,5 @@
 """`grace build` and `grace inspect` as commands: what they print, write and exit with."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 from grace.index.storage.folder import writers_lock
 from support.command import GRACE
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +42,14 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
         assert f"{fact}\n" in out
     assert "without" not in out
     assert (tmp_path / "CURRENT").read_text() == "00000000000000000001\n"
-    code, out, _ = build(catalogue, tmp_path, "--json", "--threads", "1")
-    report = json.loads(out)
-    assert (code, report["sids"], report["rejects"]) == (0, 333, 0)
+    report = reported("build", "--data", catalogue, "--root", tmp_path, "--threads", "1")
+    assert (report["sids"], report["rejects"]) == (333, 0)
     assert (report["published"], report["ignored_columns"]) == (True, ["title"])
     assert report["peak_memory_bytes"] > 0
     code, out, _ = build(catalogue, tmp_path, "--without", "campaign")
     assert code == 0
     assert "without: campaign\n" in out
-    summary = json.loads(invoke_grace("inspect", tmp_path, "--json").stdout)
+    summary = reported("inspect", tmp_path)
     assert [each["distinct"] > 0 for each in summary["entities"]] == [False, True]
     assert invoke_grace("verify", tmp_path, "--deep").exit_code == 0
 
@@ -70,7 +68,7 @@ def test_inspect_derives_the_mode_that_it_is_asked_for(
     root: Path, eligibility: str, shown: str
 ) -> None:
     asked, mode = ("inspect", root, "--eligibility", eligibility), eligibility.partition(":")[0]
-    summary = json.loads(invoke_grace(*asked, "--json").stdout)
+    summary = reported(*asked)
     assert (summary["mode"], summary["sids"], len(summary["levels"])) == (mode, 333, 4)
     printed = invoke_grace(*asked).stdout
     assert f"mode: {mode}" in printed
@@ -101,8 +99,8 @@ def test_inspect_refuses_an_eligibility_with_the_remedy(
 def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert build(catalogue, tmp_path)[0] == 0
-    by_number = json.loads(invoke_grace("inspect", tmp_path, "--version", "1", "--json").stdout)
-    by_folder = json.loads(invoke_grace("inspect", tmp_path / f"{1:020d}", "--json").stdout)
+    by_number = reported("inspect", tmp_path, "--version", "1")
+    by_folder = reported("inspect", tmp_path / f"{1:020d}")
     assert by_number == by_folder
     assert (by_number["versions"], by_number["current_version"]) == ([1, 2], 2)
     shown = invoke_grace("inspect", tmp_path).stdout.splitlines()

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.extras import install_command
 from grace.index.builder.sharding.scratch import SCRATCH
+from support.builds import arrays_in
 from support.command import plain_environment, run_grace, run_python
 
 # Ray changes the process that imports it (log records get a field): only ask whether it is there.
@@ -79,16 +81,10 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogue")
     done = run_grace("synth", "--preset", "tiny", "--out", folder / "data")
     assert done.returncode == 0, done.stderr
-    code = """
-import sys
-import pyarrow.parquet as pq
-table = pq.read_table(sys.argv[1] + "/data/ads.parquet")
-half = len(table) // 2
-pq.write_table(table.slice(0, half), sys.argv[1] + "/one.parquet")
-pq.write_table(table.slice(half), sys.argv[1] + "/two.parquet")
-"""
-    done = run_python(f"import sys; sys.argv = ['', {str(folder)!r}]" + code)
-    assert done.returncode == 0, done.stderr
+    table = pq.read_table(folder / "data" / "ads.parquet")
+    half = len(table) // 2
+    pq.write_table(table.slice(0, half), folder / "one.parquet")
+    pq.write_table(table.slice(half), folder / "two.parquet")
     shutil.copy(folder / "data" / "targeting.yaml", folder)
     (folder / "tables.yaml").write_text("ads: {files: [one.parquet, two.parquet]}\n")
     return folder
@@ -104,7 +100,7 @@ def build(
 
 
 def arrays(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.glob("0*/*.npy"))}
+    return arrays_in(root / f"{1:020d}")
 
 
 def test_a_cluster_of_two_machines_builds_the_bytes_of_one(

@@ -17,7 +17,7 @@ from grace.configs.errors import GraceError
 from grace.index.codebook.items import items_of
 from grace.index.codebook.make import extend
 from grace.index.tables.data_folder import TableSource
-from support.in_process import complaint, invoke_grace
+from support.in_process import complaint, invoke_grace, reported
 from support.known_trees import tree_items
 
 ITEMS, DIMS = 1511, 9
@@ -89,9 +89,7 @@ def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
     rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
     pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
     given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
-    done = invoke_grace("sids", *given, *LEARN, "--json")
-    assert done.exit_code == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = reported("sids", *given, *LEARN)
     assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
     errors = [level["error"] for level in report["levels"]]
     assert errors == sorted(errors, reverse=True)

@@ -66,11 +66,11 @@ def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops
             assert torch.equal(getattr(got, name)[1], getattr(expected, name)[1]), name
 
 
-def large_index(seed: int, rules: int = 111_111) -> DecodeIndex:
+def large_index(seed: int) -> DecodeIndex:
     """About a million leaves; rows of both kinds by the hundred thousand."""
     rng = np.random.default_rng(seed)
     fan_outs = (311.0, 63.0, 31.0, 2.7)
-    return there(random_exact_index(rng, fan_outs, WORDS, SETS, rules, 111_111, long_leaves=63))
+    return there(random_exact_index(rng, fan_outs, WORDS, SETS, 111_111, 111_111, long_leaves=63))
 
 
 def users_on_gpu(seed: int, requests: int) -> UserTensors:

@@ -1,6 +1,5 @@
 """`grace evaluate` on a small checkpoint: with targeting, against the plain definition."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
 from grace.index.targeting.schema import load_schema
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 from support.models import sequence_scores
 from support.oracle import eligible
 from support.stage_cases import raw_ads
@@ -31,10 +30,7 @@ def checkpoint(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
-    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", data, "--json", *options)
-    assert done.exit_code == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    return reported("evaluate", "--checkpoint", checkpoint, "--data", data, *options)
 
 
 def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
