@@ -99,31 +99,18 @@ def build(
     return run_grace("build", "--data", catalogue, "--root", root, *more, env=env)
 
 
-def arrays(root: Path) -> dict[str, bytes]:
-    return arrays_in(root / f"{1:020d}")
-
-
-def test_a_cluster_of_two_machines_builds_the_bytes_of_one(
-    tmp_path: Path, catalogue: Path, cluster: str
+@pytest.mark.parametrize("more", [("--ray", "{cluster}", "--shards", "5"), ("--ray", "local")])
+def test_a_cluster_builds_the_bytes_of_one_machine(
+    tmp_path: Path, catalogue: Path, cluster: str, more: tuple[str, ...]
 ) -> None:
-    whole = build(catalogue, tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
-    more = ("--ray", cluster, "--shards", "5")
-    done = build(catalogue, tmp_path / "ray", *more)
-    assert done.returncode == 0, done.stderr
-    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
-    assert (tmp_path / "ray" / "CURRENT").is_file()
-    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
-
-
-def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
-    tmp_path: Path, catalogue: Path
-) -> None:
-    build(catalogue, tmp_path / "whole")
-    done = build(catalogue, tmp_path / "ray", "--ray", "local")
-    assert done.returncode == 0, done.stderr
-    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
-    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
+    """A local cluster needs no address. Without `--shards`, Ray chooses their number."""
+    whole, ray = tmp_path / "whole", tmp_path / "ray"
+    for root, options in ((whole, ()), (ray, more)):
+        done = build(catalogue, root, *(each.format(cluster=cluster) for each in options))
+        assert done.returncode == 0, done.stderr
+    assert arrays_in(ray / f"{1:020d}") == arrays_in(whole / f"{1:020d}")
+    assert (ray / "CURRENT").is_file()
+    assert not list(ray.glob(f"{SCRATCH}*"))
 
 
 def test_an_error_ends_the_tasks_and_not_the_build_s_process() -> None:

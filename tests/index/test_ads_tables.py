@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,7 +127,7 @@ def tables(draw: st.DrawFn) -> Table:
         draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"])),
         draw(st.booleans()),
     )
-    names = {name: ["text", "list", "integer", "boolean", "integers"] for name in GOOD}
+    names = {name: ["list", "text", "list", "integer", "boolean", "integers"] for name in GOOD}
     names["device"] = names["device"] if faulty else ["text", "list"]
     kinds = {
         column: draw(st.sampled_from(names[column.removesuffix("_exclude")])) for column in RULES
@@ -229,7 +230,7 @@ def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
     )
 
 
-def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
+def spec_of(folder: Path, table: Table, batch_rows: int = 1000, threads: int = 1) -> BuildSpec:
     if table.joined:
         items = [(row["ad_id"], row["sid"]) for row in table.rows if row["sid"] is not None]
         items = [(str(item), sid) for item, sid in items if item is not None]
@@ -253,8 +254,8 @@ def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
         vocab_sizes=VOCAB_SIZES,
         max_rejects=100,
         without=unstated(table),
-        batch_rows=data.draw(st.sampled_from([1, 2, 1000])),
-        threads=data.draw(st.sampled_from([1, 2])),
+        batch_rows=batch_rows,
+        threads=threads,
     )
 
 
@@ -272,12 +273,41 @@ def unstated(table: Table) -> tuple[str, ...]:
 
 
 @examples(60)
-@given(data=st.data(), table=tables(), in_shards=st.booleans())
+@given(
+    table=tables(),
+    in_shards=st.booleans(),
+    batch_rows=st.sampled_from([1, 2, 1000]),
+    threads=st.sampled_from([1, 2]),
+)
 def test_every_ad_has_the_rules_of_its_row_or_is_refused(
-    data: st.DataObject, table: Table, in_shards: bool
+    table: Table, in_shards: bool, batch_rows: int, threads: int
 ) -> None:
     with TemporaryDirectory() as name:
-        check(spec_of(data, Path(name), table), table, in_shards)
+        check(spec_of(Path(name), table, batch_rows, threads), table, in_shards)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"country": []},
+        {"country": ["US", None]},
+        {"country": ["US", "ZZ"]},
+        {"device_exclude": ["radio"]},
+        {"country": ["US"], "country_exclude": ["US", "NO"]},
+        {"location": []},
+        {"location": ["us/ca", "*"]},
+        {"location": ["a,b"], "location_exclude": ["a,b"]},
+    ],
+    ids=str,
+)
+def test_an_ad_with_a_rule_that_cannot_be_enforced_is_refused_among_others(
+    tmp_path: Path, rules: Mapping[str, Cell]
+) -> None:
+    none = {"sid": [0, 0], "ad_weight": 1.0} | dict.fromkeys(RULES)
+    given: list[Mapping[str, Cell]] = [{}, rules, {"country": ["US"]}]
+    rows = [{"ad_id": at, **none, **own} for at, own in enumerate(given)]
+    table = Table("parquet", rows, cut=2, joined=False, mapped=False)
+    check(spec_of(tmp_path, table), table, in_shards=False)
 
 
 def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:

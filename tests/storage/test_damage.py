@@ -69,36 +69,24 @@ def test_a_file_that_is_cut_extended_or_missing_is_damage(
     read(version)
 
 
-def link(path: Path, aside: Path) -> None:
-    path.rename(aside)
-    path.symlink_to(aside)
-
-
-def dangle(path: Path, aside: Path) -> None:
-    path.unlink()
-    path.symlink_to(aside)
-
-
-def become_folder(path: Path, aside: Path) -> None:  # noqa: ARG001
-    path.unlink()
-    path.mkdir()
-
-
-def become_pipe(path: Path, aside: Path) -> None:  # noqa: ARG001
-    path.unlink()
-    os.mkfifo(path)
+OTHERS: dict[str, Callable[[Path], object]] = {
+    "a link": lambda path: path.symlink_to(path.rename(path.with_name("aside"))),
+    "a link to nothing": lambda path: path.symlink_to("nothing"),
+    "a folder": Path.mkdir,
+    "a pipe": os.mkfifo,
+}
 
 
 @pytest.mark.parametrize("file", ["ad_ids.npy", "MANIFEST.json", "CURRENT"])
-@pytest.mark.parametrize("become", [link, dangle, become_folder, become_pipe])
-def test_only_regular_files_are_read(
-    file: str, become: Callable[[Path, Path], None], version: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("other", OTHERS)
+def test_only_regular_files_are_read(file: str, other: str, version: Path) -> None:
     root = version.parent
     publish(root, 1)
-    become((root if file == "CURRENT" else version) / file, tmp_path / "aside")
-    links = become in (link, dangle)
-    fault = "is a symbolic link" if links else "cannot be read: not a regular file"
+    path = (root if file == "CURRENT" else version) / file
+    if other != "a link":
+        path.unlink()
+    OTHERS[other](path)
+    fault = "is a symbolic link" if "link" in other else "cannot be read: not a regular file"
     assert_refused(root, file, fault)
 
 

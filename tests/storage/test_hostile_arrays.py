@@ -77,12 +77,7 @@ FAULTS: list[Row] = [
     ("set_exclude_offsets.audience", 1, 9, "offset 2 is 1, below the one before it, 9"),
     ("value_offsets.audience", 1, 99, "offset 2 is 13, below the one before it, 99"),
     ("value_utf8.audience", 3, 0x80, r"entry 0 is b'caf\x80\xa9', expected UTF-8"),
-    (
-        "value_utf8.audience",
-        0,
-        0x7A,
-        r"entry 1 is value b'cyclists', not above the one before it",
-    ),
+    ("value_utf8.audience", 0, 0x7A, r"entry 1 is value b'cyclists', not above the one before it"),
     ("entity_ids.campaign", 0, -1, "entry 0 is id -1, expected 0 to 9223372036854775807"),
     ("entity_ids.campaign", 1, 9, "entry 1 is id 9, not above the one before it, 9"),
     ("entity_of_ad.campaign", 3, 3, "entry 3 is entity 3, expected -1 to 2"),

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,6 @@ def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
     return pa.table(columns)
 
 
-def write_ads(
-    path: Path, schema: TargetingSchema, ads: Sequence[RawAd], row_group_rows: int = 1000
-) -> Path:
-    pq.write_table(ads_table(schema, ads), path, row_group_size=row_group_rows)
-    return path
-
-
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
     """Write the schema in YAML, the way a person would."""
     document = json.loads(json.dumps(asdict(schema)))
@@ -73,18 +67,17 @@ def build_spec(
     It goes without the names on which no ad has a rule.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ads = [ad for part in files or [case.ads] for ad in part]
+    parts = {folder / f"ads-{at}.parquet": part for at, part in enumerate(files or [case.ads])}
+    for path, part in parts.items():
+        pq.write_table(ads_table(case.schema, part), path, row_group_size=row_group_rows)
     spec = BuildSpec(
-        ads=tuple(
-            write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows)
-            for at, part in enumerate(files or [case.ads])
-        ),
+        ads=tuple(parts),
         targeting=write_schema(folder / "targeting.yaml", case.schema),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=case.vocab_sizes,
         threads=1,
-        without=unused_names(case.schema, ads),
+        without=unused_names(case.schema, chain(*parts.values())),
     )
     return replace(spec, **changes)  # type: ignore[arg-type]
 
