@@ -14,7 +14,7 @@ from grace.configs.errors import InputError
 from grace.index.matching.ads_table import AdsTable
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
-from support.raw_tables import write_codebook
+from support.raw_tables import numbers_of, write_codebook
 
 TARGETING = """
 attributes: {country: {values: [US, CA, NA]}}
@@ -53,11 +53,6 @@ def build(shop: Path, *options: str | Path) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def ids_of(shop: Path) -> dict[str, int]:
-    table = pq.read_table(shop / "ids.parquet")
-    return dict(zip(table["item_id"].to_pylist(), table["ad_id"].to_pylist(), strict=True))
-
-
 def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
     code, out, err = build(shop)
     assert (code, err) == (0, "")
@@ -65,7 +60,7 @@ def test_a_data_folder_builds_as_it_says(shop: Path) -> None:
         assert f"{fact}\n" in out
     snapshot = load_snapshot(shop / "snapshots")
     assert (snapshot.facts.sid_space, snapshot.trie.vocab_sizes) == ("raw-1", (63, 7))
-    assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2}
+    assert numbers_of(shop / "ids.parquet") == {"sku-2": 0, "sku-1": 1, "007": 2}
     assert snapshot.ads.ad_ids.tolist() == [1, 0, 2]
     assert snapshot.ads.ad_weight.tolist() == [0.0, 1.5, 2.0]
     assert snapshot.set_values[0].strings == ("de/b, m", "fr", "it")
@@ -79,7 +74,7 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     raw.write_text("\n".join([head, "sku-9,1,New,,,it,8,", *reversed(rows)]))
     # One ad more without a country: of so few ads, that is a large fall.
     assert build(shop, "--shards", "2", "--max-coverage-drop", "1")[0] == 0
-    assert ids_of(shop) == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
+    assert numbers_of(shop / "ids.parquet") == {"sku-2": 0, "sku-1": 1, "007": 2, "sku-9": 3}
     assert sorted(load_snapshot(shop / "snapshots").ads.ad_ids.tolist()) == [0, 1, 2, 3]
     table = AdsTable(shop)
     assert number_of("ad", "007", table.ids) == 2

@@ -18,7 +18,7 @@ from grace.index.storage import load_snapshot, versions
 from grace.index.tables.data_folder import read_data_folder
 from support.arrays import assert_same_arrays
 from support.builds import silent
-from support.raw_tables import FORMATS, write_codebook, write_table
+from support.raw_tables import FORMATS, numbers_of, write_codebook, write_table
 
 TABLES = """
 ads: {{files: [{files}], columns: {{ad_id: sku, brand: Brand Name}}, list_separator: "|"}}
@@ -67,11 +67,6 @@ def built(
     return build(spec, silent, sharding=Sharding(shards, run_rows=7))
 
 
-def numbers(path: Path) -> dict[str, int]:
-    columns = pq.read_table(path).to_pydict()
-    return dict(zip(columns["item_id"], columns["ad_id"], strict=True))
-
-
 def entities_of(report: BuildReport) -> dict[int, tuple[int | None, ...]]:
     """Return the numbers of each ad's brand, campaign and seller, by the ad's number."""
     snapshot = load_snapshot(report.path)
@@ -112,7 +107,7 @@ def test_entities_with_ids_of_any_kind_get_numbers_that_stay(tmp_path: Path, for
             for row in given
         }
     files = ("ids.parquet", "brands.parquet", "maps/sellers.parquet")
-    assert tuple(numbers(shop / file) for file in files) == (ads, brands, sellers)
+    assert tuple(numbers_of(shop / file) for file in files) == (ads, brands, sellers)
 
 
 def without_map(shop: Path) -> None:
@@ -190,13 +185,13 @@ def test_a_build_refuses_maps_that_are_not_those_of_the_build_before(
 def test_a_map_with_the_same_numbers_in_any_order_and_new_ones_is_the_same(tmp_path: Path) -> None:
     shop = write_shop(tmp_path / "shop", {"ads.parquet": rows(0, 9)})
     built(shop)
-    known = numbers(shop / "brands.parquet")
+    known = numbers_of(shop / "brands.parquet")
     grown = {"late": 70, **dict(reversed([*known.items()])), "new": len(known)}
     columns = {"item_id": [*grown], "ad_id": pa.array(grown.values(), pa.int64())}
     pq.write_table(pa.table(columns), shop / "brands.parquet")
     for _ in range(2):
         assert built(shop).published
-        assert numbers(shop / "brands.parquet") == grown
+        assert numbers_of(shop / "brands.parquet") == grown
 
 
 def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:

@@ -120,10 +120,7 @@ def test_a_build_goes_without_no_rules_that_the_table_has_and_no_unknown_name(
     for faulty, fault in (
         (replace(spec, without=("country",)), r"--without country: but .* has rules on it"),
         (replace(spec, without=("brand",)), "--without brand: not an attribute, .*, campaign"),
-        (
-            replace(spec, entity_ids=maps),
-            "entity_ids: brand: not an entity of the targeting",
-        ),
+        (replace(spec, entity_ids=maps), "entity_ids: brand: not an entity of the targeting"),
     ):
         with pytest.raises(InputError, match=fault):
             build(faulty, silent)

@@ -13,21 +13,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grace.configs.errors import ConfigError
-from grace.model.definition.inputs import (
-    AGE_BUCKETS,
-    ModelInputs,
-    age_buckets,
-)
+from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
 from grace.proto.retrieval_pb2 import Events, Features, Ids
 from support.encoder_cases import INTERFORMER, random_features
-from support.plain_inputs import (
-    assert_same_inputs,
-    encode_inputs,
-    features_message,
-    named_tensors,
-)
+from support.plain_inputs import assert_same_inputs, encode_inputs, features_message, named_tensors
 
 
 def bags(**given: Sequence[int]) -> Features:

@@ -77,11 +77,7 @@ FAULTS: list[tuple[str, object, str]] = [
     ("counts.rule_bitmasks", 8, "counts.rule_bitmasks: must be 1 to 7, got 8"),
     ("counts.set_rules.brand", 1, "counts.set_rules: expected ['audience', 'location'], got"),
     ("counts.set_values.location", -1, "counts.set_values.location: must be 0 to"),
-    (
-        "counts.entities.brand",
-        1,
-        "counts.entities: expected ['advertiser', 'campaign']",
-    ),
+    ("counts.entities.brand", 1, "counts.entities: expected ['advertiser', 'campaign']"),
     ("counts.entities.campaign", 9, "counts.entities.campaign: must be 0 to 8, got 9"),
     ("counts.entities", {}, "counts.entities: expected ['advertiser', 'campaign']"),
     ("schema.entities", [], "counts.entities: expected []"),
@@ -243,7 +239,12 @@ def assert_can_be_served(version: Path) -> None:
     UserEncoder(snapshot.schema, snapshot.set_values).read([b""], 16)
 
 
-def check(folder: Path, intact: Path, data: st.DataObject) -> None:
+@examples(15)
+@given(data=st.data())
+def test_a_mutated_manifest_is_fine_or_one_line(
+    intact: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / "mutated"
     shutil.copytree(intact, version := folder / intact.name, dirs_exist_ok=True)
     fields = read_fields(intact)
     data.draw(mutations(fields))
@@ -258,11 +259,3 @@ def check(folder: Path, intact: Path, data: st.DataObject) -> None:
     assert peak < MOST_BYTES
     assert_ok_or_one_line(verified)
     assert_ok_or_one_line(inspected)
-
-
-@examples(15)
-@given(data=st.data())
-def test_a_mutated_manifest_is_fine_or_one_line(
-    intact: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    check(tmp_path_factory.getbasetemp() / "mutated", intact, data)

@@ -52,6 +52,12 @@ def write_codebook(folder: Path, ids: Sequence[object]) -> None:
     pq.write_table(table, folder / "sids.parquet")
 
 
+def numbers_of(id_map: Path) -> dict[str, int]:
+    """Return the number of each name in an id map."""
+    columns = pq.read_table(id_map).to_pydict()
+    return dict(zip(columns["item_id"], columns["ad_id"], strict=True))
+
+
 def build_data(folder: Path, *options: str) -> dict[str, Any]:
     """Run `grace build --data`; return the report that it prints."""
     return reported("build", "--data", folder, "--root", folder / "snapshots", *options)
