@@ -22,6 +22,7 @@ INSTALLED := .venv/.installed
 TOOLS := .venv/.installed-dev
 PROTO_TOOLS := build/grpcio-tools-1.75.1
 UV := build/uv-0.13.9
+OPERATOR_ALERTS := docker/kubernetes/base/alerts.yaml
 SANITIZED := $(CURDIR)/native/_build/sanitized
 SANITIZER_RUNTIME = $(foreach name,libasan.so libstdc++.so.6,$(shell $${CXX:-g++} -print-file-name=$(name)))
 CPP_FILES = $(shell find native/src native/cuda native/include native/tests -name '*.cpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
@@ -87,8 +88,8 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
-	$(BIN)/python docker/monitoring/operator_rules.py docker/monitoring/alerts.yaml \
-	  docker/kubernetes/base/alerts.yaml
+	@head=$$(sed '/^spec:/q' $(OPERATOR_ALERTS)) && { echo "$$head"; \
+	sed -n '/^groups:/,$$ { s/^./  &/; p; }' docker/monitoring/alerts.yaml; } >$(OPERATOR_ALERTS)
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing

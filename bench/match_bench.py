@@ -24,6 +24,7 @@ from grace.index.builder import BuildSpec, build
 from grace.index.matching.exact import ExactMatcher
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 
 REQUESTS = 16
@@ -139,10 +140,7 @@ def _catalogue(
     ads = folder / "ads"
     spec = preset_spec("small", sids=sids, seed=SEED)
     write_folder(spec, ads, force=False, progress=lambda done, total: None)
-    report = build(
-        BuildSpec((ads / "ads.parquet",), ads / "targeting.yaml", folder / "root"),
-        lambda step, done, total: None,
-    )
+    report = build(BuildSpec(read_data_folder(ads), folder / "root"), lambda *_: None)
     snapshot = load_snapshot(report.path)
     places = snapshot.set_values[[s.name for s in snapshot.schema.sets].index("location")]
     users: list[UserAttributes] = []

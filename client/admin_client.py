@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import Message
 
 from grace.client.connection import FailedCall, Tls, call_error, channel
-from grace.client.target import require_host_and_port
+from grace.client.target import target_of
 from grace.proto import retrieval_pb2 as wire
 
 ELSEWHERE = (
@@ -25,8 +25,7 @@ class AdminClient:
 
     def __init__(self, address: str, tls: Tls | None = None) -> None:
         """Connect at the first call to `address`, HOST:PORT; without `tls`, in plaintext."""
-        require_host_and_port(address)
-        self.address = address
+        self.address = target_of(address).shown
         self._tls = tls
         self._channel = channel(address, tls)
 

@@ -3,10 +3,9 @@
 import asyncio
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -14,9 +13,7 @@ from grpc_health.v1 import health_pb2
 from grace.client.connection import (
     OPTIONS,
     FailedCall,
-    Options,
     Tls,
-    aio_channel,
     call_error,
     channel,
     connection_fault,
@@ -42,8 +39,10 @@ CLOSED = "this client is closed; create another one"
 REMEDY = "see its log, or start it (grace serve)"
 
 
-class _Connected(ABC):
+class _Connected:
     """The parts that both clients share: the servers, the access to them, and the retries."""
+
+    _library: ClassVar[Any]  # grpc or grpc.aio
 
     def __init__(
         self,
@@ -65,10 +64,15 @@ class _Connected(ABC):
         self.address = target.shown
         self._tls = tls
         self._retry = retry
-        self._ids = None if ids is None else _data_ids(ids)
+        if isinstance(ids, str | Path):
+            from grace.index.tables.ids import DataIds  # noqa: PLC0415  # pyarrow takes 0.1 s
+
+            ids = DataIds(ids)
+        self._ids = ids
         self._budget = RetryBudget()
         self._closed = threading.Event()
-        self._channel = self._open(target.uri, (*OPTIONS, *target.options))
+        options = (*OPTIONS, *target.options)
+        self._channel = channel(target.uri, tls, options, self._library)
         self._retrieve = self._channel.unary_unary(
             METHOD,
             request_serializer=wire.RetrieveRequest.SerializeToString,
@@ -79,9 +83,6 @@ class _Connected(ABC):
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
-
-    @abstractmethod
-    def _open(self, target: str, options: Options) -> Any: ...
 
     def _message(
         self,
@@ -132,6 +133,8 @@ class Client(_Connected):
             print(ad.ad_id, ad.score)
     """
 
+    _library: ClassVar[Any] = grpc
+
     def __enter__(self) -> Self:
         return self
 
@@ -169,7 +172,7 @@ class Client(_Connected):
                 self._require_open()
                 raise
             else:
-                attempts.answered()
+                self._budget.give_back()
                 return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             wait = attempts.wait_after(failed)
             if wait is None or self._closed.wait(wait):
@@ -190,9 +193,6 @@ class Client(_Connected):
             if time.monotonic() >= end:
                 raise self._never_ready(timeout, why)
             time.sleep(LOOK_AGAIN_SECONDS)
-
-    def _open(self, target: str, options: Options) -> grpc.Channel:
-        return channel(target, self._tls, options)
 
     def _why_not_ready(self, timeout: float) -> str | None:
         """Return None if the server is ready, or else the remedy."""
@@ -215,6 +215,8 @@ class AsyncClient(_Connected):
 
     Cancelling a task cancels its call on the server, too.
     """
+
+    _library: ClassVar[Any] = grpc.aio
 
     async def __aenter__(self) -> Self:
         return self
@@ -247,7 +249,7 @@ class AsyncClient(_Connected):
                 self._raise_if_closed()
                 raise
             else:
-                attempts.answered()
+                self._budget.give_back()
                 return RetrieveResult.of(reply, attempts.number, self._ids, unknown)
             if (wait := attempts.wait_after(failed)) is not None:
                 await asyncio.sleep(wait)
@@ -267,9 +269,6 @@ class AsyncClient(_Connected):
                 raise self._never_ready(timeout, why)
             await asyncio.sleep(LOOK_AGAIN_SECONDS)
 
-    def _open(self, target: str, options: Options) -> grpc.aio.Channel:
-        return aio_channel(target, self._tls, options)
-
     def _raise_if_closed(self) -> None:
         """Raise a CallError if `close` has ended the call, and not the caller's own `cancel`."""
         task = asyncio.current_task()
@@ -287,9 +286,3 @@ class AsyncClient(_Connected):
             self._raise_if_closed()
             raise
         return None if reply.status == health_pb2.HealthCheckResponse.SERVING else REMEDY
-
-
-def _data_ids(ids: "str | Path | DataIds") -> "DataIds":
-    from grace.index.tables.ids import DataIds  # noqa: PLC0415  # its pyarrow takes 0.1 s to load
-
-    return DataIds(ids) if isinstance(ids, str | Path) else ids

@@ -1,6 +1,6 @@
 """Connect to a server, with or without TLS, and explain why calls failed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -45,16 +45,11 @@ class Tls:
     key: Path | None = None
 
 
-def channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.Channel:
+def channel(address: str, tls: Tls | None, options: Options = OPTIONS, library: Any = grpc) -> Any:
+    """Return a channel of `library`, which is grpc or grpc.aio."""
     if tls is None:
-        return grpc.insecure_channel(address, options=options)
-    return grpc.secure_channel(address, channel_credentials(tls), options=options)
-
-
-def aio_channel(address: str, tls: Tls | None, options: Options = OPTIONS) -> grpc.aio.Channel:
-    if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, channel_credentials(tls), options=options)
+        return library.insecure_channel(address, options=options)
+    return library.secure_channel(address, channel_credentials(tls), options=options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +128,17 @@ def connection_fault(address: str, text: str, tls: Tls | None) -> str | None:
 
     `text` is gRPC's error. Return None if there seems to be no server.
     """
-    for sign, fault in _PASSING_FAULTS.items():
-        if sign in text:
-            return fault.format(address)
-    return lasting_fault(address, text) or _closed(address, text, tls)
+    known = _known_fault(_PASSING_FAULTS, address, text) or lasting_fault(address, text)
+    return known or _closed(address, text, tls)
 
 
 def lasting_fault(address: str, text: str) -> str | None:
     """Return a fault that neither a new attempt nor waiting can cure, or None."""
-    for sign, fault in _LASTING_FAULTS.items():
-        if sign in text:
-            return fault.format(address)
-    return None
+    return _known_fault(_LASTING_FAULTS, address, text)
+
+
+def _known_fault(faults: Mapping[str, str], address: str, text: str) -> str | None:
+    return next((fault.format(address) for sign, fault in faults.items() if sign in text), None)
 
 
 _PASSING_FAULTS = {

@@ -6,7 +6,7 @@ user.country.values[0]: expected text, got 3
 import json
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -15,15 +15,18 @@ from grace.configs.errors import RequestError
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 SHOWN_CHARACTERS = 64
-_INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_INTEGER = re.compile(r"(-?[0-9]{1,20})(\.0+)?", re.ASCII)
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 """How protobuf spells them. The server refuses them, since they are not finite."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?|NaN|-?Infinity", re.ASCII)
 MAX_FLOAT = float.fromhex("0x1.fffffep+127")
 _INTEGERS = {
+    FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
 }
+_Filled = TypeVar("_Filled", bound=Message)
 
 
 def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
@@ -31,9 +34,13 @@ def request_of_json(values: Mapping[str, Any]) -> RetrieveRequest:
 
     The server checks everything else that a request may say wrongly.
     """
-    request = RetrieveRequest()
-    _fill(request, values, "")
-    return request
+    return filled(RetrieveRequest(), values)
+
+
+def filled(message: _Filled, values: Any) -> _Filled:
+    """Return the message with these fields, as `request_of_json` does."""
+    _fill(message, values, "")
+    return message
 
 
 def _fill(message: Message, values: Any, at: str) -> None:
@@ -65,7 +72,11 @@ def _fill_field(message: Message, field: FieldDescriptor, value: Any, at: str) -
     elif field.is_repeated:
         if not isinstance(value, list | tuple):
             raise _unexpected(at, "a list", value)
-        held.extend(_scalar(field, item, f"{at}[{place}]") for place, item in enumerate(value))
+        for number, item in enumerate(value):
+            if field.message_type is None:
+                held.append(_scalar(field, item, f"{at}[{number}]"))
+            else:
+                _fill(held.add(), item, f"{at}[{number}]")
     elif field.message_type is not None:
         held.SetInParent()
         _fill(held, value, at)
@@ -84,6 +95,11 @@ def _scalar(field: FieldDescriptor, value: Any, at: str) -> Any:
         return value
     if kind == FieldDescriptor.CPPTYPE_FLOAT:
         return _float(value, at)
+    if field.enum_type is not None and isinstance(value, str):
+        names = field.enum_type.values_by_name
+        if value not in names:
+            raise _unexpected(at, f"one of {', '.join(names)}", value)
+        return names[value].number
     return _integer(value, *_INTEGERS[kind], at)
 
 
@@ -107,12 +123,13 @@ def _float(value: Any, at: str) -> float:
 def _integer(value: Any, low: int, high: int, at: str) -> int:
     is_number = isinstance(value, int) and not isinstance(value, bool)
     is_whole = isinstance(value, float) and value.is_integer()
-    is_digits = isinstance(value, str) and _INTEGER.fullmatch(value) is not None
-    if not (is_number or is_whole or is_digits):
+    digits = _INTEGER.fullmatch(value) if isinstance(value, str) else None
+    if not (is_number or is_whole or digits):
         raise _unexpected(at, "an integer", value)
-    if not low <= int(value) <= high:
+    number = int(digits[1] if digits else value)
+    if not low <= number <= high:
         raise RequestError(at, f"{_shown(value)} is not one of {low} to {high}")
-    return int(value)
+    return number
 
 
 def _unexpected(at: str, expected: str, value: Any) -> RequestError:

@@ -66,9 +66,6 @@ class Attempts:
     def seconds_left(self) -> float:
         return max(0.0, self._end - time.monotonic())
 
-    def answered(self) -> None:
-        self._budget.give_back()
-
     def wait_after(self, failed: FailedCall) -> float | None:
         """Return the seconds to wait before the next attempt, or None if this one was the last.
 
@@ -76,8 +73,7 @@ class Attempts:
         """
         if not self._retries or not is_worth_retrying(failed):
             return None
-        has_budget = self._budget.take()
-        if not has_budget or self.number >= MAX_ATTEMPTS:
+        if not self._budget.take() or self.number >= MAX_ATTEMPTS:
             return None
         # Callers that were refused together must not come back together.
         if failed.push_back is None:

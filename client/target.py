@@ -53,10 +53,6 @@ def target_of(addresses: Addresses, *, over_tls: bool = False) -> Target:
     return Target(f"{kinds.pop()}:{','.join(listed)}", shown, _in_turn())
 
 
-def require_host_and_port(address: str) -> None:
-    _kind(address)
-
-
 def _in_turn() -> Options:
     """Return the options to call every server that is ready in turn: the client itself retries."""
     parts = ("loadBalancingConfig", "healthCheckConfig")

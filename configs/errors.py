@@ -5,8 +5,9 @@ GraceError                 the message names the thing, the value and the remedy
 ├── InputError             a command's or a build's input: ads, arguments, folders           2
 │   └── RejectedAdsError   more ads refused than --max-rejects allows                        2
 ├── RequestError           one request's user attributes or features, with the field's path  2
-├── SnapshotError          a damaged, hostile or newer snapshot, with the file and the fault 1
-├── CheckpointError        a damaged checkpoint, or one that does not fit the snapshot       1
+├── FileError              a damaged file
+│   ├── SnapshotError      a damaged, hostile or newer snapshot, with the file and the fault 1
+│   └── CheckpointError    a damaged checkpoint, or one that does not fit the snapshot       1
 ├── NativeError            the native library is missing, stale, or reports a failure        1
 ├── CoverageError          a build whose ads lost more targeting rules than allowed           1
 ├── WorkerError            a task of a distributed build whose worker or machine failed      1
@@ -70,23 +71,22 @@ class RequestError(GraceError):
         self.logged = field if logged is None else logged
 
 
-class SnapshotError(GraceError):
+class FileError(GraceError):
     def __init__(self, file: str, fault: str, folder: Path | None = None) -> None:
         self.file = file
         self.fault = one_line(fault, MOST_OF_A_FAULT)
         self.folder = folder
         super().__init__(f"{file if folder is None else folder / file}: {self.fault}")
 
+
+class SnapshotError(FileError):
     def within(self, folder: Path) -> "SnapshotError":
         """Return the same error with the folder of its file."""
         return SnapshotError(self.file, self.fault, folder)
 
 
-class CheckpointError(GraceError):
-    def __init__(self, file: str, fault: str) -> None:
-        self.file = file
-        self.fault = one_line(fault, MOST_OF_A_FAULT)
-        super().__init__(f"{file}: {self.fault}")
+class CheckpointError(FileError):
+    pass
 
 
 class NativeError(GraceError):

@@ -67,7 +67,10 @@ class GenerationConfig(Section):
                         "or name another"
                     )
         for name in self.profiles:
-            yield from self._loops(name)
+            *before, last = ladder = self._ladder(name)
+            if last in before:
+                loop = " -> ".join(ladder)
+                yield f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
 
     @classmethod
     def fitting(cls, vocab_sizes: tuple[int, ...]) -> "GenerationConfig":
@@ -78,7 +81,7 @@ class GenerationConfig(Section):
     @property
     def ladders(self) -> Mapping[str, tuple[str, ...]]:
         """Return the smaller profiles, in their order, of each profile that degrades."""
-        found = {name: self._ladder(name) for name in self.profiles}
+        found = {name: self._ladder(name)[1:] for name in self.profiles}
         return {name: smaller for name, smaller in found.items() if smaller}
 
     def require_steps(self, sid_length: int) -> None:
@@ -113,18 +116,14 @@ class GenerationConfig(Section):
         return (*sizes, self.max_batch)
 
     def _ladder(self, name: str) -> tuple[str, ...]:
-        smaller = self.profiles[name].degrades_to
-        return () if smaller is None else (smaller, *self._ladder(smaller))
-
-    def _loops(self, name: str) -> Iterable[str]:
-        """Yield a loop of profiles that degrade to each other."""
-        seen = [name]
-        while (following := self.profiles[seen[-1]].degrades_to) is not None:
-            if following in seen:
-                loop = " -> ".join((*seen, following))
-                yield f"profiles.{name}.degrades_to: {loop} is a loop; remove one degrades_to"
-                return
-            seen.append(following)
+        """Return the profile and its smaller ones, down to the last or to one that comes again."""
+        ladder = [name]
+        while ladder[-1] not in ladder[:-1]:
+            smaller = self.profiles[ladder[-1]].degrades_to
+            if smaller is None:
+                break
+            ladder.append(smaller)
+        return tuple(ladder)
 
 
 def _profile(width: int, vocab_sizes: tuple[int, ...]) -> BeamProfile:

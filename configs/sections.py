@@ -194,6 +194,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     text = repr(value)
-    kinds = {str: "a string", int: "an integer", float: "a number"}
     shown = text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{shown} ({kinds.get(type(value), type(value).__name__)})"
+    return f"{shown} ({_SCALARS.get(type(value), type(value).__name__)})"

@@ -108,7 +108,9 @@ def coverage(snapshot: Snapshot) -> Coverage:
     has_rule: dict[str, Flags] = {}
     for number, component in enumerate(components_of(snapshot.schema)):
         for name, limited in component.limited(rules.parts[number]):
-            has_rule[name] = _of_parts("rule_rows.npy", limited, rules.rows[:, number])
+            rows = np.asarray(rules.rows[:, number])
+            _require_below("rule_rows.npy", rows, len(limited))
+            has_rule[name] = limited[rows]
     none: Flags = np.ones(rules.num_rules, np.bool_)
     for has in has_rule.values():
         none &= ~has
@@ -135,11 +137,6 @@ def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.i
         _require_below("ad_rule.npy", block, rules)
         counts += np.bincount(block, minlength=rules)
     return counts
-
-
-def _of_parts(file: str, flags: Flags, parts: npt.NDArray[np.int32]) -> Flags:
-    _require_below(file, parts, len(flags))
-    return flags[np.asarray(parts)]
 
 
 def _require_below(file: str, ids: npt.NDArray[np.int32], limit: int) -> None:

@@ -46,7 +46,10 @@ def import_sids(spec: ImportSpec, progress: Progress) -> ImportReport:
         raise InputError(fault)
     rows, length = _read(spec)
     sizes = np.array(spec.vocab_sizes or (MAX_VOCAB_SIZE,) * length)
-    ids = _as_integers(rows.names("item_id"))
+    ids = rows.names("item_id")
+    numbers, bad = integers(ids)
+    if not bad.any() and (numbers.to_numpy() >= 0).all():
+        ids = numbers
     tokens = rows.sids("sid", length, sizes).astype(np.uint16)
     rows.require_good("item")
     needed = spec.vocab_sizes or tuple(int(most) + 1 for most in tokens.max(axis=0))
@@ -131,9 +134,3 @@ def _token(token: object, position: int) -> int | Fault:
     if 0 <= number < MAX_VOCAB_SIZE:
         return number
     return Fault("sid", brief(token), f"{where} is not 0 to {MAX_VOCAB_SIZE - 1}")
-
-
-def _as_integers(ids: pa.Array) -> pa.Array:
-    """Return int64 if all ids are integers from 0, and texts otherwise."""
-    numbers, bad = integers(ids)
-    return ids if bad.any() or (numbers.to_numpy() < 0).any() else numbers

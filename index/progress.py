@@ -7,3 +7,6 @@ Progress = Callable[[str, int, int], None]
 
 Advance = Callable[[int], None]
 """Called with how much of a step is done."""
+
+Notify = Callable[[str], None]
+"""Called with a sentence about something unexpected."""

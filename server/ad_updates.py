@@ -37,11 +37,11 @@ from grace.index.updates.state import (
     require_room,
     touched_by,
 )
-from grace.index.updates.update import AdUpdate, Ids, read_kept, read_update
+from grace.index.updates.update import AdUpdate, Ids, read_update
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, internal, invalid_field, malformed
 from grace.server.observe.logs import LOGGER
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 UpdateResult: TypeAlias = Literal["applied", "repeated", "refused", "failed"]
 UPDATE_RESULTS: tuple[UpdateResult, ...] = get_args(UpdateResult)
@@ -141,7 +141,7 @@ class AdUpdates:
         self._early: list[_Waiting] = []
         self._held = self._held_bytes = 0  # of both, and of the group that is being carried out
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="grace-updates", daemon=True)
+        self._thread = daemon_thread("grace-updates", self._run)
         facts = {"sequence": self.facts.sequence, "stopped": self.facts.stopped}
         facts |= {"weights": self.facts.weights, "awaits_full": self._awaits_full}
         _LOG.info("updates_read", extra={**facts, "cut": self._log.cut})
@@ -224,10 +224,9 @@ class AdUpdates:
             return stopped.sorted_ids(after, most), self._state.sequence
 
     def _replay(self, message: bytes) -> None:
-        self._state.apply(read_kept(message))
+        self._state.apply(read_update(message, bounded=False))
 
     def _run(self) -> None:
-        name_this_thread("grace-updates")
         group: list[_Waiting] = []
         failure = draining()
         try:

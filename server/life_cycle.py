@@ -37,7 +37,8 @@ from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER, PrintedText, configure_logs, flush_logs
 from grace.server.observe.metrics import Metrics
 from grace.server.observe.timeline import FILED, Timeline
-from grace.server.reload.reloads import Reloads, serve_on
+from grace.server.reload.loading import Loader
+from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.stage_faults import place_of
@@ -164,10 +165,9 @@ class Server:
                 self._thread_died,
             )
         died = self._broken.set
-        self._attach = serve_on if state.updates is None else state.updates.attach
-        self._reloads = Reloads(
-            config, state, self._metrics, device, stages, requests, died, self._attach
-        )
+        self._attach = (lambda _: None) if state.updates is None else state.updates.attach
+        loader = Loader(config, device, stages, requests, self._attach)
+        self._reloads = Reloads(loader, state, self._metrics, died)
         self._admin = Admin(state, config, self._reloads, stages)
         self._listeners = Listeners(config, self._front_end, self._admin, died, credentials)
 
@@ -208,9 +208,9 @@ class Server:
             pair = loading.result()
             await DaemonThread("grace-aside").run(lambda: self._attach(pair))
         except Exception:  # counted, and raised again
-            self._metrics.loaded("failed")
+            self._metrics.loads["failed"].inc()
             raise
-        self._metrics.loaded("ok")
+        self._metrics.loads["ok"].inc()
         self._state.pair = pair
         return pair
 

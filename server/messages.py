@@ -146,7 +146,6 @@ class RequestBatch:
     profile: BeamProfile
     bucket: int
     requests: tuple[PendingRequest, ...]
-    formed: float
 
 
 @dataclass(frozen=True, slots=True)

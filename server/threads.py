@@ -26,6 +26,16 @@ def name_this_thread(name: str) -> None:
         ctypes.CDLL(None).prctl(_SET_NAME, encoded, 0, 0, 0)
 
 
+def daemon_thread(name: str, work: Callable[[], object]) -> threading.Thread:
+    """Return a thread, not yet started, whose name Python and the kernel know."""
+
+    def run() -> None:
+        name_this_thread(name)
+        work()
+
+    return threading.Thread(target=run, name=name, daemon=True)
+
+
 class DaemonThread:
     """Runs pieces of work one after another. It belongs to the event loop.
 
@@ -51,12 +61,11 @@ class DaemonThread:
 
         self._work.put(do)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, daemon=True)
+            self._thread = daemon_thread(self._name, self._serve)
             self._thread.start()
         return asyncio.wrap_future(future)
 
     def _serve(self) -> None:
-        name_this_thread(self._name)
         while True:
             do = self._work.get()
             do()

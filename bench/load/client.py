@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from grace.bench.load.shots import Shot
 from grace.client import Tls
-from grace.client.connection import aio_channel
+from grace.client.connection import channel
 from grace.configs.errors import InputError
 from grace.proto.retrieval_pb2 import DESCRIPTOR, RetrieveResponse
 
@@ -165,7 +165,7 @@ def run_load(target: Target, load: Load, part: Part = Part()) -> LoadRun:
     async def run() -> LoadRun:
         async with AsyncExitStack() as stack:
             channels = [
-                await stack.enter_async_context(aio_channel(address, tls, CHANNEL_OPTIONS))
+                await stack.enter_async_context(channel(address, tls, CHANNEL_OPTIONS, grpc.aio))
                 for _ in range(target.connections)
             ]
             ready = asyncio.gather(*(channel.channel_ready() for channel in channels))

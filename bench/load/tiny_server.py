@@ -20,6 +20,7 @@ from grace.bench.load.options import run_command
 from grace.bench.running_server import RunningServer, write_server_config
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.builder import BuildSpec, build
+from grace.index.tables.data_folder import read_data_folder
 from grace.model.checkpoints.init import load_model_config, write_random
 
 TINY = Path(configs.__file__).parent / "tiny.yaml"
@@ -46,7 +47,7 @@ def write_tiny_server_files(folder: Path) -> TinyServerFiles:
         folder / name for name in ("catalogue", "snapshots", "checkpoint")
     )
     write_folder(preset_spec("tiny", seed=SEED), catalogue)
-    spec = BuildSpec((catalogue / "ads.parquet",), catalogue / "targeting.yaml", snapshots)
+    spec = BuildSpec(read_data_folder(catalogue), snapshots)
     build(spec, lambda step, done, total: None)
     write_random(load_model_config(TINY).model, checkpoint, SEED, torch.float32)
     return TinyServerFiles(folder, snapshots, checkpoint, catalogue / "requests.jsonl")

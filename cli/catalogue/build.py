@@ -1,14 +1,13 @@
 """`grace build`: from an ads table to a published snapshot."""
 
 import json
-import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
-from grace.cli.progress import progress_bars
+from grace.cli.progress import note, progress_bars
+from grace.cli.reports import coverage_table, print_facts
 from grace.configs.errors import CoverageError, InputError
 from grace.configs.extras import install_command
 from grace.configs.options import BuildOptions, Option
@@ -44,7 +43,7 @@ class Machines:
             spec = replace(spec, threads=self.threads or 1)
         if self.ray is None:
             sharding = None if self.shards is None else Sharding(self.shards)
-            return build(spec, progress, _note, sharding)
+            return build(spec, progress, note, sharding)
         try:
             from grace.cli.catalogue.ray_cluster import ray_tasks
         except ModuleNotFoundError as error:
@@ -53,7 +52,7 @@ class Machines:
             raise InputError(f"--ray needs Ray: {install_command('ray')}") from None
         with ray_tasks(self.ray, spec.threads) as tasks:
             sharding = Sharding(self.shards or tasks.slots, tasks)
-            return build(spec, progress, _note, sharding)
+            return build(spec, progress, note, sharding)
 
 
 def build(
@@ -69,15 +68,14 @@ def build(
 
     Example: `grace build --data shop --root shop/snapshots`
     """
-    from grace.cli.tables import coverage_table
-    from grace.index.builder import spec_of
+    from grace.index.builder import BuildSpec
     from grace.index.tables.data_folder import read_data_folder
 
     folder = read_data_folder(data)
     folder.require_codebook()
     given = {field.name: getattr(chosen, field.name) for field in fields(chosen)}
     given["without"] = tuple(dict.fromkeys(chosen.without))
-    spec = replace(spec_of(folder, root), **given)
+    spec = BuildSpec(folder, root, **given)
     with progress_bars() as progress:
         report = machines.build(spec, progress)
     if as_json:
@@ -107,7 +105,3 @@ def _unpublished(report: "BuildReport") -> str:
         f"right, run `grace publish {report.path.parent} {report.version}`, or build with a higher "
         f"--max-coverage-drop than {change.most_drop:g}; 1 allows everything"
     )
-
-
-def _note(sentence: str) -> None:
-    print(sentence, file=sys.stderr)

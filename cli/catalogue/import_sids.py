@@ -2,9 +2,9 @@
 
 import json
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_facts
 from grace.configs.options import ImportSpec
 
 

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
+from grace.cli.reports import coverage_table, print_facts
 from grace.configs.options import Argument
 
 
@@ -27,7 +27,6 @@ def inspect(
 
     Example: `grace inspect snapshots`
     """
-    from grace.cli.tables import coverage_table
     from grace.configs.eligibility import Eligibility
     from grace.index.storage import load_snapshot, readable_current, root_of, versions
     from grace.index.summary import summarize

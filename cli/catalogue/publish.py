@@ -1,11 +1,11 @@
 """`grace publish`: make a version of a snapshot root the current one."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from grace.cli.options import AsJson
+from grace.cli.progress import note
 from grace.configs.options import Argument
 
 
@@ -24,7 +24,7 @@ def publish(
     from grace.index.verify import verify_snapshot
 
     verify_snapshot(root, version)
-    previous = make_current(root, version, on_wait=lambda text: print(text, file=sys.stderr))
+    previous = make_current(root, version, on_wait=note)
     if as_json:
         print(json.dumps({"root": str(root), "from": previous, "to": version}, indent=2))
     elif previous is None:

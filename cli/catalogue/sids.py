@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_facts
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec, Option
 

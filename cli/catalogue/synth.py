@@ -3,12 +3,13 @@
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Force
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_facts
 
 
 def synth(
@@ -42,10 +43,7 @@ def synth(
 
     started = time.perf_counter()
     with progress_bars() as bars:
-
-        def progress(done: int, total: int) -> None:
-            bars("write", done, total)
-
+        progress = partial(bars, "write")
         if raw and preset == "paper":
             raise InputError("--raw: preset paper has neither titles nor a log; choose another")
         if raw:

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson
+from grace.cli.reports import print_facts
 from grace.configs.errors import SnapshotError
 from grace.configs.options import Argument, Option
 

@@ -4,15 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from grace.cli.facts import print_shares
 from grace.cli.options import AsJson
 from grace.cli.progress import progress_bars
+from grace.cli.reports import print_shares
 from grace.configs.machine import yield_cores_while_waiting
 from grace.configs.options import EvaluationSpec
 
 if TYPE_CHECKING:
-    from grace.model.train.checkpoint_report import CheckpointReport
-    from grace.model.train.evaluate import Quality
+    from grace.model.train.evaluate import CheckpointReport, Quality
 
 
 def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
@@ -21,7 +20,7 @@ def evaluate(spec: EvaluationSpec, as_json: AsJson = False) -> None:
     Example: `grace evaluate --checkpoint checkpoint --data catalogue`
     """
     yield_cores_while_waiting()
-    from grace.model.train.checkpoint_report import report_on
+    from grace.model.train.evaluate import report_on
 
     with progress_bars() as progress:
         report = report_on(spec, progress)

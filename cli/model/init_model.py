@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from grace.cli.facts import print_facts
 from grace.cli.options import AsJson, Dtype
+from grace.cli.reports import print_facts
 from grace.configs.options import Option
 
 

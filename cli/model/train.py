@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from grace.cli.facts import print_shares
 from grace.cli.options import AsJson
 from grace.cli.progress import note, progress_bars
+from grace.cli.reports import print_shares
 from grace.cli.signals import ending_in_order
 from grace.configs.machine import yield_cores_while_waiting
 from grace.configs.options import TrainingRun

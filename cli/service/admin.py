@@ -1,6 +1,7 @@
 """`grace admin`: status, loads, rollbacks, stops and weights of a running server."""
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,8 +207,6 @@ def follow(
 
     Example: `grace admin follow updates.jsonl`
     """
-    import sys
-
     from grace.client.updates_file import UpdatesFollower
 
     def show(text: str, is_fault: bool) -> None:

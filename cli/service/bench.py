@@ -7,6 +7,7 @@ from typing import Annotated
 
 from grace.bench.options import TABLES, BenchOptions
 from grace.cli.options import AsJson
+from grace.cli.reports import print_all
 from grace.cli.signals import ending_in_order
 from grace.configs.errors import InputError
 from grace.configs.extras import install_command
@@ -45,7 +46,6 @@ def bench(
         # Each table imports only what it needs, such as the server's packages or Hugging Face's.
         module = import_module(f"grace.bench.{TABLES[table].module}")
         from grace.bench.result_tables import printed_tables
-        from grace.cli.tables import print_markdown
 
         facts = facts_of("grace", sys.argv[1:], device_text(on))
     except ModuleNotFoundError as error:
@@ -58,4 +58,6 @@ def bench(
         rows = module.measure(workload_of(options))
         kept = record(rows, options.out, facts, add=add, only=options.only, print_rows=as_json)
     if not as_json:
-        print_markdown(printed_tables(table, kept))
+        from rich.markdown import Markdown
+
+        print_all(Markdown(printed_tables(table, kept)))

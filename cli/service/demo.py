@@ -74,18 +74,17 @@ def _built(folder: Path, force: bool) -> "Snapshot":
     from grace.catalogues.synth import preset_spec, write_folder
     from grace.index.builder import BuildSpec, build
     from grace.index.storage import load_snapshot
+    from grace.index.tables.data_folder import read_data_folder
     from grace.index.verify import verify_snapshot
 
     print(INTRODUCTION)
     _headline("1. A catalogue and a server")
     written = write_folder(preset_spec("demo"), folder, force=force)
     print(f"  grace synth: {written.ads:,} ads under {written.sids:,} SIDs of 4 tokens")
-    ads, targeting, root = (
-        folder / name for name in ("ads.parquet", "targeting.yaml", "snapshots")
-    )
+    root = folder / "snapshots"
     with progress_bars() as progress:
         # An older demo's version, which this GRACE may not read, does not keep it from publishing.
-        spec = BuildSpec(ads=(ads,), targeting=targeting, root=root, max_coverage_drop=1)
+        spec = BuildSpec(read_data_folder(folder), root, max_coverage_drop=1)
         build(spec, progress)
     verify_snapshot(root)
     snapshot = load_snapshot(root)

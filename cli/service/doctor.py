@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from grace.cli.options import AsJson
+from grace.cli.reports import table_console
 from grace.configs.errors import NativeError
 from grace.configs.extras import install_command
 from grace.configs.machine import available_cores
-
-if TYPE_CHECKING:
-    from grace.native.build import Target
 
 LIGHT = "not installed: `grace serve` and the commands that use a model need it"
 REINSTALL = "run `make setup`, or `pip install grace-serving` again"
@@ -113,19 +114,17 @@ def _native() -> Iterator[Finding]:
     from grace.native.build import CPU, CUDA, find_compiler, find_nvcc
     from grace.native.loader import library_path, load_cuda_library, load_library
 
-    yield _library("native library", CPU, load_library, "fault")
+    yield _library("native library", library_path(CPU), load_library, "fault")
     yield _tool("C++ compiler", find_compiler, "none: needed to build from sources")
-    if library_path(CUDA).is_file():
-        yield _library("CUDA kernels", CUDA, load_cuda_library, "note")
+    if (kernels := library_path(CUDA)).is_file():
+        yield _library("CUDA kernels", kernels, load_cuda_library, "note")
     else:
         remedy = f"run `{CUDA.command}` with nvcc"
         yield Finding("CUDA kernels", "note", "not built: a GPU needs them", remedy)
     yield _tool("nvcc", find_nvcc, "none: needed to build the CUDA kernels")
 
 
-def _library(name: str, target: "Target", load: Callable[[], object], status: Status) -> Finding:
-    from grace.native.loader import library_path
-
+def _library(name: str, path: Path, load: Callable[[], object], status: Status) -> Finding:
     try:
         load()
     except NativeError as error:
@@ -133,7 +132,7 @@ def _library(name: str, target: "Target", load: Callable[[], object], status: St
         return Finding(name, status, found, remedy)
     except ImportError as error:
         return Finding(name, status, f"cannot be opened: {error}", REINSTALL)
-    return Finding(name, "ok", f"current, {library_path(target)}")
+    return Finding(name, "ok", f"current, {path}")
 
 
 def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding:
@@ -144,11 +143,6 @@ def _tool(name: str, find: Callable[[], Sequence[str]], without: str) -> Finding
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from grace.cli.tables import table_console
-
     table = Table("check", "", "found", box=None, pad_edge=False)
     styles = {"ok": "green", "note": "yellow", "fault": "bold red"}
     for finding in findings:

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.table import Table
+
 from grace.cli.options import number_of
+from grace.cli.reports import plain_table, table_console
 from grace.cli.service.admin import Call
 from grace.cli.service.request_file import GivenRequest
 from grace.cli.service.retrieve import reply_json
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import ExplainResponse
 
@@ -52,8 +53,6 @@ def explain(
 
 
 def _print(reply: "ExplainResponse", ad: str, title: str | None, ids: "DataIds | None") -> None:
-    from grace.cli.tables import table_console
-
     lines = [title] if title else []
     number = "" if ad == str(reply.ad_id) else f" (ad_id {reply.ad_id})"
     lines.append(f"ad {ad}{number}: {reply.text}")
@@ -83,9 +82,7 @@ def _rules(reply: "ExplainResponse") -> Iterator[str]:
         yield f"{passes}  {rule.name}: {rule.allows} (user: {reason.values})"
 
 
-def _steps(reply: "ExplainResponse") -> "Table":
-    from grace.cli.tables import plain_table
-
+def _steps(reply: "ExplainResponse") -> Table:
     headings = ("step", "token", "score", "number", "candidates", "beams", "lowest", "kept")
     table = plain_table("", *headings)
     for number, step in enumerate(reply.steps, start=1):

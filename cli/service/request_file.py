@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,9 @@ from grace.configs.options import Option
 if TYPE_CHECKING:
     from grace.index.tables.ids import DataIds
     from grace.proto.retrieval_pb2 import RetrieveRequest
+
+_IDS, _LIMIT = "NAME=ID,ID, such as campaign=9,12", "NAME=N, such as advertiser=3"
+_COMMA = re.compile(r",(?! )")  # a comma before a blank is part of an id, as in `Acme, Inc.`
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +48,13 @@ class GivenRequest:
         """Return the file's request, with the values of the options. `ids` reads --exclude."""
         message = _request_message(self.request)
         try:
-            for name, given in _user_values(self.user or ()).items():
-                message.user[name].values[:] = given
-            for name, texts in _ids(self.exclude or ()).items():
+            for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
+                message.user[name].values[:] = [value for value in given if value]
+            for name, given in _by_name(self.exclude, "--exclude", _IDS):
+                texts = [text for each in given for text in _COMMA.split(each)]
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
-            for name, most in _limits(self.at_most or ()).items():
-                message.at_most[name] = most
+            for name, given in _by_name(self.at_most, "--at-most", _LIMIT):
+                message.at_most[name] = [_limit(name, text) for text in given][-1]
             message.profile = message.profile if self.profile is None else self.profile
         except UnicodeEncodeError:
             raise InputError(
@@ -60,40 +64,24 @@ class GivenRequest:
         return message
 
 
-def _user_values(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """Collect the values of each name; `name=` means that the name has no value."""
-    user: dict[str, list[str]] = {}
-    for name, value in _split(assignments, "--user", "NAME=VALUE, such as country=US"):
-        user.setdefault(name, []).extend([value] if value else [])
-    return user
-
-
-def _ids(assignments: Sequence[str]) -> dict[str, list[str]]:
-    """Collect the ids of each name. A comma before a blank is part of an id, as in `Acme, Inc.`"""
+def _by_name(
+    assignments: Sequence[str] | None, option: str, expected: str
+) -> Iterable[tuple[str, list[str]]]:
+    """Return the right sides of each NAME=VALUE by name."""
     found: dict[str, list[str]] = {}
-    for name, listed in _split(assignments, "--exclude", "NAME=ID,ID, such as campaign=9,12"):
-        found.setdefault(name, []).extend(re.split(r",(?! )", listed))
-    return found
-
-
-def _limits(assignments: Sequence[str]) -> dict[str, int]:
-    expected = "NAME=N, such as advertiser=3"
-    limits = {}
-    for name, most in _split(assignments, "--at-most", expected):
-        limit = integer(most, 0, 2**32 - 1)
-        if limit is None:
-            raise InputError(f"--at-most {name}={most}: write {expected}; N is 0 to 2^32 - 1")
-        limits[name] = limit
-    return limits
-
-
-def _split(assignments: Sequence[str], option: str, expected: str) -> Iterator[tuple[str, str]]:
-    """Yield both sides of each NAME=VALUE."""
-    for assignment in assignments:
+    for assignment in assignments or ():
         name, equals, value = assignment.partition("=")
         if not name or not equals:
             raise InputError(f"{option} {assignment}: write {expected}")
-        yield name, value
+        found.setdefault(name, []).append(value)
+    return found.items()
+
+
+def _limit(name: str, text: str) -> int:
+    limit = integer(text, 0, 2**32 - 1)
+    if limit is None:
+        raise InputError(f"--at-most {name}={text}: write {_LIMIT}; N is 0 to 2^32 - 1")
+    return limit
 
 
 def _request_message(source: str | None) -> "RetrieveRequest":

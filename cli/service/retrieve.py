@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rich.table import Table
+
 from grace.cli.options import DAY, Connection
+from grace.cli.reports import plain_table, table_console
 from grace.cli.service.request_file import GivenRequest
 from grace.configs.options import Option
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
-    from rich.table import Table
 
     from grace.index.matching.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
@@ -104,8 +106,6 @@ def _ads_json(
 def _print(
     reply: "RetrieveResponse", total_ms: float, known: "Mapping[int, KnownAd] | None"
 ) -> None:
-    from grace.cli.tables import table_console
-
     if known is not None:
         for text in known_ads(reply, known):
             print(text)
@@ -141,9 +141,7 @@ def known_ads(reply: "RetrieveResponse", known: "Mapping[int, KnownAd]") -> Iter
             yield f"       {'; '.join(map(str, ad.reasons)) or 'no rule: it is for everyone'}"
 
 
-def _table(reply: "RetrieveResponse") -> "Table":
-    from grace.cli.tables import plain_table
-
+def _table(reply: "RetrieveResponse") -> Table:
     with_sids = len(reply.sids.sid_of_ad) > 0
     table = plain_table("", "ad", "score", "p(SID)", *(("SID",) if with_sids else ()))
     for place, (ad_id, score) in enumerate(zip(reply.ad_ids, reply.scores, strict=True)):

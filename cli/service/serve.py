@@ -1,6 +1,8 @@
 """`grace serve`: run the online service."""
 
 import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,9 +42,6 @@ def serve(
 
     Example: `grace serve --snapshots demo/snapshots --checkpoint model/demo --state-dir demo/state`
     """
-    import signal
-    from dataclasses import replace
-
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the start reads what it asks for anyway
 
     from grace.configs.serving import load_serving_config

@@ -111,18 +111,18 @@ def only_used(
 
     What no ad uses is left out.
     """
-    used = first_use(rule_of, collected.rules.num_rules)
-    rows = collected.rules.rows[used.old_of]
+    new_rule, old_rule = first_use(rule_of, collected.rules.num_rules)
+    rows = collected.rules.rows[old_rule]
     parts, interned, strings = [], [], iter(collected.set_values)
     for c, part in enumerate(collected.rules.parts):
-        in_use = first_use(rows[:, c], len(part))
-        rows[:, c] = in_use.new_of[rows[:, c]]
-        columns = [take(column, in_use.old_of) for column in part.columns]
+        new_row, old_row = first_use(rows[:, c], len(part))
+        rows[:, c] = new_row[rows[:, c]]
+        columns = [take(column, old_row) for column in part.columns]
         if part.has_values:
             columns, values = _renumber_values(columns, next(strings))
             interned.append(values)
         parts.append(type(part).of(columns))
-    return used.new_of[rule_of], TargetingRules(rows, tuple(parts)), tuple(interned)
+    return new_rule[rule_of], TargetingRules(rows, tuple(parts)), tuple(interned)
 
 
 def _renumber_values(

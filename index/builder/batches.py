@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.index.builder.item_sids import ItemSids
@@ -16,7 +15,7 @@ from grace.index.entities import NO_ENTITY
 from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
 from grace.index.forms.components import components_of
 from grace.index.forms.lists import ValueCodes
-from grace.index.tables.cells import list_parts
+from grace.index.tables.cells import ListParts
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.rows import UNKNOWN, Rows, coded, read_rows
 from grace.index.targeting.schema import TargetingSchema
@@ -80,6 +79,7 @@ class AdsReading:
     vocab_sizes: tuple[int, ...]
     names: Mapping[str, IdMap] = field(default_factory=dict)  # id maps by column
     sids: ItemSids | None = None  # None: the table has a column sid
+    no_sid: str = ""  # the reason to refuse an ad without a SID
     batch_rows: int = BATCH_ROWS
 
 
@@ -130,7 +130,7 @@ class BatchReader:
         if reading.sids is None:
             columns.tokens[:] = rows.sids("sid", len(self._vocab_sizes), self._vocab_sizes)
         else:
-            _join_tokens(rows, columns, reading.sids)
+            self._join_tokens(rows, columns, reading.sids)
         columns.weights[:] = rows.weights("ad_weight")
         columns.entity_ids[:] = NO_ENTITY
         for number, name in enumerate(entities):
@@ -142,6 +142,13 @@ class BatchReader:
         )
         return AdsBatch(rows, columns, rules)
 
+    def _join_tokens(self, rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
+        places = sids.places(columns.ad_ids)
+        for row in np.flatnonzero((places < 0) & ~rows.refused()).tolist():
+            rows.refuse(row, "sid", rows.shown("ad_id", row), self._reading.no_sid)
+        if len(sids.tokens):
+            columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
+
     def _ids(self, rows: Rows, name: str, null: str | None, remedy: str) -> npt.NDArray[np.int64]:
         ids = rows.ids(name, self._reading.names.get(name), null=null, remedy=remedy)
         unknown = (ids == UNKNOWN) & ~rows.refused()
@@ -151,26 +158,10 @@ class BatchReader:
         return ids
 
 
-def _join_tokens(rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
-    places = sids.places(columns.ad_ids)
-    for row in np.flatnonzero((places < 0) & ~rows.refused()).tolist():
-        rows.refuse(row, "sid", rows.shown("ad_id", row), sids.absent)
-    if len(sids.tokens):
-        columns.tokens[:] = sids.tokens[np.maximum(places, 0)]
-
-
-def _list_column(column: pa.Array, code_of: Callable[[str], int]) -> ListColumn:
+def _list_column(rules: ListParts, code_of: Callable[[str], int]) -> ListColumn:
     """Return the column for native code. `code_of` is called once per distinct value."""
-    rows = len(column)
-    if pa.types.is_null(column.type):
-        nothing = np.zeros(rows, np.uint8)
-        return ListColumn(np.zeros(rows + 1, np.int64), nothing, np.zeros(0, np.int32))
-    parts = list_parts(column)
-    if pa.types.is_null(parts.flat.type):
-        codes = np.full(len(parts.flat), BAD_VALUE, np.int32)
-        return ListColumn(parts.offsets, parts.valid, codes)
-    indices, values = coded(parts.flat)
+    indices, values = coded(rules.flat)
     found = [BAD_VALUE if value is None else code_of(value) for value in values]
     # The last code is for null elements, whose index is -1.
     codes = np.array([*found, BAD_VALUE], np.int32)[indices]
-    return ListColumn(parts.offsets, parts.valid, codes)
+    return ListColumn(rules.offsets, rules.valid, codes)

@@ -5,21 +5,22 @@ tasks that may run on any machine: a run of ads or a range of first tokens at a 
 shard bounds their memory; only the merge holds the whole snapshot. The bytes are the same.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from grace.index.builder.arrange import arrange
 from grace.index.builder.collect import Collector, find_repeated
 from grace.index.builder.plan import BuildPlan, BuildSpec, plan_build
-from grace.index.builder.report import BuildReport, Notify, silent
+from grace.index.builder.report import BuildReport
 from grace.index.builder.sharding.merge import merge_shards
-from grace.index.builder.sharding.scratch import scratch_faults, scratch_folder
+from grace.index.builder.sharding.scratch import save_arrays, scratch_faults, scratch_folder
 from grace.index.builder.sharding.tasks import (
     Result,
     Run,
@@ -29,7 +30,7 @@ from grace.index.builder.sharding.tasks import (
     collect_file,
     first_token_ranges,
 )
-from grace.index.progress import Progress
+from grace.index.progress import Notify, Progress
 from grace.index.snapshot import Snapshot
 from grace.index.storage.reader import map_snapshot
 from grace.index.tables.addresses import absolute
@@ -38,15 +39,11 @@ RUN_ROWS = 1 << 20
 """Ads that are read before they are written out as a run."""
 
 
-class RunTasks(Protocol):
-    """Runs every task; yields what they return, in their order.
+RunTasks: TypeAlias = Callable[[Sequence[Task[Any]]], Generator[tuple[Any, int], None, None]]
+"""Runs every task; yields what they return, in their order.
 
-    Closing the generator ends the tasks that run.
-    """
-
-    def __call__(
-        self, tasks: Sequence[Task[Result]], /
-    ) -> Generator[tuple[Result, int], None, None]: ...
+Closing the generator ends the tasks that run.
+"""
 
 
 def one_by_one(tasks: Sequence[Task[Result]]) -> Generator[tuple[Result, int], None, None]:
@@ -63,7 +60,7 @@ class Sharding:
 def build(
     spec: BuildSpec,
     progress: Progress,
-    notify: Notify = silent,
+    notify: Notify = lambda _: None,
     sharding: Sharding | None = None,
 ) -> BuildReport:
     plan = plan_build(spec, progress, notify)
@@ -82,7 +79,7 @@ def _in_memory(plan: BuildPlan) -> Snapshot:
         )
         ((ads, ids),) = collector
         plan.log.extend(collector.rejects)
-        ads = ads.without(plan.refuse_repeated(find_repeated([ids])))
+        ads = ads.without(plan.refuse_repeated(*find_repeated([ids])))
     facts = plan.facts_of(len(ads), collector.stated)
     del reading, collector, ids
     with plan.steps.run("arrange", 1) as advance:
@@ -102,13 +99,12 @@ class _ShardedBuild:
     def run(self) -> BuildReport:
         plan = self.plan
         inputs = self._inputs()
-        runs = self._collect(inputs)
+        runs, token_ads = self._collect(inputs)
         with plan.steps.run("compare ids", 1) as advance:
-            found = find_repeated([run.sorted_ids() for run in runs])
+            ids, rows = find_repeated([run.sorted_ids() for run in runs])
             advance(1)
-        repeated = plan.refuse_repeated(found)
-        token_ads = np.sum([run.token_ads(plan.vocab_sizes[0]) for run in runs], axis=0)
-        left = int(token_ads.sum()) - len(found.rows)
+        repeated = plan.refuse_repeated(ids, rows)
+        left = int(token_ads.sum()) - len(rows)
         facts = plan.facts_of(left, self.stated)
         ranges = first_token_ranges(token_ads, self.sharding.shards)
         paths = [run.path for run in runs if run.has_ads]
@@ -134,13 +130,14 @@ class _ShardedBuild:
         reading, spec = self.plan.reading(), self.plan.spec
         if reading.sids is not None:
             with scratch_faults("writing the SIDs", self.scratch):
-                reading.sids.save(self.scratch)
+                save_arrays(reading.sids, self.scratch)
         maps = {name: path.absolute() for name, path in spec.id_maps.items()}
-        spec = replace(spec, id_map=maps.pop("ad_id", None), entity_ids=maps)
-        plan, rows = self.plan, self.sharding.run_rows
-        return TaskInputs(spec, plan.schema, plan.vocab_sizes, self.scratch, rows)
+        data = replace(spec.data, id_map=maps.pop("ad_id", None), entity_ids=maps)
+        spec = replace(spec, data=data)
+        plain = replace(reading, names={}, sids=None)
+        return TaskInputs(spec, plain, self.scratch, self.sharding.run_rows)
 
-    def _collect(self, inputs: TaskInputs) -> list[Run]:
+    def _collect(self, inputs: TaskInputs) -> tuple[list[Run], npt.NDArray[np.int64]]:
         plan = self.plan
         first_rows = np.cumsum([0, *(file.rows for file in plan.source.files)]).tolist()
         files = [
@@ -152,13 +149,15 @@ class _ShardedBuild:
             for given, file, first_row in zip(plan.source.files, files, first_rows, strict=False)
         ]
         runs: list[Run] = []
+        token_ads = np.zeros(plan.vocab_sizes[0], np.int64)
         with closing(self._run("read ads", tasks)) as results:
             for file, collected in zip(plan.source.files, results, strict=True):
                 # A task has read the file by another address.
                 plan.log.extend(replace(each, file=file.address) for each in collected.rejects)
                 runs.extend(collected.runs)
+                token_ads += collected.token_ads
                 self.stated |= collected.stated
-        return runs
+        return runs, token_ads
 
     def _run(self, step: str, tasks: Sequence[Task[Result]]) -> Generator[Result, None, None]:
         """Run the tasks; a fault of the scratch's disk is reported with its task."""

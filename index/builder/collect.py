@@ -149,16 +149,13 @@ def _bad_value(values: Sequence[str | None], codes: Codes) -> tuple[str | None, 
     raise AssertionError("native code refused a good value")
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedIds:
-    """The ads that only their repeated id refuses.   ad_ids int64 [ads], rows int32 [ads]"""
+def find_repeated(
+    parts: Sequence[SortedIds],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return the ids and rows of ads that only their repeated id refuses.
 
-    ad_ids: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
-
-
-def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
-    """Keeping one copy would depend on the input's order."""
+    Keeping one copy would depend on the input's order.
+    """
     in_order = parts[0].ids
     if len(parts) > 1:
         in_order = np.sort(np.concatenate([part.ids for part in parts]))
@@ -171,4 +168,5 @@ def find_repeated(parts: Sequence[SortedIds]) -> RepeatedIds:
             for array in (part.ids, part.rows, part.refused)
         )
         found.append((ids[~refused], rows[~refused]))
-    return RepeatedIds(*map(np.concatenate, zip(*found, strict=True)))
+    ids, rows = map(np.concatenate, zip(*found, strict=True))
+    return ids, rows

@@ -13,16 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.configs.errors import InputError
-from grace.index.builder.report import Notify, Steps
+from grace.index.builder.report import Steps
 from grace.index.builder.source import AdsSource
-from grace.index.codebook.folder import CODEBOOK_YAML, read_codebook
+from grace.index.codebook.folder import CODEBOOK_YAML, CodebookFacts, read_codebook
 from grace.index.codebook.items import Items, items_of
-from grace.index.codebook.make import Extended, extend
-from grace.index.progress import Advance
-from grace.index.tables.data_folder import SIDS_FILE, TableSource, local_folder
+from grace.index.codebook.make import extend
+from grace.index.codebook.report import SidReport
+from grace.index.progress import Advance, Notify
+from grace.index.tables.data_folder import SIDS_FILE, DataFolder, local_folder
 from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.tables.rows import read_rows
-from grace.index.tables.sid_table import COLUMNS, open_sid_table
+from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_table_at
 from grace.index.tables.table_file import TableFile
 
 _ENOUGH_NEW = 1000  # ads, to compare their error with the codebook's
@@ -32,12 +33,8 @@ _BATCH_ROWS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class ItemSids:
-    """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]
+    """The SIDs of items.   numbers int64 [items], ascending; tokens uint16 [items, L]"""
 
-    absent  the reason to refuse an ad without a SID
-    """
-
-    absent: str
     numbers: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.uint16]
 
@@ -54,78 +51,83 @@ class ItemSids:
         places[order] = found
         return places
 
-    def save(self, folder: Path) -> None:
-        """Write what `open_item_sids` maps into the memory of many tasks."""
-        (folder / "item_absent.txt").write_text(self.absent, encoding="utf-8")
-        np.save(folder / "item_numbers.npy", self.numbers)
-        np.save(folder / "item_tokens.npy", self.tokens)
+
+def sids_of_items(
+    data: DataFolder,
+    ads: AdsSource,
+    names: IdMap | None,
+    vocab_sizes: tuple[int, ...],
+    steps: Steps,
+    notify: Notify,
+) -> ItemSids | None:
+    """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none.
+
+    Return None if the ads have a column of SIDs.
+    """
+    if data.sids is None:
+        return None
+    address = data.sids
+
+    def read() -> ItemSids:
+        table = open_sid_table(address)
+        with steps.run("read SIDs", table.count_rows()) as advance:
+            return read_item_sids(table, names, vocab_sizes, advance)
+
+    codebook = _codebook(data)
+    if codebook is None or data.embeddings is None:
+        return read()
+    with map_lock(codebook / SIDS_FILE):
+        sids = read()
+        with steps.run("give SIDs to new ads", ads.rows) as advance:
+            new = _ads_without_sid(ads, names, sids, advance)
+            if len(new):
+                _, facts = read_codebook(codebook)
+                items = _with_one_vector(items_of(data.embeddings, facts.dims), new)
+                if items is not None:
+                    report = extend(items, codebook)
+                    steps.new_sids = report.items
+                    if fault := _worse(report, facts):
+                        notify(f"{codebook}: {fault}")
+        return read() if steps.new_sids else sids
 
 
-def open_item_sids(folder: Path) -> ItemSids:
-    numbers, tokens = (
-        np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        for name in ("item_numbers", "item_tokens")
-    )
-    absent = (folder / "item_absent.txt").read_text(encoding="utf-8")
-    return ItemSids(absent, numbers, tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class SidTables:
-    """`sids` is a codebook's folder or a table of SIDs. `embeddings` has the ads' vectors."""
-
-    sids: str
-    embeddings: TableSource | None
-    ads: AdsSource
-
-    def read(
-        self, names: IdMap | None, vocab_sizes: tuple[int, ...], steps: Steps, notify: Notify
-    ) -> ItemSids:
-        """Return the SIDs of all items. First, a codebook gives SIDs to ads that have none."""
-
-        def read() -> ItemSids:
-            table = open_sid_table(self.sids)
-            with steps.run("read SIDs", table.count_rows()) as advance:
-                sids = read_item_sids(table, names, vocab_sizes, advance)
-            return replace(sids, absent=sids.absent + remedy)
-
-        codebook, remedy = local_folder(self.sids), "; add it there"
-        if codebook is None or not (codebook / CODEBOOK_YAML).is_file():
-            return read()
-        if self.embeddings is None:
-            remedy = "; name the table of vectors as `embeddings` in tables.yaml, and build again"
-            return read()
+def why_no_sid(data: DataFolder) -> str:
+    """Return the reason to refuse an ad without a SID."""
+    if data.sids is None:
+        return ""
+    if _codebook(data) is None:
+        remedy = "; add it there"
+    elif data.embeddings is None:
+        remedy = "; name the table of vectors as `embeddings` in tables.yaml, and build again"
+    else:
         remedy = (
-            f", and no usable vector in {', '.join(self.embeddings.files)}; add one there: finite "
+            f", and no usable vector in {', '.join(data.embeddings.files)}; add one there: finite "
             "numbers, as many as the codebook needs, in one row"
         )
-        with map_lock(codebook / SIDS_FILE):
-            sids = read()
-            with steps.run("give SIDs to new ads", self.ads.rows) as advance:
-                new = _ads_without_sid(self.ads, names, sids, advance)
-                if len(new):
-                    dims = read_codebook(codebook)[1].dims
-                    items = _with_one_vector(items_of(self.embeddings, dims), new)
-                    if items is not None:
-                        found = extend(items, codebook)
-                        steps.new_sids = found.new
-                        _notify_of_error(found, codebook, notify)
-            return read() if steps.new_sids else sids
+    return f"the ad has no SID in {sid_table_at(data.sids)}{remedy}"
 
 
-def _notify_of_error(found: Extended, codebook: Path, notify: Notify) -> None:
-    """Report new ads whose vectors a codebook does not capture; few ads say little."""
-    if found.new >= _ENOUGH_NEW and found.error > _MOST_ERROR * found.before:
-        notify(
-            f"{codebook}: its error on {found.new:,} new ads is {found.error:.1%}, and it was "
-            f"{found.before:.1%} when it was made: if you sell other kinds of items now, make a "
-            "new codebook and train a model on its SIDs"
-        )
+def _codebook(data: DataFolder) -> Path | None:
+    """Return the folder of the codebook; None if no codebook extends the SIDs."""
+    folder = local_folder(data.sids)
+    return folder if folder is not None and (folder / CODEBOOK_YAML).is_file() else None
+
+
+def _worse(new: SidReport, facts: CodebookFacts) -> str | None:
+    """Return how badly a codebook captures the vectors of new ads; few ads say little."""
+    error, before = new.levels[-1].error, facts.errors[-1]
+    if new.items < _ENOUGH_NEW or error <= _MOST_ERROR * before:
+        return None
+    return (
+        f"its error on {new.items:,} new ads is {error:.1%}, and it was {before:.1%} when it was "
+        "made: if you sell other kinds of items now, make a new codebook and train a model on its "
+        "SIDs"
+    )
 
 
 def _with_one_vector(items: Items, wanted: pa.Array) -> Items | None:
     """Return those of the wanted items that are in one row; None if there are none."""
-    found = [batch.ids for batch in replace(items, wanted=wanted).batches()]
+    found = [ids for ids, _ in replace(items, wanted=wanted).batches()]
     if not found:
         return None
     counts = pa.concat_arrays(found).value_counts()
@@ -186,4 +188,4 @@ def _in_order(
                 f"{table.address}: the item of ad {numbers[again[0]]} has two SIDs; keep one row "
                 "per item_id"
             )
-    return ItemSids(f"the ad has no SID in {table.address}", numbers, tokens)
+    return ItemSids(numbers, tokens)

@@ -12,13 +12,12 @@ from grace.configs.errors import InputError, SnapshotError
 from grace.configs.machine import available_cores
 from grace.configs.options import BuildOptions
 from grace.index.builder.batches import BATCH_ROWS, AdsReading
-from grace.index.builder.collect import RepeatedIds
-from grace.index.builder.item_sids import SidTables
+from grace.index.builder.item_sids import sids_of_items, why_no_sid
 from grace.index.builder.numbering import RootMaps, number_ids
-from grace.index.builder.report import BuildReport, Notify, Steps, peak_memory
+from grace.index.builder.report import BuildReport, Steps, peak_memory
 from grace.index.builder.source import AdsSource, ExpectedColumns, open_ads
 from grace.index.coverage import CoverageChange, coverage, coverage_of_version
-from grace.index.progress import Progress
+from grace.index.progress import Notify, Progress
 from grace.index.rejects import Fault, Reject, RejectLog
 from grace.index.snapshot import MAX_VERSION, Snapshot, SnapshotFacts, require_sids
 from grace.index.storage import (
@@ -28,7 +27,7 @@ from grace.index.storage import (
     readable_current,
     write_snapshot,
 )
-from grace.index.tables.data_folder import DataFolder, TableSource
+from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
 from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
@@ -45,40 +44,17 @@ MAX_THREADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class BuildSpec(BuildOptions):
-    ads: tuple[str | Path, ...]  # files, folders of them, or URLs of both
-    targeting: Path
+    data: DataFolder
     root: Path
-    columns: Mapping[str, str] = field(default_factory=dict)  # ours: the ads table's
-    list_separator: str | None = None  # of texts that list values
-    ignore: tuple[str, ...] = ()  # columns of lists that are no rules
-    sids: str | None = None  # a codebook's folder or a table of SIDs; None: the ads' column sid
-    embeddings: TableSource | None = None  # the codebook gives new ads SIDs by these vectors
-    id_map: Path | None = None  # numbers ads; None: their ids are integers
-    entity_ids: Mapping[str, Path] = field(default_factory=dict)  # the same for entities
     threads: int = field(default_factory=available_cores)
     batch_rows: int = BATCH_ROWS
 
     @property
     def id_maps(self) -> Mapping[str, Path]:
         """The id map of each column that has one, by our name."""
-        maps = {name: path for name, path in self.entity_ids.items() if name not in self.without}
-        return maps if self.id_map is None else {"ad_id": self.id_map, **maps}
-
-
-def spec_of(data: DataFolder, root: Path) -> BuildSpec:
-    """Return the build of a data folder."""
-    return BuildSpec(
-        ads=data.ads.files,
-        targeting=data.targeting,
-        root=root,
-        columns=data.ads.columns,
-        list_separator=data.ads.list_separator,
-        ignore=data.ads.ignore,
-        sids=data.sids,
-        embeddings=data.embeddings,
-        id_map=data.id_map,
-        entity_ids=data.entity_ids,
-    )
+        data, without = self.data, self.without
+        maps = {name: path for name, path in data.entity_ids.items() if name not in without}
+        return maps if data.id_map is None else {"ad_id": data.id_map, **maps}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,21 +72,23 @@ class BuildPlan:
     def reading(self) -> AdsReading:
         """Number ads and entities and read SIDs, if the table does not have these itself."""
         names: Mapping[str, IdMap] = {}
-        sids = None
+        data, sizes = self.spec.data, self.vocab_sizes
         if maps := self.spec.id_maps:
             with self.steps.run("number ids", self.source.rows) as advance:
                 names = number_ids(self.source.files, maps, self.root_maps, advance)
         else:
             self.root_maps.require({}, {})
-        if self.spec.sids is not None:
-            tables = SidTables(self.spec.sids, self.spec.embeddings, self.source)
-            sids = tables.read(names.get("ad_id"), self.vocab_sizes, self.steps, self.notify)
-        return AdsReading(self.schema, self.vocab_sizes, names, sids, self.spec.batch_rows)
+        ad_names = names.get("ad_id")
+        sids = sids_of_items(data, self.source, ad_names, sizes, self.steps, self.notify)
+        rows = self.spec.batch_rows
+        return AdsReading(self.schema, sizes, names, sids, why_no_sid(data), rows)
 
-    def refuse_repeated(self, found: RepeatedIds) -> npt.NDArray[np.int64]:
+    def refuse_repeated(
+        self, ids: npt.NDArray[np.int64], rows: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int64]:
         """Log the ads that only their repeated id refuses, by row; return their ids, ascending."""
-        order = np.argsort(found.rows)
-        ids, rows = found.ad_ids[order], found.rows[order]
+        order = np.argsort(rows)
+        ids, rows = ids[order], rows[order]
         id_map = self.spec.id_maps.get("ad_id")
         given = ids.tolist()
         if id_map is not None and given:
@@ -152,7 +130,7 @@ class BuildPlan:
                 )
             if name not in self.spec.without and name not in stated:
                 kind = "is an entity" if name in self.schema.entities else "has a rule"
-                shown = both_names(name, self.spec.columns.get(name, name))
+                shown = both_names(name, self.spec.data.ads.theirs(name))
                 raise InputError(
                     f"{files}: column {shown}: in no row there {kind}, so it would change "
                     f"nothing; fill it, or build with --without {name}"
@@ -202,7 +180,7 @@ class BuildPlan:
     def _write_and_publish(self, snapshot: Snapshot, may_publish: bool) -> tuple[Path, Path | None]:
         """Return the version's folder, and the list of its rejects if it has any."""
         spec = self.spec
-        path = write_snapshot(snapshot, spec.root, or_next=True, on_wait=self.notify)
+        path = write_snapshot(snapshot, spec.root, self.notify)
         # The list of an earlier build that ended: this version has replaced its table.
         (spec.root / ENDED_REJECTS).unlink(missing_ok=True)
         rejects = self.log.write(spec.root / f"{path.name}.rejects.jsonl")
@@ -217,11 +195,10 @@ def plan_build(spec: BuildSpec, progress: Progress, notify: Notify) -> BuildPlan
     """Raise InputError for anything that can be refused before the work begins."""
     if not 1 <= spec.threads <= MAX_THREADS:
         raise InputError(f"--threads {spec.threads}: give 1 to {MAX_THREADS}, one per core")
-    schema = load_schema(spec.targeting)
-    sids = None if spec.sids is None else open_sid_table(spec.sids)
+    schema = load_schema(spec.data.targeting)
+    sids = None if spec.data.sids is None else open_sid_table(spec.data.sids)
     expected = ExpectedColumns(schema, spec.without, sids is not None, frozenset(spec.id_maps))
-    files = tuple(map(str, spec.ads))
-    source = open_ads(TableSource(files, spec.columns, spec.list_separator, spec.ignore), expected)
+    source = open_ads(spec.data.ads, expected)
     if sids is not None:
         source = replace(source, sid_space=sid_space_in(sids), vocab_sizes=vocab_sizes_in(sids))
     sid_space, vocab_sizes = _sid_space_and_vocabulary(spec, source)

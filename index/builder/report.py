@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,13 +11,6 @@ from typing import Any
 
 from grace.index.coverage import CoverageChange
 from grace.index.progress import Advance, Progress
-
-Notify = Callable[[str], None]
-"""A function that a build calls with a sentence about something unexpected."""
-
-
-def silent(_sentence: str) -> None:
-    """Notify nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Orders of ads, their groups by entity, numbers by first use, and spans of jagged arrays."""
 
 from ctypes import c_int32, c_int64
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -52,20 +51,17 @@ def group_by_entity(name: str, ids: npt.NDArray[np.int64], threads: int) -> Enti
     return Entities(name, in_order[firsts], of_ad, offsets, ads)
 
 
-@dataclass(frozen=True, slots=True)
-class Renumbering:
-    """new_of int32 [old ids], -1 where unused; old_of int32 [new ids]"""
+def first_use(
+    uses: npt.NDArray[np.int32], num_ids: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Number the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use.
 
-    new_of: npt.NDArray[np.int32]
-    old_of: npt.NDArray[np.int32]
-
-
-def first_use(uses: npt.NDArray[np.int32], num_ids: int) -> Renumbering:
-    """Number the ids in `uses`, all in 0 .. num_ids - 1, in the order of their first use."""
+    Return the new id of each old one, -1 where it is unused, and the old id of each new one.
+    """
     first = np.full(num_ids, len(uses), np.int32)
     first[uses[::-1]] = np.arange(len(uses), dtype=np.int32)[::-1]  # of several, the last counts
     used = np.flatnonzero(first < len(uses))
     old_of = used[np.argsort(first[used])].astype(np.int32)
     new_of = np.full(num_ids, -1, np.int32)
     new_of[old_of] = np.arange(len(old_of), dtype=np.int32)
-    return Renumbering(new_of, old_of)
+    return new_of, old_of

@@ -7,7 +7,7 @@ is refused. So is `Country` in a table without `country`. Other columns are igno
 names them.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -45,9 +45,9 @@ class AdsFile:
 @dataclass(frozen=True, slots=True)
 class AdsSource:
     files: tuple[AdsFile, ...]
-    ignored_columns: tuple[str, ...]
-    sid_space: str | None  # what the files' metadata says, if they do
-    vocab_sizes: tuple[int, ...] | None
+    ignored_columns: tuple[str, ...] = ()
+    sid_space: str | None = None  # what the files' metadata says, if they do
+    vocab_sizes: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -104,8 +104,6 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
     keys = frozenset(name for table in lines for name in table.schema.names)
     files: list[AdsFile] = []
     ignored: set[str] = set()
-    spaces: dict[str | None, str] = {}
-    vocabularies: dict[tuple[int, ...] | None, str] = {}
     for table in tables:
         # Lines leave out keys without a value, so a file may lack a key that others have.
         elsewhere = keys if table.format is Format.JSONL else frozenset[str]()
@@ -114,13 +112,11 @@ def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
         mapped = {source.columns[name] for name in OTHER_COLUMNS if name in source.columns}
         ignored.update(set(table.schema.names) - {*theirs.values(), *columns.left_out, *mapped})
         files.append(AdsFile(table, table.count_rows(), theirs))
-        spaces.setdefault(sid_space_in(table), table.address)
-        vocabularies.setdefault(vocab_sizes_in(table), table.address)
     opened = AdsSource(
         tuple(files),
         tuple(sorted(ignored)),
-        _single(spaces, "grace.sid_space"),
-        _single(vocabularies, "grace.vocab_sizes"),
+        _single(tables, sid_space_in, "grace.sid_space"),
+        _single(tables, vocab_sizes_in, "grace.vocab_sizes"),
     )
     if opened.rows == 0:
         raise InputError(f"{files[0].address}: the ads table has no rows; nothing to build")
@@ -267,13 +263,18 @@ def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:
 Stated = TypeVar("Stated")
 
 
-def _single(found: Mapping[Stated | None, str], key: str) -> Stated | None:
-    """Return the value that the files state, or None if none does."""
-    said = [(value, address) for value, address in found.items() if value is not None]
-    if len(said) > 1:
-        (one, first), (two, second) = said[:2]
+def _single(
+    tables: Sequence[TableFile], read: Callable[[TableFile], Stated | None], key: str
+) -> Stated | None:
+    """Return the value that the tables' metadata states, or None if none does."""
+    found: dict[Stated, str] = {}
+    for table in tables:
+        if (value := read(table)) is not None:
+            found.setdefault(value, table.address)
+    if len(found) > 1:
+        (one, first), (two, second), *_ = found.items()
         raise InputError(
             f"{second}: metadata {key} is {shown(two)}, but {shown(one)} in {first}; "
             "files of one build share it"
         )
-    return said[0][0] if said else None
+    return next(iter(found), None)

@@ -25,7 +25,7 @@ from grace.index.codebook.items import Ids
 from grace.index.snapshot import require_sids
 from grace.index.tables.data_folder import SIDS_FILE
 from grace.index.tables.rows import read_rows
-from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in, write_sid_table
+from grace.index.tables.sid_table import COLUMNS, open_sid_table, sid_space_in
 
 CODEBOOK_YAML = "codebook.yaml"
 WEIGHTS = "codebook.safetensors"
@@ -65,17 +65,6 @@ class CodebookFacts:
             require_sids(self.sid_space, self.vocab_sizes)
         except InputError as error:
             raise ValueError(str(error)) from None
-
-
-@dataclass(frozen=True, slots=True)
-class SidTable:
-    """
-    ids     [items]
-    tokens  uint16 [items, levels]
-    """
-
-    ids: Ids
-    tokens: Tokens
 
 
 def default_space(out: Path, codebook: Codebook) -> str:
@@ -139,13 +128,8 @@ def _level(path: Path, tensors: Mapping[str, Vectors], facts: CodebookFacts, at:
     return Level(centres, prices)
 
 
-def write_sids(path: Path, table: SidTable, facts: CodebookFacts) -> None:
-    """Write `item_id` and `sid`; the file appears whole or not at all."""
-    write_sid_table(path, table.ids, table.tokens, facts.sid_space, facts.vocab_sizes)
-
-
-def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
-    """Read back what `write_sids` wrote for this codebook."""
+def read_sids(path: Path, facts: CodebookFacts) -> tuple[Ids, Tokens]:
+    """Return the items and their SIDs, which this codebook gave.   [items], [items, levels]"""
     table = open_sid_table(str(path))
     space = sid_space_in(table)
     if table.schema.names != [*COLUMNS]:
@@ -162,4 +146,4 @@ def read_sids(path: Path, facts: CodebookFacts) -> SidTable:
         ids.append(rows.names("item_id"))
         tokens.append(rows.sids("sid", len(sizes), sizes).astype(np.uint16))
         rows.require_good("item")
-    return SidTable(pa.concat_arrays(ids), np.concatenate(tokens))
+    return pa.concat_arrays(ids), np.concatenate(tokens)

@@ -3,8 +3,9 @@
 A reader may read a table twice, and never holds all of it in memory.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import NAME, VECTOR, require_column
-from grace.index.tables.rows import Rows, read_rows
+from grace.index.tables.rows import read_rows
 from grace.index.tables.table_file import TableFile
 
 Ids: TypeAlias = pa.Array
@@ -29,33 +30,27 @@ _NUMBERS_AT_A_TIME = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class ItemBatch:
-    """
-    ids      [items]
-    vectors  float32 [items, dims], all finite
-    """
-
-    ids: Ids
-    vectors: Vectors
-
-
-@dataclass(frozen=True, slots=True)
 class Items:
     """Items that can be read several times, in the same order.
 
-    rows    None if they are known only after reading
-    read    yields the rows of `item_id` and `vector`, checked by their types
+    theirs  the tables' names of `item_id` and `vector`
     wanted  ids as texts: only items with these ids and a usable vector are read; None: all items
     """
 
-    name: str
-    rows: int | None
+    files: Sequence[TableFile]
+    theirs: Mapping[str, str]
     dims: int
-    read: Callable[[], Iterator[Rows]]
     wanted: Ids | None = None
 
-    def batches(self) -> Iterator[ItemBatch]:
-        for rows in self.read():
+    @property
+    def name(self) -> str:
+        return self.files[0].address
+
+    def batches(self) -> Iterator[tuple[Ids, Vectors]]:
+        """Yield ids and finite vectors.   [items], float32 [items, dims]"""
+        most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // self.dims))
+        batches = (read_rows(file, self.theirs, "item_id", most) for file in self.files)
+        for rows in chain.from_iterable(batches):
             if self.wanted is not None:
                 rows = rows.where(pc.is_in(rows.given("item_id").cast(_TEXT), self.wanted))
             ids, vectors = rows.names("item_id"), rows.vectors("vector", self.dims)
@@ -63,7 +58,7 @@ class Items:
                 rows.require_good("item")
             good = ~rows.refused()
             if good.any():
-                yield ItemBatch(ids.filter(pa.array(good)), vectors[good])
+                yield ids.filter(pa.array(good)), vectors[good]
 
 
 def items_of(source: TableSource, dims: int | None = None) -> Items:
@@ -82,16 +77,7 @@ def items_of(source: TableSource, dims: int | None = None) -> Items:
             f"{files[0].address}: column {theirs['item_id']!r} has texts in some files and "
             "integers in others; give all files the same type"
         )
-    dims = dims or _dims(files, theirs["vector"])
-    most = max(1, min(BATCH_ITEMS, _NUMBERS_AT_A_TIME // dims))
-
-    def read() -> Iterator[Rows]:
-        for file in files:
-            yield from read_rows(file, theirs, "item_id", most)
-
-    counts = [file.rows for file in files if file.rows is not None]
-    rows = sum(counts) if len(counts) == len(files) else None
-    return Items(files[0].address, rows, dims, read)
+    return Items(files, theirs, dims or _dims(files, theirs["vector"]))
 
 
 def _dims(files: Sequence[TableFile], column: str) -> int:

@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,43 +11,28 @@ import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.configs.options import CodebookSpec
-from grace.index.codebook.codebook import Codebook, Vectors
+from grace.index.codebook.codebook import Codebook, Tokens, Vectors
 from grace.index.codebook.folder import (
     FILES,
     REPORT,
     CodebookFacts,
-    SidTable,
     default_space,
     read_codebook,
     read_sids,
     write_codebook,
-    write_sids,
 )
 from grace.index.codebook.items import Ids, Items
 from grace.index.codebook.report import SidReport, report_of
 from grace.index.progress import Progress
 from grace.index.snapshot import require_ids, require_sids
 from grace.index.tables.data_folder import SIDS_FILE
-from grace.index.tables.sid_table import require_distinct
+from grace.index.tables.sid_table import require_distinct, write_sid_table
 
 Learn = Callable[[Vectors, tuple[int, ...], float, int, Callable[[int], None]], Codebook]
 """Learns a codebook from a sample, codes, balance and seed; calls its last argument per level."""
 
 POINTS_PER_CODE = 128
 LEAST_SAMPLE = 1 << 15
-
-
-@dataclass(frozen=True, slots=True)
-class Extended:
-    """
-    new     items that got a SID
-    error   of these, after the last level
-    before  the same of the items from which the codebook was learned
-    """
-
-    new: int
-    error: float
-    before: float
 
 
 def make_codebook(
@@ -71,7 +55,7 @@ def make_codebook(
     learned(0)
     codebook = learn(rows, codes, spec.balance, spec.seed, learned)
     space = spec.sid_space or default_space(out, codebook)
-    table, report = _encode(items, ids, codebook, space, progress)
+    tokens, report = _encode(items, len(ids), codebook, space, progress)
     facts = CodebookFacts(
         format=1,
         sid_space=space,
@@ -84,35 +68,27 @@ def make_codebook(
         errors=tuple(level.error for level in report.levels),
         digest="",
     )
-    _write(out, codebook, facts, table, report)
+    _write(out, codebook, facts, ids, tokens, report)
     return report
 
 
-def extend(items: Items, kept: Path) -> Extended:
-    """Give new items SIDs by the codebook of `kept`, and add them to its table.
+def extend(items: Items, kept: Path) -> SidReport:
+    """Give new items SIDs by the codebook of `kept`, and add them to its table; report on them.
 
-    The caller holds the lock of the table, which has none of these items.
+    The vectors are as long as the codebook's. The caller holds the lock of the table, which has
+    none of these items.
     """
     codebook, facts = read_codebook(kept)
-    if items.dims != facts.dims:
-        raise InputError(
-            f"{items.name}: vectors of {items.dims} numbers, but {kept} needs {facts.dims}; "
-            "embed the items with the model of the codebook's items"
-        )
-    before = read_sids(kept / SIDS_FILE, facts)
-    ids = _read(items, None, _no_progress)
-    if before.ids.type != ids.type:
-        kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, before.ids)]
+    ids_before, tokens_before = read_sids(kept / SIDS_FILE, facts)
+    ids = _read(items, None, lambda *_: None)
+    if ids_before.type != ids.type:
+        kinds = ["text" if pa.types.is_large_string(i.type) else "int64" for i in (ids, ids_before)]
         raise InputError(f"{items.name}: its ids are {kinds[0]}, those of {kept} are {kinds[1]}")
-    given, report = _encode(items, ids, codebook, facts.sid_space, _no_progress)
-    all_ids = pa.concat_arrays([before.ids, given.ids])
-    table = SidTable(all_ids, np.concatenate([before.tokens, given.tokens]))
-    write_sids(kept / SIDS_FILE, table, facts)
-    return Extended(len(ids), report.levels[-1].error, facts.errors[-1])
-
-
-def _no_progress(_step: str, _done: int, _total: int) -> None:
-    """Show nothing: the caller has one step for all of this."""
+    tokens, report = _encode(items, len(ids), codebook, facts.sid_space, lambda *_: None)
+    all_ids = pa.concat_arrays([ids_before, ids])
+    all_tokens = np.concatenate([tokens_before, tokens])
+    write_sid_table(kept / SIDS_FILE, all_ids, all_tokens, facts.sid_space, facts.vocab_sizes)
+    return report
 
 
 class Sample:
@@ -143,13 +119,13 @@ class Sample:
 def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
     """Check every item."""
     parts: list[Ids] = []
-    done = 0
-    for batch in items.batches():
-        parts.append(batch.ids)
+    rows, done = sum(file.count_rows() for file in items.files), 0
+    for ids, vectors in items.batches():
+        parts.append(ids)
         if sample is not None:
-            sample.add(batch.vectors)
-        done += len(batch.ids)
-        progress("read items", done, max(done, items.rows or 0))
+            sample.add(vectors)
+        done += len(ids)
+        progress("read items", done, max(done, rows))
     if not done:
         raise InputError(f"{items.name}: no rows; there are no items to give SIDs to")
     require_ids(done, "items")
@@ -159,26 +135,26 @@ def _read(items: Items, sample: Sample | None, progress: Progress) -> Ids:
 
 
 def _encode(
-    items: Items, ids: Ids, codebook: Codebook, sid_space: str, progress: Progress
-) -> tuple[SidTable, SidReport]:
-    tokens = np.empty((len(ids), len(codebook.codes)), np.uint16)
+    items: Items, count: int, codebook: Codebook, sid_space: str, progress: Progress
+) -> tuple[Tokens, SidReport]:
+    tokens = np.empty((count, len(codebook.codes)), np.uint16)
     errors = np.zeros(len(codebook.codes))
     total, squares, done = np.zeros(items.dims), 0.0, 0
-    for batch in items.batches():
-        if done + len(batch.ids) > len(ids):
+    for ids, vectors in items.batches():
+        begin, done = done, done + len(ids)
+        if done > count:
             raise InputError(f"{items.name}: has more rows than when it was first read")
-        tokens[done : done + len(batch.ids)], left = codebook.encode(batch.vectors)
+        tokens[begin:done], left = codebook.encode(vectors)
         errors += left
-        total += batch.vectors.sum(axis=0, dtype=np.float64)
-        squares += float(np.einsum("ij,ij->", batch.vectors, batch.vectors, dtype=np.float64))
-        done += len(batch.ids)
-        progress("give SIDs", done, len(ids))
-    if done < len(ids):
+        total += vectors.sum(axis=0, dtype=np.float64)
+        squares += float(np.einsum("ij,ij->", vectors, vectors, dtype=np.float64))
+        progress("give SIDs", done, count)
+    if done < count:
         raise InputError(f"{items.name}: has fewer rows than when it was first read")
-    spread = squares - float(total @ total) / len(ids)
+    spread = squares - float(total @ total) / count
     spread = spread if spread > 1e-12 * squares else 0.0  # rounding: all vectors are equal
     left = tuple(errors.tolist())
-    return SidTable(ids, tokens), report_of(sid_space, tokens, codebook.codes, left, spread)
+    return tokens, report_of(sid_space, tokens, codebook.codes, left, spread)
 
 
 def _require_room(out: Path, force: bool) -> None:
@@ -197,7 +173,12 @@ def _require_room(out: Path, force: bool) -> None:
 
 
 def _write(
-    out: Path, codebook: Codebook, facts: CodebookFacts, table: SidTable, report: SidReport
+    out: Path,
+    codebook: Codebook,
+    facts: CodebookFacts,
+    ids: Ids,
+    tokens: Tokens,
+    report: SidReport,
 ) -> None:
     """Write the folder under another name first, so that it appears whole or not at all."""
     partial = out.with_name(f".writing-{out.name}")
@@ -206,7 +187,7 @@ def _write(
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
         partial.mkdir()
         facts = write_codebook(partial, codebook, facts)
-        write_sids(partial / SIDS_FILE, table, facts)
+        write_sid_table(partial / SIDS_FILE, ids, tokens, facts.sid_space, facts.vocab_sizes)
         (partial / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n")
         if out.exists():
             shutil.rmtree(out)

@@ -77,7 +77,7 @@ class BitsComponent:
     def add_to_rules(self, table: c_void_p) -> None:
         bits = [
             (first, len(attribute.values), attribute.missing_passes_exclude)
-            for attribute, first in zip(self.schema.attributes, self.schema.first_bits, strict=True)
+            for attribute, first in self.schema.places
         ]
         attributes = np.array(bits, np.int32).reshape(-1, 3)
         _add_to_rules(table, self.schema.words, attributes, len(bits))
@@ -89,9 +89,7 @@ class BitsComponent:
         """Rows with the bit of `other` exclude the values without one; others include values."""
         words = np.ascontiguousarray(rows.table[chosen], "<u8")
         table = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
-        for attribute, first_bit in zip(
-            self.schema.attributes, self.schema.first_bits, strict=True
-        ):
+        for attribute, first_bit in self.schema.places:
             held = table[:, first_bit : first_bit + attribute.bits]
             values, other = held[:, :-1], held[:, -1:]
             for listed, valid in ((values & ~other, ~other[:, 0]), (~values & other, other[:, 0])):
@@ -101,9 +99,7 @@ class BitsComponent:
 
     def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
         """An ad without a rule allows all values and `other`; a rule always rules something out."""
-        for attribute, first_bit in zip(
-            self.schema.attributes, self.schema.first_bits, strict=True
-        ):
+        for attribute, first_bit in self.schema.places:
             bits = ((1 << attribute.bits) - 1) << first_bit
             limited = np.zeros(len(rows), np.bool_)
             for word in range(first_bit // 64, (first_bit + attribute.bits - 1) // 64 + 1):
@@ -118,10 +114,10 @@ class BitsComponent:
 
     def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
         listed = [attribute.values for attribute in self.schema.attributes]
-        firsts = self.schema.first_bits
+        firsts = [first for _, first in self.schema.places]
         missing = [
             first + (len(a.values) if a.missing is None else a.values.index(a.missing))
-            for a, first in zip(self.schema.attributes, firsts, strict=True)
+            for a, first in self.schema.places
         ]
         encoded = [value.encode() for values in listed for value in values]
         _add_to_users(
@@ -143,23 +139,22 @@ class BitsComponent:
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: NumberRows, row: int, user: ValuesOf) -> list[Reason]:
-        places = zip(self.schema.attributes, self.schema.first_bits, strict=True)
-        reasons = [
-            _reason(attribute, *_allowed(attribute, first, rows.table[row]), user)
-            for attribute, first in places
+        return [
+            reason
+            for attribute, first in self.schema.places
+            for reason in _reasons(attribute, *_allowed(attribute, first, rows.table[row]), user)
         ]
-        return [reason for reason in reasons if reason is not None]
 
     def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
-        reasons = []
+        reasons: list[Reason] = []
         for attribute in self.schema.attributes:
             include = lists.get(attribute.name) or ()
             exclude = lists.get(attribute.name + EXCLUDE_SUFFIX) or ()
             allowed = include or attribute.values
             listed = [v for v in attribute.values if v in allowed and v not in exclude]
             other = not include and (attribute.missing_passes_exclude or not exclude)
-            reasons.append(_reason(attribute, listed, other, user))
-        return [reason for reason in reasons if reason is not None]
+            reasons += _reasons(attribute, listed, other, user)
+        return reasons
 
 
 def _allowed(
@@ -171,11 +166,11 @@ def _allowed(
     return list(compress(attribute.values, allowed)), other
 
 
-def _reason(
+def _reasons(
     attribute: Attribute, listed: Sequence[str], other: bool, asked: ValuesOf
-) -> Reason | None:
+) -> list[Reason]:
     if other and len(listed) == len(attribute.values):
-        return None
+        return []
     user = tuple(asked.get(attribute.name) or ())
     effective = user or (() if attribute.missing is None else (attribute.missing,))
     breaking = tuple(
@@ -185,7 +180,7 @@ def _reason(
     )
     passes = not breaking if effective else other
     allows = _allows(attribute, listed, other)
-    return Reason(attribute.name, passes, allows, user, breaking or effective)
+    return [Reason(attribute.name, passes, allows, user, breaking or effective)]
 
 
 def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:

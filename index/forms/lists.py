@@ -140,9 +140,10 @@ class ListsComponent:
         return int(kept[-1].ctypes.data)
 
     def explain(self, rows: "ListRows", row: int, user: ValuesOf) -> list[Reason]:
-        rules, values = rows.rules, rows.values
-        include = _strings(rules.include_offsets, rules.include_values, row, values)
-        exclude = _strings(rules.exclude_offsets, rules.exclude_values, row, values)
+        include, exclude = (
+            [rows.values[int(value)] for value in values[offsets[row] : offsets[row + 1]]]
+            for offsets, values in rows.rules.columns
+        )
         return self._reasons(include, exclude, user)
 
     def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
@@ -167,12 +168,3 @@ class ListsComponent:
         words += [f"none of {some(exclude)}"] if exclude else []
         name = self.target_set.name
         return [Reason(name, passes, ", ".join(words), values, unwanted or wanted)]
-
-
-def _strings(
-    offsets: npt.NDArray[np.int64],
-    value_ids: npt.NDArray[np.int32],
-    row: int,
-    values: InternedValues,
-) -> tuple[str, ...]:
-    return tuple(values[int(v)] for v in value_ids[offsets[row] : offsets[row + 1]])

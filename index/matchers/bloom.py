@@ -1,5 +1,7 @@
 """Bloom bits of a set's values. The hash is also the query, from which match.h takes the bits."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -15,10 +17,10 @@ def star_hash(seed: int) -> int:
     return value_hash(RESERVED_VALUE, seed)
 
 
-def bloom_positions(value_hash: int, target_set: TargetSet) -> tuple[int, ...]:
-    """The bits that a value sets, and that a row must have to contain it."""
+def bloom_positions(hashes: Any, target_set: TargetSet) -> tuple[Any, ...]:
+    """The bits that a value sets, and that a row must have to contain it; of a hash or of many."""
     mask = target_set.bloom_bits - 1
-    return tuple((value_hash >> (16 * i)) & mask for i in range(target_set.bloom_hashes))
+    return tuple((hashes >> (16 * i)) & mask for i in range(target_set.bloom_hashes))
 
 
 def star_rows(

@@ -5,8 +5,7 @@ from dataclasses import replace
 from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matchers.exact_lists import exact_lists
-from grace.index.matchers.kway import k_way_matchers
-from grace.index.matchers.unions import union_matchers
+from grace.index.matchers.node_rows import row_matchers
 from grace.index.snapshot import Snapshot
 
 
@@ -22,8 +21,6 @@ def derive(
     if eligibility.mode is MatcherMode.EXACT:
         num_values = tuple(map(len, snapshot.set_values))
         exact = exact_lists(snapshot.ads, snapshot.rules, num_values, threads, allocate)
-    elif eligibility.k_way is not None:
-        matchers = k_way_matchers(snapshot, eligibility.k_way, threads)
-    elif eligibility.mode is MatcherMode.UNION:
-        matchers = union_matchers(snapshot, threads)
+    elif eligibility.mode is not MatcherMode.CD:
+        matchers = row_matchers(snapshot, eligibility.k_way, threads)
     return replace(snapshot, mode=eligibility.mode, matchers=matchers, exact=exact)

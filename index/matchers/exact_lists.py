@@ -67,30 +67,20 @@ def exact_lists(
     threads: int,
     allocate: Allocate = plain_memory,
 ) -> ExactLists:
-    return ExactLists(
-        *leaf_rules(ads.ad_offsets, ads.ad_rule, threads, allocate),
-        tuple(postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True)),
-        rules.num_rules,
-    )
-
-
-def leaf_rules(
-    ad_offsets: Offsets, ad_rule: Ids, threads: int, allocate: Allocate
-) -> tuple[Ids, Ids]:
-    """Return `leaf_offsets` and `leaf_rules` of leaves whose ads are ad_offsets[i] .. [i + 1]."""
-    offsets = allocate(4 * len(ad_offsets)).view(np.int32)
-    room, total = allocate(4 * len(ad_rule)).view(np.int32), np.zeros(1, np.int64)
-    _leaf_rules(len(ad_offsets) - 1, ad_offsets, ad_rule, threads, offsets, room, total)
-    rules = allocate(4 * int(total[0])).view(np.int32)
-    rules[:] = room[: len(rules)]
-    return offsets, rules
+    leaves = len(ads.ad_offsets) - 1
+    offsets = allocate(4 * (leaves + 1)).view(np.int32)
+    room, total = allocate(4 * ads.num_ads).view(np.int32), np.zeros(1, np.int64)
+    _leaf_rules(leaves, ads.ad_offsets, ads.ad_rule, threads, offsets, room, total)
+    leaf_rules = allocate(4 * int(total[0])).view(np.int32)
+    leaf_rules[:] = room[: len(leaf_rules)]
+    del room  # of the size of all ads
+    lists = (postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True))
+    return ExactLists(offsets, leaf_rules, tuple(lists), rules.num_rules)
 
 
 def postings(rules: SetRules, num_values: int, threads: int) -> Postings:
-    return Postings(
-        *_by_value(rules.include_offsets, rules.include_values, num_values, threads),
-        *_by_value(rules.exclude_offsets, rules.exclude_values, num_values, threads),
-    )
+    include, exclude = (_by_value(*column, num_values, threads) for column in rules.columns)
+    return Postings(*include, *exclude)
 
 
 def _by_value(offsets: Offsets, values: Ids, num_values: int, threads: int) -> tuple[Offsets, Ids]:

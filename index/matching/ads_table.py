@@ -71,7 +71,7 @@ class AdsTable:
             keys = self._keys(rows)
             here = pc.is_in(keys, value_set=pa.array(list(ad_of), pa.string()))
             found = rows.where(here)
-            lists = {ours: found.rules(ours).to_pylist() for ours in rules}
+            lists = {ours: found.rules(ours).array().to_pylist() for ours in rules}
             titles = found.given("title").to_pylist() if title else [None] * len(found)
             for row, item_id in enumerate(keys.filter(here).to_pylist()):
                 values = {ours: listed[row] for ours, listed in lists.items()}

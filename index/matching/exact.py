@@ -144,8 +144,18 @@ class ExactMatcher:
 
     def __init__(self, snapshot: Snapshot, threads: int) -> None:
         self._snapshot = snapshot
-        self._handle = _open_matcher(snapshot, threads)
+        ads, handle = snapshot.ads, np.zeros(1, np.uint64)
+        _open(
+            *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
+            *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
+            *(snapshot.rules.num_rules, handle),
+        )
+        self._handle = int(handle[0])
         weakref.finalize(self, _close, self._handle).atexit = False
+        for component, ids, rows in parts_of(snapshot):
+            component.add_to_matcher(self._handle, ids, rows)
+        for entities in snapshot.entities:
+            _add_entities(self._handle, len(entities), entities.of_ad)
 
     @contextmanager
     def held(
@@ -210,25 +220,6 @@ class ExactMatcher:
         """Match requests as `held` does, and return copies of their ads."""
         with self.held(users, leaf_offsets, leaves, scores, max_ads, **limits) as ads:
             return ads.taken()
-
-
-def _open_matcher(snapshot: Snapshot, threads: int) -> int:
-    ads = snapshot.ads
-    handle = np.zeros(1, np.uint64)
-    _open(
-        *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
-        *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
-        *(snapshot.rules.num_rules, handle),
-    )
-    try:
-        for component, ids, rows in parts_of(snapshot):
-            component.add_to_matcher(int(handle[0]), ids, rows)
-        for entities in snapshot.entities:
-            _add_entities(int(handle[0]), len(entities), entities.of_ad)
-    except BaseException:
-        _close(int(handle[0]))
-        raise
-    return int(handle[0])
 
 
 def _check_shapes(

@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from grace.index.proposal.names import PROSE_WORDS, is_title, plain_name, words
+from grace.index.proposal.names import WORDS, is_title, plain_name, words
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import (
     integers,
     is_list,
     is_rule,
     is_text,
-    list_parts,
     numbers,
     rule_lists,
     texts,
+    without_dictionary,
 )
 from grace.index.tables.table_file import TableFile
 
@@ -132,7 +132,7 @@ class ColumnFacts:
             self._add_numbers(Kind.INTEGER, column)
         else:
             self.kinds.add(Kind.LISTS if is_list(kind) else Kind.TEXT)
-        parts = list_parts(rule_lists(column, None, is_csv=is_csv))
+        parts = rule_lists(column, None, is_csv=is_csv)
         self.given += int(parts.valid.sum())
         self.most_per_row = max(self.most_per_row, int(np.diff(parts.offsets).max(initial=0)))
         for value in texts(parts.flat.unique()):
@@ -206,7 +206,7 @@ def read_facts(
 
 
 def add_batch(found: Mapping[str, ColumnFacts], batch: pa.RecordBatch, file: TableFile) -> None:
-    columns = dict(zip(batch.schema.names, map(plain_texts, batch.columns), strict=True))
+    columns = dict(zip(batch.schema.names, map(without_dictionary, batch.columns), strict=True))
     for name, facts in found.items():
         facts.add(columns.get(name, pa.nulls(batch.num_rows)), file)
 
@@ -216,7 +216,8 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
 
     The facts must come from cells that are not split yet.
     """
-    may_list = [each for each in facts if each.has_texts and not _is_prose(each)]
+    columns = [each for each in facts if each.has_texts and not is_title(each.plain)]
+    may_list = [each for each in columns if not each.words & WORDS["prose"]]
     counts = {s: sum(_lists(each.values, s) for each in may_list) for s in _SEPARATORS}
     best = max(_SEPARATORS, key=lambda separator: counts[separator])
     if not counts[best]:
@@ -224,10 +225,6 @@ def split_lists(facts: Collection[ColumnFacts]) -> str | None:
     for each in facts:
         each.split(best)
     return best
-
-
-def _is_prose(facts: ColumnFacts) -> bool:
-    return is_title(facts.plain) or bool(facts.words & PROSE_WORDS)
 
 
 def _lists(cells: Collection[str], separator: str) -> bool:
@@ -249,7 +246,3 @@ def are_paths(values: Iterable[str]) -> bool:
 
 def shown_count(values: int, *, more: bool) -> str:
     return f"{'over ' if more else ''}{values:,} value{'s' if values != 1 else ''}"
-
-
-def plain_texts(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

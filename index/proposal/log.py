@@ -13,7 +13,6 @@ from grace.index.proposal.facts import (
     ColumnFacts,
     Kind,
     add_batch,
-    plain_texts,
     split_lists,
 )
 from grace.index.proposal.names import plain_name, rule_name, singular, stem
@@ -140,7 +139,7 @@ def _first_rows(
             if batch.num_rows:
                 facts = {name: ColumnFacts(name) for name in batch.schema.names}
                 add_batch(facts, batch, file)
-                columns = [plain_texts(column) for column in batch.columns]
+                columns = [cells.without_dictionary(column) for column in batch.columns]
                 rows = pa.record_batch(columns, batch.schema.names)
                 return rows, facts, split_lists(facts.values())
     raise InputError(f"{addresses[0]}: the {option} has no rows; leave --{option} out")

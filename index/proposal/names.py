@@ -20,11 +20,9 @@ _LEXICON = {
 }
 ID_NAMES, SID_NAMES, TITLE_NAMES = (_LEXICON[key] for key in ("ids", "sids", "titles"))
 USER_NAMES, TIME_NAMES = (_LEXICON[key] for key in ("users", "times"))
-SEVERAL_WORDS, CODE_WORDS, PROSE_WORDS, AD_STATES = (
-    frozenset(_LEXICON[key]) for key in ("several", "user_codes", "prose", "ad_states")
-)
-_NEGATIVE_WORDS = {*_LEXICON["negative"], *_LEXICON["doubtful"]}
-_USER_WORDS = SEVERAL_WORDS | CODE_WORDS | {*_LEXICON["user_facts"]}
+WORDS = {key: frozenset(listed) for key, listed in _LEXICON.items()}
+_NEGATIVE_WORDS = WORDS["negative"] | WORDS["doubtful"]
+_USER_WORDS = WORDS["several"] | WORDS["user_codes"] | WORDS["user_facts"]
 _ID_ENDING = re.compile(rf"(_({'|'.join(_LEXICON['id_endings'])}))+$")
 _NO, _AROUND = (rf"(?:{'|'.join(_LEXICON[key])})s?" for key in ("negative", "around"))
 _EXCLUDED = re.compile(
@@ -58,29 +56,26 @@ def rule_name(plain: str) -> str:
     return "_".join(each for each in plain.split("_") if singular(each) not in without) or plain
 
 
-def names_users(plain: str) -> bool:
+def limits_users(plain: str) -> bool:
     """Return whether the name says that a column limits who may see an ad."""
     found = words(plain)
     pairs = pairwise(map(singular, plain.split("_")))
-    of_people = any(a in _LEXICON["people"] and b in _LEXICON["entities"] for a, b in pairs)
-    of_users = found & _USER_WORDS and not found & {*_LEXICON["about"]}
-    return bool(found & {*_LEXICON["targeting"]} or of_people or of_users)
+    of_people = any(a in WORDS["people"] and b in WORDS["entities"] for a, b in pairs)
+    of_users = found & _USER_WORDS and not found & WORDS["about"]
+    return bool(found & WORDS["targeting"] or of_people or of_users)
 
 
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
-    if excluded_by(plain) is not None or words(plain) & {
-        *_LEXICON["targeting"],
-        *_LEXICON["people"],
-    }:
+    if excluded_by(plain) is not None or words(plain) & (WORDS["targeting"] | WORDS["people"]):
         return False
     last = stem(plain.removesuffix("_name")).split("_")[-2:]
-    return bool({singular(last[-1]), "".join(last)} & {*_LEXICON["entities"]})
+    return bool({singular(last[-1]), "".join(last)} & WORDS["entities"])
 
 
 def is_title(plain: str) -> bool:
     named = plain in TITLE_NAMES or plain.endswith(("_title", "_headline", "_name"))
-    return named and not (is_entity(plain) or names_users(plain))
+    return named and not (is_entity(plain) or limits_users(plain))
 
 
 def weight_rank(plain: str) -> float:
@@ -89,7 +84,7 @@ def weight_rank(plain: str) -> float:
     `max_cpc`, `bid_usd` and `cpc_bid` are bids: the largest comes first.
     """
     named = "_".join(each for each in plain.split("_") if singular(each) not in _LEXICON["money"])
-    if named.endswith("_bid") and not words(plain) & {*_LEXICON["no_bids"]}:
+    if named.endswith("_bid") and not words(plain) & WORDS["no_bids"]:
         named = "bid"
     usual = _LEXICON["weights"]
     return usual.index(named) if named in usual else inf

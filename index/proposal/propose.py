@@ -11,7 +11,7 @@ from grace.configs.errors import InputError
 from grace.index.progress import Progress
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, Kind, read_facts, split_lists
 from grace.index.proposal.log import AdIds, TableProposal, propose_embeddings, propose_log
-from grace.index.proposal.names import ID_NAMES, is_entity, names_users, plain_name, stem
+from grace.index.proposal.names import ID_NAMES, is_entity, limits_users, plain_name, stem
 from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide, values_of
 from grace.index.tables.rows import read_rows
 from grace.index.tables.sid_table import first_repeat, sid_space_in, vocab_sizes_in
@@ -90,7 +90,7 @@ def _may_be_ids(names: Sequence[str]) -> list[str]:
     usual = [name for name in names if stem(plain[name]) in ID_NAMES]
     usual.sort(key=lambda name: ID_NAMES.index(stem(plain[name])))
     others = (name for name in names if stem(plain[name]) != plain[name] and name not in usual)
-    return [*usual, *(n for n in others if not (is_entity(plain[n]) or names_users(plain[n])))]
+    return [*usual, *(n for n in others if not (is_entity(plain[n]) or limits_users(plain[n])))]
 
 
 def _columns(names: Sequence[str]) -> str:

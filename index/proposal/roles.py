@@ -12,15 +12,6 @@ from math import inf, isfinite
 
 from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
-from grace.index.proposal.names import (
-    base_column,
-    excluded_by,
-    is_entity,
-    names_users,
-    rule_name,
-    singular,
-    weight_rank,
-)
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, MAX_ENTITIES
 
 MOST_ATTRIBUTE_VALUES = 64
@@ -86,7 +77,7 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     chosen.title()
     for each in facts.values():
         chosen.exclude_list(each)
-    for each in sorted(facts.values(), key=lambda each: not is_entity(each.plain)):
+    for each in sorted(facts.values(), key=lambda each: not names.is_entity(each.plain)):
         chosen.other(each)
     return [chosen.decisions[column] for column in facts]
 
@@ -123,10 +114,10 @@ class _Choice:
                 return
 
     def weight(self) -> None:
-        for facts in sorted(self._free(), key=lambda facts: weight_rank(facts.plain)):
+        for facts in sorted(self._free(), key=lambda facts: names.weight_rank(facts.plain)):
             numbers = facts.kind in (Kind.NUMBER, Kind.INTEGER) and not facts.typed_text
             finite = isfinite(facts.least) and isfinite(facts.most)
-            if weight_rank(facts.plain) < inf and numbers and finite and not facts.nested:
+            if names.weight_rank(facts.plain) < inf and numbers and finite and not facts.nested:
                 reason = (
                     f"numbers, {facts.least:.3g} to {facts.most:.3g}: among ads of equal score, "
                     "the largest comes first; if that is wrong, delete the line from tables.yaml"
@@ -143,25 +134,26 @@ class _Choice:
 
     def exclude_list(self, facts: ColumnFacts) -> None:
         """Take a column of excluded values, and that of the included values that belongs to it."""
-        base, suffixed = excluded_by(facts.plain), facts.name.endswith(EXCLUDE_SUFFIX)
+        base, suffixed = names.excluded_by(facts.plain), facts.name.endswith(EXCLUDE_SUFFIX)
         if base is None or facts.name in self.decisions or not facts.may_be_rule:
             return
         others = {
             each.name: each.plain
             for each in self._free()
-            if each.may_be_rule and excluded_by(each.plain) is None and not is_entity(each.plain)
+            if each.may_be_rule
+            and not (names.excluded_by(each.plain) or names.is_entity(each.plain))
         }
-        found = base_column(base, others)
+        found = names.base_column(base, others)
         if found is None:
             # Users have other values, too, which an attribute would have to list.
-            name = self._names.name_of(rule_name(singular(base)), facts.name)
-            is_rule = suffixed or (names_users(base) and not names.may_exclude(base))
+            name = self._names.name_of(names.rule_name(names.singular(base)), facts.name)
+            is_rule = suffixed or (names.limits_users(base) and not names.may_exclude(base))
             reason = f"{facts.shown_values} that ads exclude, and users may have others: a set"
             role = Role.EXCLUDE if is_rule else Role.LEFT_OUT
             self.take(facts, role, name + EXCLUDE_SUFFIX, reason, Role.SET)
             return
         include = self._facts[found]
-        name = self._names.name_of(rule_name(include.plain), found, facts.name)
+        name = self._names.name_of(names.rule_name(include.plain), found, facts.name)
         role, reason = self._rule(include, include.values | facts.values)
         self.take(include, role, name, reason, role)
         reason = f"{facts.shown_values} that {name} excludes"
@@ -175,14 +167,14 @@ class _Choice:
             name = self._names.name_of(facts.plain, facts.name)
             self.take(facts, Role.ENTITY, name, reason)
             return
-        named, fault = names_users(facts.plain), _no_rule(facts)
+        named, fault = names.limits_users(facts.plain), _no_rule(facts)
         doubtful = facts.may_be_rule and names.may_exclude(facts.plain)
         if doubtful or (fault and not (named and facts.may_be_rule and facts.values)):
             left_out = named or doubtful or (facts.nested and facts.kind is Kind.EMPTY)
             reason = fault or f"{facts.shown_values}: {_MAY_EXCLUDE}"
             self.take(facts, Role.LEFT_OUT if left_out else Role.IGNORED, "", reason)
             return
-        name = self._names.name_of(rule_name(facts.plain), facts.name)
+        name = self._names.name_of(names.rule_name(facts.plain), facts.name)
         role, reason = self._rule(facts, facts.values)
         if fault is None and named:
             self.take(facts, role, name, reason, role)
@@ -193,10 +185,10 @@ class _Choice:
     def _entity(self, facts: ColumnFacts) -> str | None:
         plain = facts.plain
         if facts.is_text:
-            fits = is_entity(plain) and facts.kind in (Kind.TEXT, Kind.INTEGER)
+            fits = names.is_entity(plain) and facts.kind in (Kind.TEXT, Kind.INTEGER)
         else:
-            named = is_entity(plain) or (plain.endswith("_id") and not names_users(plain))
-            fits = named and facts.are_integer_ids
+            own = plain.endswith("_id") and not names.limits_users(plain)
+            fits = (own or names.is_entity(plain)) and facts.are_integer_ids
         taken = sum(each.role is Role.ENTITY for each in self.decisions.values())
         repeat = facts.most_per_row == 1 and facts.given > len(facts.values)
         if not (fits and repeat) or facts.nested or taken == MAX_ENTITIES:
@@ -206,7 +198,7 @@ class _Choice:
 
     def _rule(self, facts: ColumnFacts, values: set[str]) -> tuple[Role, str]:
         shown = f"{shown_count(len(values), more=facts.many)} in {self._rows:,} rows"
-        if facts.words & names.SEVERAL_WORDS:
+        if facts.words & names.WORDS["several"]:
             return Role.SET, f"{shown}, of which a user may have several: a set"
         if are_paths(values):
             return Role.SET, f"{shown}, paths of which a user may have several: a set"
@@ -221,19 +213,19 @@ def _no_rule(facts: ColumnFacts) -> str | None:
     """Return why the values of a column are no rule; None if they may be one."""
     if not facts.name:
         return "the column has no name, so a build cannot read it: give it one"
-    if facts.kind is Kind.EMPTY and not names_users(facts.plain):
+    if facts.kind is Kind.EMPTY and not names.limits_users(facts.plain):
         return facts.kind.value
     if not facts.may_be_rule:
         return f"{facts.kind.value}: a rule lists values, as texts or integers"
-    if facts.words & names.PROSE_WORDS:
+    if facts.words & names.WORDS["prose"]:
         return f"{facts.shown_values}: describes the ad, by its name"
     if facts.nested or not facts.values:
         return None
     if facts.are_flags:
         return "yes or no: a fact about the ad; a rule names values of users"
-    if facts.kind is Kind.INTEGER and not facts.words & names.CODE_WORDS:
+    if facts.kind is Kind.INTEGER and not facts.words & names.WORDS["user_codes"]:
         return "integers: no rule compares numbers; codes that users have may be a rule"
-    if "state" in facts.words and names.AD_STATES & {*map(str.casefold, facts.values)}:
+    if "state" in facts.words and names.WORDS["ad_states"] & {*map(str.casefold, facts.values)}:
         return f"{facts.shown_values}: a state of the ad, not a place of users"
     longest = max(map(len, facts.values))
     return f"texts of up to {longest:,} characters: prose" if longest > _LONGEST_VALUE else None

@@ -3,10 +3,10 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from grace.index.proposal.log import TableProposal
+from grace.index.proposal.log import OurColumn, TableProposal
 from grace.index.proposal.propose import Proposal
 from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role, values_of
 from grace.index.tables.addresses import is_url
@@ -62,12 +62,9 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     for section, found in (("embeddings", proposal.embeddings), ("log", proposal.log)):
         if found is not None:
             yield from _section(section, found, out)
-    ignored = (each for each in unread if each.role is Role.IGNORED)
-    yield from _ignored("ads", ((each.column, each.reason) for each in ignored))
+    yield from _ignored("ads", [each for each in unread if each.role is Role.IGNORED])
     if proposal.log is not None:
-        yield from _ignored(
-            "log", ((each.column, each.reason) for each in proposal.log.columns if not each.name)
-        )
+        yield from _ignored("log", [each for each in proposal.log.columns if not each.name])
 
 
 def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:
@@ -88,11 +85,11 @@ def _section(section: str, table: TableProposal, out: Path) -> Iterator[str]:
         yield f"{mark}  time_unit: {table.time_unit}  # unit of the times, which count from 1970"
 
 
-def _ignored(table: str, columns: Iterable[tuple[str, str]]) -> Iterator[str]:
-    for at, (column, reason) in enumerate(columns):
-        if at == 0:
-            yield f"# Ignored columns of the {table}:"
-        yield f"#   {_comment(column)}: {_comment(reason)}"
+def _ignored(table: str, columns: Sequence[Decision | OurColumn]) -> Iterator[str]:
+    if columns:
+        yield f"# Ignored columns of the {table}:"
+    for each in columns:
+        yield f"#   {_comment(each.column)}: {_comment(each.reason)}"
 
 
 def _targeting(proposal: Proposal) -> Iterator[str]:

@@ -8,7 +8,9 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import file_digest
 from io import BytesIO
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from grace.configs.arrays import AnyArray
 from grace.configs.errors import SnapshotError
 from grace.index.allocation import Allocate
 from grace.index.storage.folder import open_file, write_new
@@ -28,41 +31,24 @@ _READ_CHUNK = 1 << 20  # digested while it is still in the core's cache
 _WRITE_CHUNK = 16 << 20
 
 
-class MappedArray(np.memmap[Any, Any]):
-    """A read-only map of plain numbers in a file."""
-
-    _mmap: mmap.mmap | None
-
-    def release(self, begin: int, size: int) -> None:
-        """Give the pages of these bytes back to the system, which reads them again if needed."""
-        if self._mmap is None:  # a copy, not a map
-            return
-        before = self.offset % mmap.ALLOCATIONGRANULARITY  # from the map's begin to the array's
-        end = before + min(begin + size, self.nbytes)
-        start = (before + begin) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > start:
-            self._mmap.madvise(mmap.MADV_DONTNEED, start, end - start)
-
-
-def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> npt.NDArray[Any]:
+def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -> AnyArray:
     """Map an array that begins at byte `offset`; an empty array has no map and is in memory."""
     if 0 in shape:
         return np.empty(shape, dtype)
-    return MappedArray(path, dtype, "r", offset=offset, shape=shape)
+    return np.memmap(path, dtype, "r", offset, shape)
 
 
-def read_rows(array: npt.NDArray[Any], begin: int, end: int) -> npt.NDArray[Any]:
-    """Return rows begin .. end - 1. Those of a map are copied, and their pages released."""
-    rows = array[begin:end]
-    if isinstance(array, MappedArray):
-        rows = np.array(rows)
-        array.release(begin * rows.strides[0], rows.nbytes)
-    return rows
+def read_rows(array: AnyArray, begin: int, end: int) -> AnyArray:
+    """Return rows begin .. end - 1. Those of a map are read from its file, not into its pages."""
+    base: Any = array.base
+    if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap)):  # part of a map is none
+        return array[begin:end]
+    shape = (end - begin, *array.shape[1:])
+    place = array.offset + begin * array.strides[0]
+    return np.fromfile(str(array.filename), array.dtype, prod(shape), offset=place).reshape(shape)
 
 
-def write_array(
-    name: str, array: npt.NDArray[Any], folder: int, *, synced: bool = True
-) -> FileEntry:
+def write_array(name: str, array: AnyArray, folder: int, *, synced: bool = True) -> FileEntry:
     """Write a new file; `synced`: down to the disk."""
     array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     head = BytesIO()
@@ -98,7 +84,7 @@ def check_size(entry: FileEntry, folder: int) -> None:
         pass
 
 
-def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray[Any]:
+def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> AnyArray:
     """Return the array. Its bytes are checked against the manifest, its content is not."""
     with _opened(entry, folder) as file:
         header_bytes = entry.bytes - entry.data_bytes
@@ -112,19 +98,15 @@ def read_array(entry: FileEntry, folder: int, allocate: Allocate) -> npt.NDArray
         digest = xxhash.xxh3_128(header)
         memory = allocate(entry.data_bytes)
         _read_into(memory, file, header_bytes, digest, entry.file)
-    _require_digest(entry, digest)
+    _require_digest(entry, digest.hexdigest())
     _require_header(entry, header)
     return memory.view(entry.dtype).reshape(entry.shape)
 
 
 def digest_file(entry: FileEntry, folder: int) -> None:
     """Check the size and digest of a file without reading its content as an array."""
-    with _opened(entry, folder) as file:
-        digest = xxhash.xxh3_128()
-        chunk = memoryview(bytearray(_READ_CHUNK))
-        while got := os.readv(file, [chunk]):
-            digest.update(chunk[:got])
-    _require_digest(entry, digest)
+    with _opened(entry, folder) as file, open(file, "rb", 0, closefd=False) as content:
+        _require_digest(entry, file_digest(content, xxhash.xxh3_128).hexdigest())
 
 
 def _read_into(
@@ -140,8 +122,7 @@ def _read_into(
         at += got
 
 
-def _require_digest(entry: FileEntry, digest: xxhash.xxh3_128) -> None:
-    found = digest.hexdigest()
+def _require_digest(entry: FileEntry, found: str) -> None:
     if found != entry.xxh3_128:
         raise SnapshotError(
             entry.file, f"damaged: its digest is {found}, but the manifest says {entry.xxh3_128}"

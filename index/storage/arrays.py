@@ -8,7 +8,7 @@ SET stands for each set of the schema, ENTITY for each entity. A shape is made o
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -274,17 +274,11 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         return kind(**others, **arrays)
 
     counts, schema = manifest.counts, manifest.schema
+    facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
     sets = [str(number) for number in range(len(schema.sets))]
     levels = counts.nodes_per_level
     return Snapshot(
-        facts=SnapshotFacts(
-            int(manifest.version),
-            manifest.created_at,
-            manifest.sid_space,
-            manifest.rejects,
-            manifest.updates_watermark,
-            manifest.rule_columns,
-        ),
+        facts=SnapshotFacts(**{**facts, "version": int(manifest.version)}),
         schema=schema,
         trie=part(SidTrie, "trie", vocab_sizes=manifest.vocab_sizes, level_counts=levels),
         ads=part(SidToAds, "ads"),

@@ -64,11 +64,11 @@ class Offsets:
             return f"offset 0 is {own[0]}, expected 0"
         rises = np.greater_equal if self.may_be_empty else np.greater
 
-        def good(begin: int, end: int) -> Mask:
-            found: Mask = rises(own[begin + 1 : end + 1], own[begin:end])
-            return found
-
-        at = _first_bad(range(len(own) - 1), good, view.threads)
+        at = _first_bad(
+            range(len(own) - 1),
+            lambda begin, end: rises(own[begin + 1 : end + 1], own[begin:end]),
+            view.threads,
+        )
         if at is not None:
             before, value = own[at : at + 2]
             if value < before:
@@ -159,11 +159,8 @@ class Padding:
 @dataclass(frozen=True, slots=True)
 class Finite:
     def fault(self, own: Array, view: View) -> str | None:
-        def good(begin: int, end: int) -> Mask:
-            found: Mask = np.isfinite(own[begin:end])
-            return found
-
-        at = _first_bad(range(len(own)), good, view.threads)
+        every = range(len(own))
+        at = _first_bad(every, lambda begin, end: np.isfinite(own[begin:end]), view.threads)
         return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
 
 
@@ -228,12 +225,7 @@ def _fault_in_groups(offsets: Array, own: Array, last: int, thing: str, threads:
 
 
 def _within(own: Array, first: int, last: int) -> Callable[[int, int], Mask]:
-    def good(begin: int, end: int) -> Mask:
-        block = own[begin:end]
-        found: Mask = (block >= first) & (block <= last)
-        return found
-
-    return good
+    return lambda begin, end: (own[begin:end] >= first) & (own[begin:end] <= last)
 
 
 def _first_bad(places: range, good: Callable[[int, int], Mask], threads: int) -> int | None:

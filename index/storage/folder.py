@@ -8,16 +8,14 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
 from grace.configs.regular_files import closing, open_regular
+from grace.index.progress import Notify
 from grace.index.snapshot import MAX_VERSION
-
-OnWait = Callable[[str], None]
-"""Called with a sentence when another process writes and this one has to wait."""
 
 LOCK = ".lock"
 NEW_CURRENT = ".CURRENT.new"
@@ -84,26 +82,26 @@ def read_small(name: str, folder: int, most: int) -> bytes:
     with open_file(name, folder) as (file, size):
         if size > most:
             raise SnapshotError(name, f"has {size} bytes, at most {most} are allowed")
-        parts = []
-        while part := os.read(file, most + 1):
-            parts.append(part)
-        content = b"".join(parts)
+        with open(file, "rb", closefd=False) as opened:
+            content = opened.read(size + 1)
     if len(content) != size:
         raise SnapshotError(name, "changed while it was read")
     return content
 
 
 @contextmanager
-def writers_lock(root: Path, on_wait: OnWait | None = None) -> Iterator[int]:
-    """A descriptor of the root folder, made if missing, while no other process writes there."""
+def writers_lock(root: Path, on_wait: Notify = lambda _: None) -> Iterator[int]:
+    """A descriptor of the root folder, made if missing, while no other process writes there.
+
+    Call `on_wait` if another process writes and this one has to wait.
+    """
     root.mkdir(parents=True, exist_ok=True)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with open_root(root) as folder, closing(os.open(LOCK, flags, 0o644, dir_fd=folder)) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if on_wait is not None:
-                on_wait(f"waiting for the lock of {root}: another command writes there")
+            on_wait(f"waiting for the lock of {root}: another command writes there")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
 

@@ -6,9 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from grace.configs.eligibility import EXACT, Eligibility
 from grace.configs.errors import SnapshotError
@@ -18,6 +15,7 @@ from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import check_size, digest_file, map_array, read_array
 from grace.index.storage.arrays import check_arrays, check_files, snapshot_of
+from grace.index.storage.checks import Array
 from grace.index.storage.folder import open_folder, open_root, read_small, version_name
 from grace.index.storage.manifest import MANIFEST, MAX_BYTES, FileEntry, Manifest, parse_manifest
 from grace.index.storage.versions import locate
@@ -103,7 +101,7 @@ def map_snapshot(
 
 def _read_all(
     entries: Sequence[FileEntry], folder: int, threads: int, allocate: Allocate
-) -> dict[str, npt.NDArray[Any]]:
+) -> dict[str, Array]:
     """Read the largest file first, so that threads end together. Reads and digests hold no lock."""
     ordered = sorted(entries, key=lambda entry: -entry.bytes)
     with ThreadPoolExecutor(threads) as pool:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grace.configs.errors import InputError, SnapshotError
+from grace.index.progress import Notify
 from grace.index.snapshot import MAX_VERSION
 from grace.index.storage.folder import (
     NEW_CURRENT,
-    OnWait,
     open_folder,
     open_root,
     read_small,
@@ -96,7 +96,7 @@ def readable_current(root: Path) -> int | None:
 
 
 def publish(
-    root: Path, version: int, *, only_forward: bool = False, on_wait: OnWait | None = None
+    root: Path, version: int, *, only_forward: bool = False, on_wait: Notify = lambda _: None
 ) -> int | None:
     """Make a version current; return the one before it, None if there was none to read.
 

@@ -4,19 +4,17 @@ import errno
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from grace.configs.errors import InputError
+from grace.index.progress import Notify
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import write_array
 from grace.index.storage.arrays import arrays_of, check_files, counts_of
+from grace.index.storage.checks import Array
 from grace.index.storage.folder import (
     PARTIAL,
-    OnWait,
     open_folder,
     open_root,
     remove_leftovers,
@@ -26,33 +24,26 @@ from grace.index.storage.folder import (
     writers_lock,
 )
 from grace.index.storage.manifest import FORMAT, FORMAT_VERSION, MANIFEST, Manifest, render_manifest
-from grace.index.storage.versions import next_version, versions
-
-Arrays = Mapping[str, npt.NDArray[Any]]
+from grace.index.storage.versions import next_version
 
 _REMEDY = "free some space, or write to another root"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _MARGIN = 16 << 20  # headers, the manifest, and the file system's own blocks
 
 
-def write_snapshot(
-    snapshot: Snapshot, root: Path, *, or_next: bool = False, on_wait: OnWait | None = None
-) -> Path:
+def write_snapshot(snapshot: Snapshot, root: Path, on_wait: Notify = lambda _: None) -> Path:
     """Write the version that the snapshot's facts name, complete but not current yet.
 
-    With `or_next` it becomes the next free version if another writer has taken that one meanwhile.
+    If the root has that one or a later one, write the next free version: versions never change.
     """
     manifest = _manifest(snapshot)
     arrays = arrays_of(snapshot)
-    version = snapshot.facts.version
     try:
         with writers_lock(root, on_wait) as folder:
             remove_leftovers(folder)
-            if or_next:
-                version = max(version, next_version(root))
-                manifest = replace(manifest, version=version_name(version))
-            _require_new(root, version)
+            version = max(snapshot.facts.version, next_version(root))
             _require_space(root, arrays)
+            manifest = replace(manifest, version=version_name(version))
             _write_version(manifest, arrays, folder, synced=True)
     except OSError as error:
         if error.errno in _DISK_FULL:
@@ -70,17 +61,7 @@ def write_unsynced(snapshot: Snapshot, root: Path) -> None:
         _write_version(_manifest(snapshot), arrays_of(snapshot), folder, synced=False)
 
 
-def _require_new(root: Path, version: int) -> None:
-    latest = max(versions(root), default=0)
-    if version == latest:
-        raise InputError(f"{root}: version {version} is already here; versions never change")
-    if version < latest:
-        raise InputError(
-            f"{root}: version {version} is not above {latest}, the latest here; versions increase"
-        )
-
-
-def _require_space(root: Path, arrays: Arrays) -> None:
+def _require_space(root: Path, arrays: Mapping[str, Array]) -> None:
     needed = sum(array.nbytes for array in arrays.values()) + _MARGIN
     status = os.statvfs(root)
     free = status.f_bavail * status.f_frsize
@@ -91,7 +72,9 @@ def _require_space(root: Path, arrays: Arrays) -> None:
         )
 
 
-def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: bool) -> None:
+def _write_version(
+    manifest: Manifest, arrays: Mapping[str, Array], root: int, *, synced: bool
+) -> None:
     partial = f"{PARTIAL}{manifest.version}"
     os.mkdir(partial, 0o755, dir_fd=root)
     try:
@@ -115,20 +98,15 @@ def _write_version(manifest: Manifest, arrays: Arrays, root: int, *, synced: boo
 
 def _manifest(snapshot: Snapshot) -> Manifest:
     """Return the manifest without its list of files."""
-    facts = snapshot.facts
+    facts = asdict(snapshot.facts)
     try:
         return Manifest(
+            **{**facts, "version": version_name(snapshot.facts.version)},
             format=FORMAT,
             format_version=FORMAT_VERSION,
-            version=version_name(facts.version),
-            created_at=facts.created_at,
-            sid_space=facts.sid_space,
             vocab_sizes=tuple(map(int, snapshot.trie.vocab_sizes)),
             schema=snapshot.schema,
             counts=counts_of(snapshot),
-            rejects=facts.rejects,
-            updates_watermark=facts.updates_watermark,
-            rule_columns=facts.rule_columns,
             files=(),
         )
     except ValueError as error:

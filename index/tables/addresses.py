@@ -19,13 +19,9 @@ UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 class Format(StrEnum):
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-    CSV = "csv"
-
-    @property
-    def shown(self) -> str:
-        return {"parquet": "Parquet", "jsonl": "JSON lines", "csv": "CSV"}[self.value]
+    PARQUET = "Parquet"
+    JSONL = "JSON lines"
+    CSV = "CSV"
 
 
 FORMAT_OF_ENDING = {
@@ -143,8 +139,7 @@ def _in_folder(address: str, system: fs.FileSystem, path: str) -> list[str]:
     if len(set(inside.values())) > 1:
         one, two = sorted(set(inside.values()))[:2]
         raise InputError(
-            f"{address}: a folder with both {one.shown} and {two.shown}; name the files of the "
-            "table"
+            f"{address}: a folder with both {one} and {two}; name the files of the table"
         )
     return sorted(inside)
 

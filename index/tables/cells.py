@@ -3,7 +3,8 @@
 Arrow's kernels do the work, so a column of a million texts takes a fraction of a second.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,10 @@ class ListParts:
     valid: npt.NDArray[np.uint8]
     flat: pa.Array
 
+    def array(self) -> pa.Array:
+        mask = None if self.valid.all() else pa.array(self.valid == 0)
+        return pa.LargeListArray.from_arrays(pa.array(self.offsets), self.flat, mask=mask)
+
 
 def list_parts(column: pa.Array) -> ListParts:
     """Take a list array apart. The offsets of a slice then begin at 0."""
@@ -46,6 +51,22 @@ def list_parts(column: pa.Array) -> ListParts:
     return ListParts(offsets, valid, flat)
 
 
+def with_types(schema: pa.Schema, change: Callable[[pa.DataType], pa.DataType]) -> pa.Schema:
+    """Change the types of columns, and those inside their lists and structs."""
+
+    def changed(field: pa.Field) -> pa.Field:
+        kind = field.type
+        if pa.types.is_list(kind):
+            kind = pa.list_(changed(kind.value_field))
+        elif pa.types.is_large_list(kind):
+            kind = pa.large_list(changed(kind.value_field))
+        elif pa.types.is_struct(kind):
+            kind = pa.struct([changed(inner) for inner in kind])
+        return field.with_type(change(kind))
+
+    return pa.schema([changed(field) for field in schema], schema.metadata)
+
+
 def is_list(kind: pa.DataType) -> bool:
     return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
@@ -58,18 +79,16 @@ def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def is_text_list(kind: pa.DataType) -> bool:
-    """Return whether the type is the canonical one of a rule."""
-    # A column that holds nothing but nulls or empty lists is written as of type null.
-    return is_list(kind) and (is_text(kind.value_type) or pa.types.is_null(kind.value_type))
-
-
 def is_rule(kind: pa.DataType) -> bool:
     """Return whether a column of this type states rules: texts, integers, booleans or lists."""
     value = kind.value_type if is_list(kind) else kind
     return is_text(value) or bool(
         pa.types.is_integer(value) or pa.types.is_boolean(value) or pa.types.is_null(value)
     )
+
+
+def without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def texts(column: pa.Array) -> list[str | None]:
@@ -90,40 +109,27 @@ def _text(value: bytes | None) -> str | None:
         return None
 
 
-def text_lists(column: pa.Array) -> pa.Array:
-    """Return a rule as lists of texts: a scalar has one value, a null or an empty text none."""
-    if pa.types.is_null(column.type) or is_text_list(column.type):
-        return column
-    if is_list(column.type):
-        parts = list_parts(column)
-        return _lists(parts.offsets, parts.valid == 1, parts.flat.cast(pa.string()))
-    if not is_text(column.type):
-        column = column.cast(pa.string())
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_dictionary(column.type):
-        empty = pc.equal(column.dictionary_decode(), "")
-    else:
-        empty = pc.equal(column, "")
-    valid &= ~empty.fill_null(False).to_numpy(zero_copy_only=False)
-    return _lists(_offsets(valid), valid, column.filter(pa.array(valid)))
-
-
-def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> pa.Array:
-    """Return a rule as lists of texts.
+def rule_lists(column: pa.Array, separator: str | None, *, is_csv: bool) -> ListParts:
+    """Return a rule as lists of texts: a scalar has one value, a null or an empty text none.
 
     A separator splits texts in every format. Without one, a text is one value; the texts of a CSV
     lose the blanks around them.
     """
-    if not is_csv and (separator is None or not is_text(column.type)):
-        return text_lists(column)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if not is_csv:  # the reader of a CSV has made empty cells null
-        column = pc.if_else(pc.equal(column, ""), None, column)
-    return split_cells(column, separator)
+    if is_list(column.type):
+        parts = list_parts(column)
+        is_texts = is_text(parts.flat.type)
+        return parts if is_texts else replace(parts, flat=parts.flat.cast(pa.string()))
+    splits = is_csv or (separator is not None and is_text(column.type))
+    column = column if is_text(column.type) else column.cast(pa.string())
+    plain = without_dictionary(column)
+    given = pc.not_equal(plain, "").fill_null(False)
+    if splits:
+        return split_cells(pc.if_else(given, plain, None), separator)
+    valid = given.to_numpy(zero_copy_only=False)
+    return ListParts(_offsets(valid), valid.view(np.uint8), column.filter(given))
 
 
-def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
+def split_cells(column: pa.Array, separator: str | None) -> ListParts:
     """Return texts as lists of texts, without the blanks around each.
 
     Every Unicode space is a blank, since spreadsheets write no-break spaces. A null cell is a null
@@ -139,7 +145,7 @@ def split_cells(column: pa.Array, separator: str | None) -> pa.Array:
         sizes[valid] = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         offsets, flat = _offsets(sizes), parts.flatten()
     flat = pc.utf8_trim_whitespace(flat)
-    return _lists(offsets, valid, pc.if_else(pc.equal(flat, ""), None, flat))
+    return ListParts(offsets, valid.view(np.uint8), pc.if_else(pc.equal(flat, ""), None, flat))
 
 
 def integers(column: pa.Array) -> tuple[pa.Array, Mask]:
@@ -161,14 +167,13 @@ def numbers(column: pa.Array) -> tuple[pa.Array, Mask]:
     return _parsed(column, pc.match_substring_regex(column, _NUMBER), pa.float64())
 
 
-def integer_lists(lists: pa.Array) -> tuple[pa.Array, Mask]:
+def integer_lists(parts: ListParts) -> tuple[ListParts, Mask]:
     """Return lists of texts as lists of int64, and which lists hold anything else."""
-    parts = list_parts(lists)
     values, bad = integers(parts.flat)
     bad |= parts.flat.is_null().to_numpy(zero_copy_only=False)
     until = np.append(0, np.cumsum(bad))
     faulty = until[parts.offsets[1:]] > until[parts.offsets[:-1]]
-    return _lists(parts.offsets, parts.valid == 1, values), faulty
+    return replace(parts, flat=values), faulty
 
 
 def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
@@ -178,9 +183,3 @@ def _parsed(column: pa.Array, good: pa.Array, kind: pa.DataType) -> tuple[pa.Arr
 
 def _offsets(sizes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return np.append(0, np.cumsum(sizes, dtype=np.int64)).astype(np.int64)
-
-
-def _lists(offsets: npt.NDArray[np.int64], valid: Mask, flat: pa.Array) -> pa.Array:
-    return pa.LargeListArray.from_arrays(
-        pa.array(offsets), flat, mask=None if valid.all() else pa.array(~valid)
-    )

@@ -71,13 +71,14 @@ class _Quotes(io.RawIOBase):
         return None
 
 
-def read_header(stream: BinaryIO) -> pa.Schema:
+def read_header(stream: BinaryIO, _address: str) -> tuple[pa.Schema, None]:
+    """Return the columns; the number of rows is not known."""
     with csv.open_csv(stream, csv.ReadOptions(block_size=_BLOCK), _PARSING) as reader:
-        return pa.schema([(name, pa.string()) for name in reader.schema.names])
+        return pa.schema([(name, pa.string()) for name in reader.schema.names]), None
 
 
 def batches(
-    stream: BinaryIO, address: str, schema: pa.Schema, columns: Sequence[str]
+    stream: BinaryIO, address: str, schema: pa.Schema, columns: Sequence[str], _rows: int
 ) -> Iterator[pa.RecordBatch]:
     converting = csv.ConvertOptions(
         column_types=schema,

@@ -22,7 +22,6 @@ Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `inte
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.sections import load_section
@@ -72,6 +71,10 @@ class TableSource:
         """Return the table's name for our column."""
         return self.columns.get(name, name)
 
+    def found_from(self, folder: Path) -> "TableSource":
+        """Return the source whose addresses are relative to this folder."""
+        return replace(self, files=tuple(within(folder, file) for file in self.files))
+
     def tables(self) -> list[TableFile]:
         return table_files(self.files, self.list_separator)
 
@@ -84,13 +87,16 @@ def local_folder(sids: str | None) -> Path | None:
 @dataclass(frozen=True, slots=True)
 class DataFolder:
     folder: Path
-    targeting: Path
     ads: TableSource
     sids: str | None = None  # the address of a codebook's folder or of a table of SIDs
     id_map: Path | None = None
     entity_ids: Mapping[str, Path] = field(default_factory=dict)  # id maps, by entity
     embeddings: TableSource | None = None
     log: TableSource | None = None
+
+    @property
+    def targeting(self) -> Path:
+        return self.folder / TARGETING_FILE
 
     def require_codebook(self) -> None:
         """Refuse a codebook that `tables.yaml` names before `grace sids` has made it."""
@@ -125,7 +131,7 @@ class _TablesSection:
 
 
 def read_data_folder(folder: Path) -> DataFolder:
-    tables, targeting = folder / TABLES_FILE, folder / TARGETING_FILE
+    tables = folder / TABLES_FILE
     if not folder.is_dir():
         raise InputError(
             f"{folder}: no such folder; `grace init --ads TABLE --out {folder}` makes it"
@@ -133,12 +139,13 @@ def read_data_folder(folder: Path) -> DataFolder:
     if tables.exists():
         section = load_section(_TablesSection, read_yaml(tables), str(tables))
         return DataFolder(
-            *(folder, targeting, _found_from(folder, section.ads)),
+            folder,
+            section.ads.found_from(folder),
             sids=None if section.sids is None else within(folder, section.sids),
             id_map=None if section.id_map is None else folder / section.id_map,
             entity_ids={name: folder / file for name, file in section.entity_ids.items()},
-            embeddings=_found_from(folder, section.embeddings),
-            log=_found_from(folder, section.log),
+            embeddings=section.embeddings and section.embeddings.found_from(folder),
+            log=section.log and section.log.found_from(folder),
         )
     if not (folder / ADS_FILE).exists():
         raise InputError(
@@ -146,16 +153,5 @@ def read_data_folder(folder: Path) -> DataFolder:
             f"`grace init --ads TABLE --out {folder}` makes one of a table"
         )
     log = folder / LOG_FILE
-    return DataFolder(
-        *(folder, targeting, TableSource((str(folder / ADS_FILE),))),
-        log=TableSource((str(log),)) if log.exists() else None,
-    )
-
-
-_Source = TypeVar("_Source", TableSource, TableSource | None)
-
-
-def _found_from(folder: Path, source: _Source) -> _Source:
-    if source is None:
-        return None
-    return replace(source, files=tuple(within(folder, file) for file in source.files))
+    found = TableSource((str(log),)) if log.exists() else None
+    return DataFolder(folder, TableSource((str(folder / ADS_FILE),)), log=found)

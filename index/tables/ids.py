@@ -131,6 +131,6 @@ def _sids(data: DataFolder) -> _Find:
             require_column(role, table, ours, theirs, ", of the SIDs of items,")
         for batch in read_rows(table, {"item_id": item, "sid": sid}, "item_id", _BATCH_ROWS):
             row_of.update(zip(texts(batch.given("item_id")), rows, strict=False))
-            parts.append(batch.lists("sid").cast(_SIDS))
+            parts.append(batch.lists("sid").array().cast(_SIDS))
     sids = pa.chunked_array(parts, _SIDS)
     return lambda item_id: sids[row_of[item_id]].as_py() if item_id in row_of else None

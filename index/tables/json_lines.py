@@ -8,20 +8,21 @@ import pyarrow.json as json
 
 from grace.configs.errors import InputError
 from grace.index.tables.addresses import first_line
+from grace.index.tables.cells import with_types
 
 _BLOCK = 1 << 24
 _LONGEST_LINE = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 
 
-def read_schema(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
+def read_header(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
     """Return the columns of all rows, and the number of rows."""
     schema, rows = pa.schema([]), 0
     for block in _blocks(stream, address):
         table = _parsed(block, address, rows)
         try:
             schema = pa.unify_schemas(
-                [schema, _with_texts(table.schema)], promote_options="permissive"
+                [schema, with_types(table.schema, _as_text)], promote_options="permissive"
             )
         except pa.ArrowException as error:
             raise InputError(
@@ -30,7 +31,10 @@ def read_schema(stream: BinaryIO, address: str) -> tuple[pa.Schema, int]:
             ) from None
         rows += table.num_rows
     _require_one_case(schema.names, address)
-    return _without_null_lists(schema), rows
+    # Arrow reads lists that hold only nulls into arrays with too few elements.
+    null, texts = pa.list_(pa.null()), pa.list_(pa.string())
+    fields = [field.with_type(texts) if field.type == null else field for field in schema]
+    return pa.schema(fields), rows
 
 
 def _require_one_case(names: Sequence[str], address: str) -> None:
@@ -46,7 +50,7 @@ def _require_one_case(names: Sequence[str], address: str) -> None:
 
 
 def batches(
-    stream: BinaryIO, address: str, schema: pa.Schema, columns: Sequence[str]
+    stream: BinaryIO, address: str, schema: pa.Schema, columns: Sequence[str], _rows: int
 ) -> Iterator[pa.RecordBatch]:
     read = pa.schema([schema.field(name) for name in columns])
     rows = 0
@@ -89,22 +93,6 @@ def _blocks(stream: BinaryIO, address: str) -> Iterator[bytes]:
         yield rest
 
 
-def _with_texts(schema: pa.Schema) -> pa.Schema:
+def _as_text(kind: pa.DataType) -> pa.DataType:
     """Arrow takes texts such as 2024-01-31 for times; a JSON text stays one."""
-    return pa.schema([field.with_type(_with_text(field.type)) for field in schema])
-
-
-def _with_text(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_with_text(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_with_text(field.type)) for field in kind])
-    return kind
-
-
-def _without_null_lists(schema: pa.Schema) -> pa.Schema:
-    """Arrow reads lists that hold only nulls into arrays with too few elements."""
-    null, texts = pa.list_(pa.null()), pa.list_(pa.string())
-    return pa.schema([field.with_type(texts) if field.type == null else field for field in schema])
+    return pa.string() if pa.types.is_timestamp(kind) else kind

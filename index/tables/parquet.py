@@ -6,13 +6,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.index.tables.cells import with_types
 
 _BATCH_BYTES = 1 << 27
 _READ_BUFFER = 1 << 22  # bytes per column: a row group of any size streams through
 _PLAIN_OF_VIEW = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
-def read_footer(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
+def read_header(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
     with pq.ParquetFile(source) as file:
         found, footer = file.schema_arrow, file.metadata
         groups = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
@@ -21,7 +22,7 @@ def read_footer(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
             f"{address}: damaged: its row groups hold {sum(groups)} rows, its footer says "
             f"{footer.num_rows}"
         )
-    return without_views(found), footer.num_rows
+    return with_types(found, _without_view), footer.num_rows
 
 
 def batches(
@@ -45,16 +46,6 @@ def batches(
                 yield selected.cast(plain) if has_views else selected
 
 
-def without_views(schema: pa.Schema) -> pa.Schema:
-    """Return plain texts and lists of them for views, of which Arrow cannot take rows."""
-    fields = [field.with_type(_without_view(field.type)) for field in schema]
-    return pa.schema(fields, schema.metadata)
-
-
 def _without_view(kind: pa.DataType) -> pa.DataType:
-    if kind in _PLAIN_OF_VIEW:
-        return _PLAIN_OF_VIEW[kind]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        make = pa.list_ if pa.types.is_list(kind) else pa.large_list
-        return make(kind.value_field.with_type(_without_view(kind.value_type)))
-    return kind
+    """Return the plain type of a view, of which Arrow cannot take rows."""
+    return _PLAIN_OF_VIEW.get(kind, kind)

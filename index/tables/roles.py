@@ -5,6 +5,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -13,47 +14,39 @@ from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_list, is_rule, is_text
 from grace.index.tables.table_file import TableFile
 
+_Fits: TypeAlias = Callable[[pa.DataType], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
     """`types` names the types in words. A CSV has only texts, which `rows.py` reads by the role."""
 
     types: str
-    fits: Callable[[pa.DataType], bool]
+    fits: _Fits
     may_be_null: bool = False  # so a column without any value may have the type null
     splits: bool = False  # a text between separators has its values
 
 
-def _is_integers(kind: pa.DataType) -> bool:
-    return is_list(kind) and bool(pa.types.is_integer(kind.value_type))
+def _one(*kinds: _Fits) -> _Fits:
+    return lambda kind: any(is_kind(kind) for is_kind in kinds)
 
 
-def _is_name(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind)) or is_text(kind)
+def _list_of(*kinds: _Fits) -> _Fits:
+    return lambda kind: is_list(kind) and _one(*kinds)(kind.value_type)
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+_INTEGER, _FLOAT, _TIME = pa.types.is_integer, pa.types.is_floating, pa.types.is_timestamp
 
-
-def _is_time(kind: pa.DataType) -> bool:
-    return _is_name(kind) or bool(pa.types.is_timestamp(kind))
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    return is_list(kind) and _is_number(kind.value_type)
-
-
-ID = Role("int64", pa.types.is_integer)
-NAME = Role("int64 or text", _is_name)
-ENTITY = Role("int64", pa.types.is_integer, may_be_null=True)
-ENTITY_NAME = Role("int64 or text", _is_name, may_be_null=True)
-SID = Role("list<uint16>", _is_integers, splits=True)
+ID = Role("int64", _INTEGER)
+NAME = Role("int64 or text", _one(_INTEGER, is_text))
+ENTITY = Role("int64", _INTEGER, may_be_null=True)
+ENTITY_NAME = Role("int64 or text", _one(_INTEGER, is_text), may_be_null=True)
+SID = Role("list<uint16>", _list_of(_INTEGER), splits=True)
 RULE = Role("list<string>, or one text, integer or boolean", is_rule, may_be_null=True)
-WEIGHT = Role("float", _is_number, may_be_null=True)
-TIME = Role("int64, or a time", _is_time)
+WEIGHT = Role("float", _one(_INTEGER, _FLOAT), may_be_null=True)
+TIME = Role("int64, or a time", _one(_INTEGER, is_text, _TIME))
 TEXT = Role("text", is_text, may_be_null=True)
-VECTOR = Role("list<float32>", _is_vector)
+VECTOR = Role("list<float32>", _list_of(_INTEGER, _FLOAT))
 
 
 def both_names(ours: str, theirs: str) -> str:

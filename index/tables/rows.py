@@ -16,7 +16,7 @@ from grace.configs.errors import InputError
 from grace.index.rejects import Fault, Reject, brief, in_words
 from grace.index.tables import cells
 from grace.index.tables.addresses import Format
-from grace.index.tables.cells import Mask, is_text, list_parts
+from grace.index.tables.cells import ListParts, Mask, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
 from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
 from grace.index.tables.table_file import TableFile
@@ -55,8 +55,7 @@ class Rows:
 
     def given(self, name: str) -> pa.Array:
         """Return our column as the table has it, without dictionaries."""
-        column = self.batch.column(self.theirs[name])
-        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        return cells.without_dictionary(self.batch.column(self.theirs[name]))
 
     def ids(
         self,
@@ -153,7 +152,7 @@ class Rows:
 
         Without `vocab_sizes`, a token may be any number. If `null` is None, a row needs no SID.
         """
-        parts = list_parts(self.lists(name))
+        parts = self.lists(name)
         counts = np.diff(parts.offsets)
         right = (counts == length) & (parts.valid == 1)
         for row in np.flatnonzero(~right).tolist():
@@ -185,11 +184,11 @@ class Rows:
         of_rows[right_rows] = found
         return of_rows
 
-    def lists(self, name: str) -> pa.Array:
+    def lists(self, name: str) -> ListParts:
         """Return lists of integers."""
         column = self.given(name)
         if not is_text(column.type):
-            return column
+            return list_parts(column)
         lists, bad = cells.integer_lists(cells.split_cells(column, self.file.list_separator))
         reason = (
             "is not a list of integers; list_separator of tables.yaml says how it lists several"
@@ -211,7 +210,7 @@ class Rows:
         self._refuse(name, ~np.isfinite(weights), "must be a finite float32")
         return weights
 
-    def rules(self, name: str) -> pa.Array:
+    def rules(self, name: str) -> ListParts:
         """Return what each row states: a list of texts, or a null for no rule."""
         is_csv = self.file.format is Format.CSV
         if is_csv:
@@ -222,11 +221,7 @@ class Rows:
     def rule_values(self, name: str, row: int) -> list[str | None]:
         """Return one row's rule, None for a value that is not UTF-8; for messages."""
         one = replace(self, batch=self.batch.slice(row, 1), faults={})
-        try:
-            values: list[str | None] = one.rules(name)[0].as_py()
-        except UnicodeDecodeError:
-            return [None]
-        return values
+        return cells.texts(one.rules(name).flat)
 
     def times(self, name: str, unit: str) -> Int64:
         """Return times in milliseconds; integers are in `unit` since 1970."""

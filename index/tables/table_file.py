@@ -4,10 +4,9 @@ Parquet and JSON lines have types. The columns of a CSV are all text, and an emp
 a guess would make 1234 of the postcode 01234. `cells.py` turns texts into numbers and lists.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any
 
 import pyarrow as pa
 
@@ -26,6 +25,12 @@ from grace.index.tables.addresses import (
 
 _ENDS = f"a table's name ends by its format in {ENDINGS}"
 _BUFFER = 1 << 22
+_READERS: Mapping[Format, Any] = {
+    Format.PARQUET: parquet,
+    Format.JSONL: json_lines,
+    Format.CSV: csv_text,
+}
+"""The module that reads the header and the rows of each format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +45,22 @@ class TableFile:
         """Yield these columns, in this order, at most `rows` rows at a time."""
         done = 0
         try:
-            for batch in self._batches(columns, rows):
-                for first in range(0, batch.num_rows, rows):
-                    yield batch.slice(first, rows)
-                done += batch.num_rows
+            with _opened(self.address, self.format) as source:
+                read = _READERS[self.format].batches
+                for batch in read(source, self.address, self.schema, columns, rows):
+                    for first in range(0, batch.num_rows, rows):
+                        yield batch.slice(first, rows)
+                    done += batch.num_rows
         except UNREADABLE as error:
-            raise self._fault(error, done) from None
+            unknown = isinstance(error, pa.ArrowNotImplementedError)
+            fault = "cannot be read" if unknown else f"damaged near row {done + 1}"
+            raise InputError(f"{self.address}: {fault}: {first_line(error)}") from None
 
     def count_rows(self) -> int:
         """Return the number of rows; this reads a CSV once."""
         if self.rows is not None:
             return self.rows
         return sum(batch.num_rows for batch in self.batches(self.schema.names[:1], 1 << 20))
-
-    def _batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
-        if self.format is Format.PARQUET:
-            system, path = file_system(self.address)
-            with system.open_input_file(path) as file:
-                yield from parquet.batches(file, self.address, self.schema, columns, rows)
-            return
-        with closing(_stream(self.address)) as stream:
-            if self.format is Format.CSV:
-                yield from csv_text.batches(stream, self.address, self.schema, columns)
-            else:
-                yield from json_lines.batches(stream, self.address, self.schema, columns)
-
-    def _fault(self, error: Exception, row: int) -> InputError:
-        if isinstance(error, pa.ArrowNotImplementedError):
-            return InputError(f"{self.address}: cannot be read: {first_line(error)}")
-        return InputError(f"{self.address}: damaged near row {row + 1}: {first_line(error)}")
 
 
 def open_table(address: str, list_separator: str | None = None) -> TableFile:
@@ -77,18 +69,10 @@ def open_table(address: str, list_separator: str | None = None) -> TableFile:
     if form is None:
         raise InputError(f"{address}: the name does not state the table's format; {_ENDS}")
     try:
-        if form is Format.PARQUET:
-            system, path = file_system(address)
-            with system.open_input_file(path) as file:
-                schema, rows = parquet.read_footer(file, address)
-        else:
-            with closing(_stream(address)) as stream:
-                if form is Format.CSV:
-                    schema, rows = csv_text.read_header(stream), None
-                else:
-                    schema, rows = json_lines.read_schema(stream, address)
+        with _opened(address, form) as source:
+            schema, rows = _READERS[form].read_header(source, address)
     except UNREADABLE as error:
-        fault = f"not a readable {form.shown} file: {first_line(error)}"
+        fault = f"not a readable {form} file: {first_line(error)}"
         raise InputError(f"{address}: {fault}; {_ENDS}") from None
     repeated = [name for name in schema.names if schema.names.count(name) > 1]
     if repeated:
@@ -101,9 +85,10 @@ def table_files(addresses: Sequence[str], list_separator: str | None = None) -> 
     return [open_table(address, list_separator) for address in files_at(addresses)]
 
 
-def _stream(address: str) -> BinaryIO:
-    """Open a text, decompressed."""
+def _opened(address: str, form: Format) -> pa.NativeFile:
+    """Open a file; a text as a stream, decompressed."""
     system, path = file_system(address)
+    if form is Format.PARQUET:
+        return system.open_input_file(path)
     compression = "gzip" if is_compressed(address) else None
-    stream: BinaryIO = system.open_input_stream(path, compression, _BUFFER)
-    return stream
+    return system.open_input_stream(path, compression, _BUFFER)

@@ -79,7 +79,7 @@ class SetRules:
     exclude_values: npt.NDArray[np.int32]
 
     @property
-    def columns(self) -> Sequence[Column]:
+    def columns(self) -> tuple[Lists, Lists]:
         include = Lists(self.include_offsets, self.include_values)
         return (include, Lists(self.exclude_offsets, self.exclude_values))
 

@@ -86,10 +86,10 @@ class TargetingSchema:
         return tuple(column for name in self.names for column in (name, name + EXCLUDE_SUFFIX))
 
     @cached_property
-    def first_bits(self) -> tuple[int, ...]:
-        """The first bit of each attribute; its values follow in the order listed, then `other`."""
+    def places(self) -> tuple[tuple[Attribute, int], ...]:
+        """Each attribute and its first bit; values follow in the order listed, then `other`."""
         borders = accumulate((attribute.bits for attribute in self.attributes), initial=0)
-        return tuple(borders)[:-1]
+        return tuple(zip(self.attributes, borders, strict=False))
 
     @property
     def bitmask_bits(self) -> int:

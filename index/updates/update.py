@@ -67,18 +67,11 @@ class AdUpdate:
     unweight: Ids = field(default_factory=lambda: _NONE)
 
 
-def read_update(message: bytes) -> AdUpdate:
-    """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field."""
-    return _read(message, bounded=True)
+def read_update(message: bytes, *, bounded: bool = True) -> AdUpdate:
+    """Read an UpdateAdsRequest. Raise DecodeError for other bytes, RequestError for a bad field.
 
-
-def read_kept(message: bytes) -> AdUpdate:
-    """Return an update of the log. It may hold the whole state, which exceeds an update's bounds;
-    otherwise as `read_update`."""
-    return _read(message, bounded=False)
-
-
-def _read(message: bytes, *, bounded: bool) -> AdUpdate:
+    bounded  False for an update of the log, which may hold the whole state
+    """
     head, fault = LONG_MESSAGES.read("UpdateAdsRequest", message)
     if fault is not None:  # the server would otherwise carry out only a part of the update
         raise fault if fault.field else DecodeError(fault.fault)

@@ -13,13 +13,11 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from grace.configs.arrays import AnyArray, Room, new_arrays
 from grace.configs.errors import InputError, RequestError
 from grace.index.forms.component import Component
 from grace.index.forms.components import components_of
-from grace.index.forms.lists import AskedLists
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.values import InternedValues
@@ -56,16 +54,6 @@ class UserRows:
     def arrays(self) -> list[AnyArray]:
         """Return all arrays of all components, in their order."""
         return [*chain.from_iterable(self.asked)]
-
-    @property
-    def bitmask(self) -> npt.NDArray[np.uint64]:
-        """What they ask of the attributes.   [B, words]"""
-        bits: npt.NDArray[np.uint64] = self.asked[0].bitmask
-        return bits
-
-    @property
-    def sets(self) -> tuple[AskedLists[npt.NDArray[Any]], ...]:
-        return tuple(asked for asked in self.asked if isinstance(asked, AskedLists))
 
     def require_encoded_for(self, snapshot: Snapshot) -> None:
         """Ids of another snapshot's values would answer for other values: never compare them."""

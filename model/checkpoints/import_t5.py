@@ -3,22 +3,212 @@
 TIGER gives every position of a SID its own range of one shared vocabulary. Here each step has its
 own embeddings and head. The vocabulary's other rows become the head's extra rows, which only enter
 the normaliser. So log-probabilities stay those of the softmax over the whole vocabulary.
+
+It reads config.json, generation_config.json and safetensors weights, sharded or not, without
+`transformers`. It refuses by name every setting that GRACE's T5 does not compute. Dropout is for
+training only and is ignored.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from grace.configs.options import T5Layout
-from grace.configs.sections import load_section
+from grace.configs.errors import CheckpointError, ConfigError, InputError
+from grace.configs.options import Option, T5Layout
+from grace.configs.regular_files import read_regular
+from grace.configs.sections import Section, load_section
 from grace.model.checkpoints.checkpoint import empty_model
-from grace.model.checkpoints.t5_folder import T5Config, T5Tensors, open_tensors, read_config
+from grace.model.checkpoints.folder import PICKLE_REMEDY
+from grace.model.checkpoints.weights_file import Weights, open_weights
 from grace.model.definition.model import Model
-from grace.model.definition.spec import ModelSpec
+from grace.model.definition.spec import Ffn, ModelSpec, Size
 from grace.model.definition.t5_encoder import distance_buckets
+
+CONFIG = "config.json"
+
+_GENERATION = "generation_config.json"
+_WEIGHTS = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_MAX_JSON_BYTES = 64 << 20
+_FFNS: dict[str, tuple[Ffn, str]] = {
+    "relu": ("relu", "relu"),
+    "gated-gelu": ("gated_gelu", "gelu_new"),
+}
+_OPTIONAL = frozenset(
+    {
+        # Old files have it; transformers ignores it too.
+        "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+        # Unused where the file contains each of the three tensors that are tied to it.
+        "shared.weight",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class T5Config(Section):
+    """The keys of config.json that affect the model's function, with T5's defaults."""
+
+    model_type: str
+    vocab_size: Size
+    d_model: Size
+    d_kv: Size
+    d_ff: Size
+    num_layers: Size
+    num_heads: Size
+    num_decoder_layers: Annotated[int | None, Option(least=1)] = None
+    # The encoder halves them for the two directions.
+    relative_attention_num_buckets: Annotated[int, Option(least=4)] = 32
+    relative_attention_max_distance: int = 128
+    layer_norm_epsilon: float = 1e-6
+    feed_forward_proj: str = "relu"
+    dense_act_fn: str | None = None
+    is_gated_act: bool | None = None
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool | None = None
+    scale_decoder_outputs: bool | None = None
+    decoder_start_token_id: int | None = None
+
+    def faults(self) -> Iterator[str]:
+        """Yield each setting that GRACE's T5 does not compute."""
+        if not self.is_encoder_decoder:
+            yield "is_encoder_decoder: must be true: both halves are needed"
+        projection = self.feed_forward_proj
+        if projection not in _FFNS:
+            known = ", ".join(_FFNS)
+            yield f"feed_forward_proj: {projection!r} is not supported; supported are {known}"
+        # In transformers, these two override feed_forward_proj.
+        ffn, activation = _FFNS[projection]
+        for key, implied in (("dense_act_fn", activation), ("is_gated_act", ffn == "gated_gelu")):
+            written = getattr(self, key)
+            if written not in (None, implied):
+                yield (
+                    f"{key}: {written!r} is not supported with feed_forward_proj {projection!r}, "
+                    f"which means {implied!r}"
+                )
+        buckets, furthest = (
+            self.relative_attention_num_buckets,
+            self.relative_attention_max_distance,
+        )
+        if furthest <= buckets // 2:
+            yield (
+                f"relative_attention_max_distance: must be above half of the {buckets} buckets, "
+                f"got {furthest}"
+            )
+        start = self.decoder_start_token_id
+        if start is None or not 0 <= start < self.vocab_size:
+            yield (
+                f"decoder_start_token_id: expected 0 to {self.vocab_size - 1}, got {start}; "
+                "write there the token that decoding begins with"
+            )
+
+    @property
+    def ffn(self) -> Ffn:
+        return _FFNS[self.feed_forward_proj][0]
+
+    @property
+    def decoder_layers(self) -> int:
+        given = self.num_decoder_layers
+        return self.num_layers if given is None else given
+
+    @property
+    def inner(self) -> int:
+        return self.num_heads * self.d_kv
+
+    @property
+    def head_scale(self) -> float:
+        """T5 scales the input of a tied head. Only newer files have a key for that."""
+        scaled = self.scale_decoder_outputs
+        if scaled is None:
+            scaled = self.tie_word_embeddings is not False
+        return self.d_model**-0.5 if scaled else 1.0
+
+
+class T5Tensors:
+    """The folder's tensors by name. It checks their shapes, and knows which ones are unused."""
+
+    def __init__(self, folder: Path, files: Iterable[Weights]) -> None:
+        self._folder = folder
+        self._owners = {name: file for file in files for name in file.shapes}
+        self._unused = set(self._owners) - _OPTIONAL
+
+    def take(self, name: str, *shape: int) -> Tensor:
+        """Return a tensor in float32, on the CPU."""
+        file = self._owners.get(name)
+        if file is None:
+            fault = f"missing tensor {name!r} {list(shape)}, which {CONFIG} asks for"
+            raise CheckpointError(str(self._folder), fault)
+        file.require_shape(name, shape, CONFIG)
+        self._unused.discard(name)
+        return file.read(name, torch.float32)
+
+    def take_tied(self, name: str, source: str, *shape: int) -> Tensor:
+        """Return `name` if the folder has it, else the tensor that it is tied to."""
+        return self.take(name if name in self._owners else source, *shape)
+
+    def require_all_used(self) -> None:
+        for name in sorted(self._unused):
+            fault = f"unexpected tensor {name!r}: a T5ForConditionalGeneration by {CONFIG} has none"
+            raise self._owners[name].fault(fault)
+
+
+def read_config(folder: Path) -> T5Config:
+    """Read and check config.json. Its `decoder_start_token_id` is what `generate` starts with."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no Hugging Face folder here: expected one with {CONFIG}")
+    path = folder / CONFIG
+    written = dict(_read_json(path))
+    if (folder / _GENERATION).exists():
+        chosen = _read_json(folder / _GENERATION).get("decoder_start_token_id")
+        if chosen is not None:
+            written["decoder_start_token_id"] = chosen
+    # Another family has other keys, so its name comes before any missing key.
+    model_type = written.get("model_type", "t5")
+    if model_type != "t5":
+        raise ConfigError(f"{path}: model_type: {model_type!r}; only 't5' is imported")
+    known = {field.name for field in fields(T5Config)}
+    return load_section(T5Config, {k: v for k, v in written.items() if k in known}, str(path))
+
+
+@contextmanager
+def open_tensors(folder: Path) -> Iterator[T5Tensors]:
+    with ExitStack() as files:
+        yield T5Tensors(folder, [files.enter_context(open_weights(p)) for p in _shards(folder)])
+
+
+def _shards(folder: Path) -> list[Path]:
+    if (folder / _WEIGHTS).exists():
+        return [folder / _WEIGHTS]
+    if not (folder / _INDEX).exists():
+        for pickle in sorted([*folder.glob("*.bin"), *folder.glob("*.pt")]):
+            raise CheckpointError(str(pickle), PICKLE_REMEDY)
+        raise CheckpointError(str(folder / _WEIGHTS), "missing")
+    owners = _read_json(folder / _INDEX).get("weight_map")
+    names: set[str] = set()
+    for name in owners.values() if isinstance(owners, dict) else (owners,):
+        if not isinstance(name, str) or Path(name).name != name:
+            fault = f"weight_map: expected names of files in this folder, got {name!r}"
+            raise CheckpointError(str(folder / _INDEX), fault)
+        names.add(name)
+    return [folder / name for name in sorted(names)]
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(read_regular(path, _MAX_JSON_BYTES))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not JSON that can be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: expected an object")
+    return value
+
 
 Sublayer: TypeAlias = Mapping[str, tuple[Sequence[str], tuple[int, ...]]]
 """The weights to import: our name, the T5 names that it concatenates, and the shape of each."""

@@ -48,7 +48,8 @@ class Served:
 
     @classmethod
     def of(cls, points: Tensor, level: Level) -> "Served":
-        codes, centres = _codes(points, level), torch.from_numpy(level.centres)
+        codes = torch.from_numpy(codes_of(points.numpy(), level))
+        centres = torch.from_numpy(level.centres)
         errors = (points - centres[codes]).double().square().sum(dim=1)
         return cls(codes, torch.bincount(codes, minlength=len(centres)), errors)
 
@@ -95,11 +96,6 @@ def learn_level(points: Tensor, codes: int, balance: float, rng: np.random.Gener
     return Level(level.centres[used], level.prices[used])
 
 
-def _codes(points: Tensor, level: Level) -> Tensor:
-    """Return the code of each point.   float32 [n, dims] -> int64 [n]"""
-    return torch.from_numpy(codes_of(points.numpy(), level))
-
-
 def seed_centres(points: Tensor, codes: int, rng: np.random.Generator) -> Tensor:
     """Draw points in proportion to their squared distance from the earlier ones.
 
@@ -126,9 +122,8 @@ def _squared_distances(points: Tensor, squares: Tensor, which: Tensor | list[int
     """float64 [n, len(which)]"""
     sums = squares[:, None] + squares[which]
     apart = sums - 2 * (points @ points[which].T)
-    return torch.where(
-        apart < 1e-12 * sums, 0.0, apart
-    )  # rounding: equal points are at no distance
+    # Despite rounding, equal points are at no distance.
+    return torch.where(apart < 1e-12 * sums, 0.0, apart)
 
 
 def _means(points: Tensor, served: Served, centres: Tensor) -> Tensor:

@@ -10,14 +10,17 @@ after the other. They run at the same time, on a side stream.
 """
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
+from grace.kernels import require_device
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
 from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.encoder.token_product import (
@@ -40,7 +43,6 @@ from grace.model.engine.encoder_weights import (
     FastSelfAttention,
     FastSequences,
 )
-from grace.model.engine.side_stream import SideStream
 
 FastEncoder: TypeAlias = Callable[[FeatureTensors], UserContext]
 """The encoder reads features in its precision, and does not change them."""
@@ -49,22 +51,10 @@ FastEncoder: TypeAlias = Callable[[FeatureTensors], UserContext]
 def fast_encoder(model: Model, dtype: torch.dtype, ops: EncoderOps) -> FastEncoder:
     """Return the model's encoder with copies of its weights, on their device."""
     if isinstance(model.encoder, T5Encoder):
-        return _FastT5(model.encoder, dtype, ops)
+        own = copy.deepcopy(model.encoder).to(dtype).eval().requires_grad_(False)
+        return torch.inference_mode()(partial(own, ops=ops))
     lengths = [each.max_length for each in model.spec.sequences.values()]
     return FastInterFormer(model.encoder, lengths, dtype, ops)
-
-
-class _FastT5:
-    """The definition, with fast operations."""
-
-    def __init__(self, encoder: T5Encoder, dtype: torch.dtype, ops: EncoderOps) -> None:
-        self._encoder = copy.deepcopy(encoder).to(dtype).eval().requires_grad_(False)
-        self._ops = ops
-
-    @torch.inference_mode()
-    def __call__(self, features: FeatureTensors) -> UserContext:
-        context: UserContext = self._encoder(features, self._ops)
-        return context
 
 
 class _Tokens(NamedTuple):
@@ -145,6 +135,39 @@ class _Reading:
 
         openings = like.new_empty((len(mask), 1, runs * d_ff))
         return _Reading(layers, mask, openings, per_token(3 * d), per_token(d), per_token(d_ff))
+
+
+class SideStream:
+    """Work that may run at the same time as the caller's later work; on a CPU it runs at once.
+
+    A chain of small kernels leaves most of a GPU idle, and large kernels fill it. So the side
+    stream has the higher priority: its kernels start as soon as an SM has room.
+
+    Memory belongs to the stream that allocated it. So keep a reference to every tensor that both
+    streams use, from before `fork` until after `join`. Both methods work within the recording of a
+    CUDA graph.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        require_device(device)
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def fork(self) -> Iterator[None]:
+        """Put the work of the `with` block on the side stream, after all earlier work."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def join(self) -> None:
+        """Let the caller's later work wait for the side stream."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
 
 class FastInterFormer:

@@ -2,20 +2,18 @@
 
 A CPU runs the definition, `grace.model.definition.features`. A GPU computes the same in three
 launches: one table holds all tables of a kind, and on the host every id becomes the number of a row
-(`feature_lookups`). So one look-up reads all inputs that are not sequences, one product makes their
+(`feature_reader`). So one look-up reads all inputs that are not sequences, one product makes their
 tokens, and another look-up reads all sequences. Sums and means are accumulated in float32 and
 rounded once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from grace.configs.errors import RequestError
 from grace.kernels import load_feature_ops
 from grace.kernels.features.feature_ops import FeatureOps, SingleInputs, SingleTables
 from grace.kernels.row_stable import linear
@@ -30,37 +28,18 @@ from grace.model.definition.features import (
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors
 from grace.model.definition.model import Model
 from grace.model.engine.device_copy import Staging
-from grace.model.engine.feature_lookups import (
+from grace.model.engine.feature_reader import (
     FeatureLookups,
+    FeatureReader,
+    ReadFeatures,
     event_rows_of,
     model_inputs_of,
     squash,
 )
-from grace.model.engine.feature_reader import FeatureReader
 
-
-@dataclass(frozen=True, slots=True)
-class BatchFeatures:
-    """A batch that `FeatureReader.read` has read, with its faults and ignored names.
-
-    compute  makes the features on the device's current stream, in memory of the batch's staging
-    """
-
-    compute: Callable[[], FeatureTensors]
-    faults: tuple[RequestError | None, ...]
-    ignored: tuple[tuple[str, ...], ...]
-
-
-class FeatureStage(Protocol):
-    def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
-        """Read a batch of messages and send it to the device."""
-
-
-def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
-    """Return the fastest stage for the model's device."""
-    if model.decoder.start.device.type == "cpu":
-        return PlainStage(model)
-    return FastStage(model, dtype)
+BatchFeatures: TypeAlias = tuple[ReadFeatures, Callable[[], FeatureTensors]]
+"""A batch as it was read, and a function that makes its features. That runs on the device's current
+stream, in memory of the batch's staging."""
 
 
 class PlainStage:
@@ -70,8 +49,9 @@ class PlainStage:
         self._reader = FeatureReader(model.spec)
 
     def read(self, messages: Sequence[bytes], size: int, staging: Staging) -> BatchFeatures:
+        """Read a batch of messages, and send it to the device if there is one."""
         read = self._reader.read(messages, size, staging.arrays)
-        return BatchFeatures(partial(self._compute, read.inputs), read.faults, read.ignored)
+        return read, partial(self._compute, read.inputs)
 
     @torch.inference_mode()
     def _compute(self, lookups: FeatureLookups) -> FeatureTensors:
@@ -105,7 +85,7 @@ class FastStage:
         read = self._reader.read(messages, size, staging.arrays)
         squash(read.inputs.dense.numpy())
         staging.send()
-        return BatchFeatures(staging.once(self._prepared), read.faults, read.ignored)
+        return read, staging.once(self._prepared)
 
     def _prepared(self, tensors: Sequence[Tensor]) -> Callable[[], FeatureTensors]:
         """Return a function for the features of every batch that these tensors will hold.
@@ -121,6 +101,16 @@ class FastStage:
             return FeatureTensors(None if tokens is None else tokens(), sequences)
 
         return compute
+
+
+FeatureStage: TypeAlias = PlainStage | FastStage
+
+
+def feature_stage_for(model: Model, dtype: torch.dtype) -> FeatureStage:
+    """Return the fastest stage for the model's device."""
+    if model.decoder.start.device.type == "cpu":
+        return PlainStage(model)
+    return FastStage(model, dtype)
 
 
 class _SingleInputs:

@@ -29,7 +29,6 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
-from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.products.fp8_products import RoundedOps
 from grace.model.definition.beam_search import (
     Generated,
@@ -134,9 +133,8 @@ class FastGeneration:
         ops: Ops,
         settings: EngineSettings,
         rounded: RoundedOps | None = None,
-        encoder_ops: EncoderOps | None = None,
     ) -> None:
-        """The device's own operations compute rounded products and the encoder unless given."""
+        """The device's own operations compute rounded products unless others are given."""
         folded = FastWeights.of(model.decoder)
         precision, dtype = settings.precision, PRECISIONS[settings.precision]
         self.dtype = dtype
@@ -147,8 +145,7 @@ class FastGeneration:
         if precision == "fp8" and rounded is None:
             rounded = load_rounded_ops(self.device)
         self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
-        encoder_ops = encoder_ops or load_encoder_ops(self.device)
-        self._encoder = fast_encoder(model, dtype, encoder_ops)
+        self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 
     @torch.inference_mode()
     def search(self, features: FeatureTensors, slot: AdmissionSlot, profile: BeamProfile) -> Tensor:

@@ -45,7 +45,8 @@ class PrefixMemo:
     ) -> "PrefixMemo":
         """Build the memo in precision `dtype` from weights in float32."""
         states, queries, left = [], [], memo_bytes
-        for step, prefixes in enumerate(_prefix_counts(weights.vocab_sizes)):
+        counts = accumulate(weights.vocab_sizes[:-1], mul, initial=1)
+        for step, prefixes in enumerate(counts):
             size = prefixes * (weights.spec.d_model + weights.inner) * dtype.itemsize
             if step > 0 and size > left:
                 break
@@ -65,11 +66,6 @@ class PrefixMemo:
     def size(self) -> int:
         """Bytes of all tables."""
         return sum(tensor.nbytes for tensor in (*self.states, *self.queries))
-
-
-def _prefix_counts(vocab_sizes: tuple[int, ...]) -> list[int]:
-    """Return the number of prefixes that enter each step."""
-    return list(accumulate(vocab_sizes[:-1], mul, initial=1))
 
 
 def _rows(weights: FastWeights, step: int, rows: slice, ops: Ops) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,15 @@
-"""Read a data folder's log of interactions, over the SIDs of its catalogue.
+"""Read a data folder for training and evaluation: its catalogue, and its log over these SIDs.
 
-Columns: `user_id` (integers or texts), the ad as `ad_id` (as in the ads table) or its `sid`,
-`timestamp_ms`, optional `split`, columns of ids that the model reads, and columns named like the
-attributes and sets of targeting.yaml. The reader leaves out events of ads that the catalogue
+Columns of the log: `user_id` (integers or texts), the ad as `ad_id` (as in the ads table) or its
+`sid`, `timestamp_ms`, optional `split`, columns of ids that the model reads, and columns named like
+the attributes and sets of targeting.yaml. The reader leaves out events of ads that the catalogue
 does not have.
 """
 
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,40 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.configs.eligibility import CD, Eligibility
 from grace.configs.errors import InputError
+from grace.configs.options import Stated
+from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
+from grace.index.storage import load_snapshot
 from grace.index.tables import roles
 from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import Role, require_column
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.index.trie import SidTrie
 from grace.model.train.interactions import Interactions
 
 Int64 = npt.NDArray[np.int64]
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20
+_ANY = 1 << 62  # refused ads; a log's events of them count as unknown
 _UNKNOWN = -1  # the leaf of an event whose ad the catalogue does not have
 _SIDE, _RULE = "side ", "rule "  # before the names of columns
 _LISTS = pa.large_list(pa.string())
+
+
+def catalogue_of(
+    folder: DataFolder, stated: Stated | None = None, eligibility: Eligibility = CD
+) -> Snapshot:
+    """Build a snapshot, without ads that a build refuses. Training tests no node."""
+    folder.require_codebook()
+    with tempfile.TemporaryDirectory(prefix="grace-train-") as root:
+        facts = {each.name: getattr(stated, each.name) for each in fields(Stated)} if stated else {}
+        spec = BuildSpec(folder, Path(root), max_rejects=_ANY, **facts)
+        build(spec, lambda *_: None)
+        return load_snapshot(spec.root, eligibility=eligibility)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +187,7 @@ def _events(
         "leaf": leaves,
         "time": rows.times("timestamp_ms", unit),
         **{_SIDE + name: rows.ids(name) for name in side},
-        **{_RULE + name: rows.rules(name).cast(_LISTS) for name in here},
+        **{_RULE + name: rows.rules(name).array().cast(_LISTS) for name in here},
     }
     if "split" in rows.theirs:
         columns["split"] = rows.filled("split").cast(pa.string())
@@ -188,11 +206,15 @@ def _unknown(rows: Rows, leaves: Int64) -> str | None:
 def _leaves_of(folder: DataFolder, catalogue: Snapshot) -> _Leaves:
     ads, trie = catalogue.ads, catalogue.trie
     names = None if folder.id_map is None else IdMap.read_existing(folder.id_map)
-    leaves_of_sids = SidLeaves(trie)
+    known = _sortable(trie.sids(np.arange(trie.num_leaves)))
 
     def leaves_of(rows: Rows) -> Int64:
         if "ad_id" not in rows.theirs:
-            return leaves_of_sids(rows.sids("sid", trie.sid_length, null=None))
+            sids = rows.sids("sid", trie.sid_length, null=None)
+            given = _sortable(sids)
+            leaves = np.minimum(np.searchsorted(known, given), len(known) - 1)
+            beyond = ((sids < 0) | (sids >= trie.vocab_sizes)).any(axis=1)
+            return np.where((known[leaves] != given) | beyond, _UNKNOWN, leaves)
         ordinals = ads.ordinals(rows.ids("ad_id", names, null=None, strict=False))
         leaves = np.searchsorted(ads.ad_offsets, ordinals, side="right") - 1
         return np.where(ordinals < 0, _UNKNOWN, leaves)
@@ -246,20 +268,6 @@ def _held_out(
     if test.all() or not test.any():
         raise InputError(f"{name}: column split needs users of both kinds, {_SPLITS}")
     return test
-
-
-class SidLeaves:
-    """Finds the leaf of every SID, -1 where the trie does not have it.   [n, L] -> [n]"""
-
-    def __init__(self, trie: SidTrie) -> None:
-        self._known = _sortable(trie.sids(np.arange(trie.num_leaves)))
-        self._vocab_sizes = trie.vocab_sizes
-
-    def __call__(self, sids: Int64) -> Int64:
-        given = _sortable(sids)
-        leaves = np.minimum(np.searchsorted(self._known, given), len(self._known) - 1)
-        beyond = ((sids < 0) | (sids >= self._vocab_sizes)).any(axis=1)
-        return np.where((self._known[leaves] != given) | beyond, _UNKNOWN, leaves)
 
 
 def _sortable(sids: npt.NDArray[np.integer]) -> npt.NDArray[np.bytes_]:

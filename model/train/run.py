@@ -24,10 +24,9 @@ from grace.model.checkpoints.checkpoint import (
 )
 from grace.model.checkpoints.folder import require_new
 from grace.model.checkpoints.init import random_model
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, ranked, rounded
 from grace.model.train.interactions import HistoryBatches, history_input
-from grace.model.train.log_reader import ReadLog, read_log
+from grace.model.train.log_reader import ReadLog, catalogue_of, read_log
 from grace.model.train.loop import Progress, fit, reproducible
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 

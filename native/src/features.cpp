@@ -1,5 +1,5 @@
 // Reads requests' features, grace.v1.Features, from the bytes into the row numbers that
-// model/engine/feature_lookups.py describes. A handle holds a model's inputs; a call reads a batch.
+// model/engine/feature_reader.py describes. A handle holds a model's inputs; a call reads a batch.
 #include <algorithm>
 #include <cmath>
 #include <functional>

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grace.configs.serving import LogLevel, LogsConfig
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 LOGGER = "grace.server"
 """The name of the logger that the server's modules use."""
@@ -92,7 +92,7 @@ class LineWriter(logging.Handler):
         self._lost = self._accepted = self._written = 0
         self._hurry = False
         self._stuck = False  # a caller waited in vain, and no line has been written since
-        threading.Thread(target=self._write_on, name="grace-log", daemon=True).start()
+        daemon_thread("grace-log", self._write_on).start()
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Emit without the handler's lock: a caller that waits must not delay the others."""
@@ -123,7 +123,6 @@ class LineWriter(logging.Handler):
         self._stuck = not self._changed.wait_for(lambda: self._written >= accepted, seconds)
 
     def _write_on(self) -> None:
-        name_this_thread("grace-log")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._records)

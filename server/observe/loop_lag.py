@@ -2,14 +2,14 @@
 
 import asyncio
 import math
-import threading
 import time
 from collections.abc import Callable
 
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 MOST_BEATS = 15
-"""The beats in a row without a turn of the loop after which it hangs. A relay gets as many."""
+"""The beats in a row without a turn of the loop after which it hangs. A relay gets as many: on a
+busy machine, it may wait seconds for a processor."""
 
 
 class LoopLag:
@@ -54,7 +54,6 @@ class LoopLag:
         """
 
         def beat() -> None:
-            name_this_thread("grace-watch")
             missed, due = 0, self._due
             while missed < MOST_BEATS:
                 time.sleep(beat_seconds)
@@ -63,4 +62,4 @@ class LoopLag:
                     return
             hangs()
 
-        threading.Thread(target=beat, name="grace-watch", daemon=True).start()
+        daemon_thread("grace-watch", beat).start()

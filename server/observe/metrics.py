@@ -27,7 +27,6 @@ from grace.server.messages import (
     PRIORITY_NAMES,
     STAGE_NAMES,
     AnsweredBatch,
-    Priority,
     Span,
     queue_seconds,
 )
@@ -48,7 +47,10 @@ _Label = TypeVar("_Label", bound=str)
 
 
 class Metrics:
-    """All metrics, on their own registry. Any thread may call the methods: they are fast."""
+    """All metrics, on their own registry. Any thread may record: it is fast.
+
+    unread, loads, shed, pinned  metrics that callers record themselves
+    """
 
     def __init__(self, state: ServerState, device: torch.device) -> None:
         self.registry = CollectorRegistry()
@@ -67,10 +69,6 @@ class Metrics:
         else:
             self._requests[error.code.name].inc()
             self._failures[error.reason].inc()
-
-    def shed(self, priority: Priority) -> None:
-        """Count a request that was refused, or lost its place, for lack of room."""
-        self._shed[priority].inc()
 
     def batch_done(self, answered: AnsweredBatch, spans: Sequence[Span]) -> None:
         self._batch_size.observe(len(answered.input.batch.requests))
@@ -98,20 +96,9 @@ class Metrics:
             for value in values:
                 histogram.observe(value)
 
-    def reply_unread(self) -> None:
-        """Count a call that was reset because its caller did not read the reply in time."""
-        self._unread.inc()
-
-    def loaded(self, result: str) -> None:
-        """Count a load of a snapshot or a checkpoint: `ok` if it serves now, `failed` if not."""
-        self._loads[result].inc()
-
     def updated(self, result: UpdateResult, count: int = 1) -> None:
         """Count updates of ads by their result."""
         self._updates[result].inc(count)
-
-    def pinned(self, *, pinned: bool) -> None:
-        self._pinned.set(pinned)
 
     def credentials_loaded(self, setting: str, result: str) -> None:
         """Count a change of a setting's files: `ok` if they are in use, or else `failed`."""
@@ -135,7 +122,7 @@ class Metrics:
         means = "Calls that did not end with OK, by reason."
         self._failures = _by(counter("grace_request_failures", means, ["reason"]), STATUS_OF)
         means = "Calls reset because their callers did not read the replies."
-        self._unread = counter("grace_replies_unread", means)
+        self.unread = counter("grace_replies_unread", means)
         self._generated = counter("grace_ads_generated", "Ads of generated SIDs.")
         self._returned = counter("grace_ads_returned", "Ads in replies.")
         self._sids = counter("grace_sids_generated", "Generated SIDs.")
@@ -145,7 +132,7 @@ class Metrics:
         self._filter = counter("grace_ads_filtered", f"{means}that at_most left out.", ["by"])
         _by(self._filter, ("attributes", "stopped", "excluded", "limited"))
         means = "Loads of a snapshot or a checkpoint, by result."
-        self._loads = _by(counter("grace_snapshot_load", means, ["result"]), _RESULTS)
+        self.loads = _by(counter("grace_snapshot_load", means, ["result"]), _RESULTS)
         means = "Updates of ads, by result; repeated: the number was in force before."
         self._updates = _by(counter("grace_updates", means, ["result"]), UPDATE_RESULTS)
         means = "Changes of certificate files; failed: the old content stays in use."
@@ -155,7 +142,7 @@ class Metrics:
         means = "Answers from a smaller beam profile than the request asked for."
         self._degraded = counter("grace_degraded", means)
         means = "Requests refused or displaced for lack of room in the queue, by priority."
-        self._shed = _by(counter("grace_shed", means, ["priority"]), PRIORITY_NAMES)
+        self.shed = _by(counter("grace_shed", means, ["priority"]), PRIORITY_NAMES)
 
     def _make_histograms(self) -> None:
         histogram = partial(Histogram, registry=self.registry)
@@ -180,7 +167,7 @@ class Metrics:
         self._version = gauge("grace_snapshot_version", "Version of the served snapshot.")
         self._age = gauge("grace_snapshot_age_seconds", "Time since that snapshot was built.")
         means = "1 while a rollback pins the server to a version."
-        self._pinned = gauge("grace_pinned", means)
+        self.pinned = gauge("grace_pinned", means)
 
         def read(name: str, means: str, value: Callable[[], float]) -> None:
             gauge(name, means).set_function(value)

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer, ThreadingMixIn
@@ -19,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 
 from grace.server.observe.timeline import LATEST
 from grace.server.server_state import Phase, ServerState
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 _MOST_CLIENTS = 8  # at once: more could take the descriptors that gRPC needs
 _PATIENCE_SECONDS = 10  # with a client that is slow to ask or to read
@@ -37,12 +38,9 @@ class MetricsPage:
         )[0]
         self._server = _Server(family, place[:2], registry, state)
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._serve, name="grace-metrics", daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=0.05)
+        self._thread = daemon_thread("grace-metrics", serve)
         self._thread.start()
-
-    def _serve(self) -> None:
-        name_this_thread("grace-metrics")
-        self._server.serve_forever(poll_interval=0.05)
 
     def close(self) -> None:
         self._server.shutdown()

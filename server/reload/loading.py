@@ -7,7 +7,6 @@ lock. One thread reads the files, a few check the arrays, and a pause follows ea
 """
 
 import logging
-import threading
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -38,7 +37,7 @@ from grace.server.observe.logs import LOGGER
 from grace.server.stages.stages import Stages
 from grace.server.stages.warm_up import warm_up
 from grace.server.start_up import start_fault, too_little_memory
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 CORES_PER_THREAD = 4
 """A load checks the arrays with one thread for this many cores. Requests have the others."""
@@ -88,7 +87,7 @@ class Loader:
         """Return a warm pair, or the served one if that is what is wanted."""
         try:
             # Kernels are launched on the thread's current device, which may be another GPU.
-            with torch.cuda.device(self.device) if self._on_gpu else nullcontext():
+            with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
                 return self._loaded(wanted, served)
         except Exception as error:  # noqa: BLE001, whatever fails, the old pair keeps serving
             return self._fault_of(error, wanted)
@@ -122,10 +121,6 @@ class Loader:
         require_memory_of_weights(checkpoint, self.device)
         return load_model(replace(self.config, checkpoint=checkpoint), snapshot, self.device)
 
-    @property
-    def _on_gpu(self) -> bool:
-        return self.device.type == "cuda"
-
     def _fault_of(self, error: Exception, wanted: Wanted) -> LoadFault:
         """Return the fault without the error, whose traceback would keep the load's memory."""
         config = self.config
@@ -142,7 +137,7 @@ class Loader:
 
     def _device_is_broken(self) -> bool:
         """Return whether the GPU is broken: errors may show late, but then every call fails."""
-        if not self._on_gpu:
+        if self.device.type != "cuda":
             return False
         try:
             torch.cuda.synchronize(self.device)
@@ -160,7 +155,7 @@ class Retired:
 
     def __init__(self) -> None:
         self._parts: SimpleQueue[object] = SimpleQueue()
-        threading.Thread(target=self._free, daemon=True).start()
+        daemon_thread("grace-free", self._free).start()
 
     def add(self, pair: ServingPair) -> None:
         """Free the pair's parts once its last batch has ended and nothing else holds the pair."""
@@ -168,6 +163,5 @@ class Retired:
         weakref.finalize(pair, self._parts.put, parts).atexit = False
 
     def _free(self) -> None:
-        name_this_thread("grace-free")
         while True:
             self._parts.get()

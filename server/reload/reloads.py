@@ -15,22 +15,17 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, TypeVar
 
-import torch
-
 from grace.configs.errors import ConfigError, GraceError
-from grace.configs.serving import ServingConfig
 from grace.index.storage import Published, published
 from grace.proto.retrieval_pb2 import LoadStatus
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError, draining, not_ready, too_many_loads
-from grace.server.messages import Retrieval
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.metrics import Metrics
 from grace.server.reload.current import Current
 from grace.server.reload.loading import Loader, LoadFault, Retired, Wanted
 from grace.server.reload.pin import Pin, StoredPin, decide, pin_for
 from grace.server.server_state import Phase, ServerState
-from grace.server.stages.stages import Stages
 from grace.server.start_up import start_fault
 from grace.server.threads import DaemonThread
 
@@ -52,37 +47,27 @@ class Served:
     previous_pin: int = 0
 
 
-def serve_on(pair: ServingPair) -> None:
-    """Do nothing before a swap."""
-
-
 class Reloads:
     """Loads and swaps pairs. It belongs to the event loop, and uses files on other threads."""
 
     def __init__(
         self,
-        config: ServingConfig,
+        loader: Loader,
         state: ServerState,
         metrics: Metrics,
-        device: torch.device,
-        stages: Stages,
-        requests: tuple[Retrieval, ...],
         broken: Callable[[], None],
-        before_swap: Callable[[ServingPair], None] = serve_on,
     ) -> None:
         """Read the pin. Raise ConfigError if its file is damaged.
 
-        requests     each new pair warms up with them
-        broken       called if a load has broken the GPU
-        before_swap  as in Loader
+        broken  called if a load has broken the GPU
         """
-        self._config = config
+        self._config = config = loader.config
         self._state = state
         self._metrics = metrics
         self._broken = broken
-        self._loader = Loader(config, device, stages, requests, before_swap)
+        self._loader = loader
         self._loads = DaemonThread("grace-load")
-        self._stored_pin = StoredPin(config.state_dir, lambda has: metrics.pinned(pinned=has))
+        self._stored_pin = StoredPin(config.state_dir, metrics.pinned.set)
         self._current = Current(
             config.snapshots,
             lambda error: start_fault(error, config),
@@ -331,7 +316,7 @@ class Reloads:
         self._retired.add(self._state.served())
         self._state.pair = pair
         self._metrics.serves(pair.snapshot)
-        self._metrics.loaded("ok")
+        self._metrics.loads["ok"].inc()
         facts = {"snapshot_version": pair.snapshot.facts.version, "checkpoint": pair.checkpoint}
         facts |= {"previous_version": before, "seconds": round(seconds, 3)}
         _LOG.info("swapped", extra=facts)
@@ -340,7 +325,7 @@ class Reloads:
         """Report a load that failed, and return its error. Version 0: CURRENT cannot be read."""
         if version:
             self._load_fault, self._failed_version = fault.text, version
-        self._metrics.loaded("failed")
+        self._metrics.loads["failed"].inc()
         _LOG.error("load_failed", extra={"snapshot_version": version, "fault": fault.text})
         return ServiceError("load_failed", fault.text)
 

@@ -29,9 +29,8 @@ from grace.server.scheduling.feedback import (
     answer_by,
     is_late,
 )
-from grace.server.scheduling.predictions import Backlog, Predictions
+from grace.server.scheduling.predictions import Backlog, BatchesUnderWay, BatchUnderWay, Predictions
 from grace.server.scheduling.request_queue import RequestQueue
-from grace.server.scheduling.under_way import BatchesUnderWay, BatchUnderWay
 
 BATCHES_OF_QUEUE = 2
 """The full batches that may always wait, so that a slow engine does not idle between them."""
@@ -88,6 +87,7 @@ class Controller:
         predictions: Predictions,
         ladders: Mapping[str, tuple[str, ...]],
     ) -> None:
+        """`ladders` has the smaller profiles, in their order, of each profile that degrades."""
         self.queue = RequestQueue(config.max_waiting)
         self.under_way = BatchesUnderWay()
         self.closed = False

@@ -41,14 +41,13 @@ from grace.server.messages import (
 )
 from grace.server.observe.logs import LOGGER
 from grace.server.observe.timeline import HostWork, Timeline
-from grace.server.scheduling.controller import Departure
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.controller import Controller, Departure
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
 from grace.server.scheduling.stage_faults import FailedBatches, StageWatch, place_of
-from grace.server.scheduling.streams import Mark, Stream, Streams
-from grace.server.scheduling.under_way import BatchUnderWay, Place
+from grace.server.scheduling.streams import Mark, Streams
 from grace.server.stages.stages import Stages
-from grace.server.threads import name_this_thread
+from grace.server.threads import daemon_thread
 
 Batch = TypeVar("Batch")
 Taken = TypeVar("Taken", "Departure", "_Carried[Any]")
@@ -119,23 +118,16 @@ class Pipeline:
         self._died = died
         self._timeline = timeline
         self._watch = StageWatch(batching.hang_seconds)
-        self.scheduler = Scheduler(
-            batching, generation.batch_buckets, predictions, clock, generation.ladders
-        )
+        buckets, ladders = generation.batch_buckets, generation.ladders
+        self.scheduler = Scheduler(Controller(batching, buckets, predictions, ladders), clock)
         # The slots between threads. None follows the last batch.
         self._to_generate: Queue[_Carried[FeatureBatch] | None] = Queue(1)
         self._to_post: Queue[_Carried[GeneratedBatch] | None] = Queue(1)
         self._answered = Event()
         self._answered.set()
-        self._streams: dict[StageName, Stream] = {
-            "input": streams.input,
-            "features": streams.features,
-            "generate": streams.generate,
-            "post": streams.post,
-        }
-        self._marks = streams.clock
+        self._streams, self._marks = streams.of, streams.clock
         self._failed = {stage: FailedBatches() for stage in self._streams}
-        queues = streams.generate.queues
+        queues = streams.of["generate"].queues
         self._begin_generate = self._generate if queues else self._to_generate.put
         after = self._to_post if queues else self._to_generate
         feeds = self._thread("input", self.scheduler.next_batch, self._input, after)
@@ -196,7 +188,6 @@ class Pipeline:
         name = "grace-feed" if stage == "input" else f"grace-{stage}"
 
         def run() -> None:
-            name_this_thread(name)
             try:
                 if stage == "post":  # it waits for the device and reads its times
                     self._marks.enter()
@@ -211,7 +202,7 @@ class Pipeline:
             if next_slot is not None:
                 next_slot.put(None)
 
-        return threading.Thread(target=run, name=name, daemon=True)
+        return daemon_thread(name, run)
 
     def _input(self, departure: Departure) -> None:
         self._end(departure.failures)
@@ -269,7 +260,6 @@ class Pipeline:
             profile=self._profiles[under_way.profile],
             bucket=under_way.bucket,
             requests=under_way.requests,
-            formed=perf_counter(),
         )
 
     def _read_all(self, batch: RequestBatch) -> InputBatch:

@@ -8,11 +8,8 @@ ever taken inside it. One thread, input's, waits on the lock's condition, in `ne
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
-from grace.configs.serving import BatchingConfig
 from grace.server.errors import cancelled, draining, expired
 from grace.server.messages import (
     Failure,
@@ -23,23 +20,12 @@ from grace.server.messages import (
     Span,
 )
 from grace.server.scheduling.controller import Controller, Departure
-from grace.server.scheduling.predictions import Predictions
-from grace.server.scheduling.under_way import BatchUnderWay, Place
-
-NO_LADDERS: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+from grace.server.scheduling.predictions import BatchUnderWay, Place
 
 
 class Scheduler:
-    def __init__(
-        self,
-        config: BatchingConfig,
-        buckets: tuple[int, ...],
-        predictions: Predictions,
-        clock: Callable[[], float] = perf_counter,
-        ladders: Mapping[str, tuple[str, ...]] = NO_LADDERS,
-    ) -> None:
-        """`ladders` has the smaller profiles, in their order, of each profile that degrades."""
-        self._controller = Controller(config, buckets, predictions, ladders)
+    def __init__(self, controller: Controller, clock: Callable[[], float]) -> None:
+        self._controller = controller
         self._clock = clock
         self._changed = threading.Condition()
         self._in_flight = 0

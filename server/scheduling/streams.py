@@ -9,7 +9,7 @@ next batch on the stream that made it. So a batch holds what every stage made of
 mark has passed. The thread of a stage that fails waits until its own stream has done the work.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, ClassVar, TypeAlias
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 
 from grace.kernels import require_device
+from grace.server.messages import STAGE_NAMES, StageName
 
 Mark: TypeAlias = Any
 """A time on the host, a torch.cuda.Event on a GPU. Only streams and clocks look into an event."""
@@ -68,20 +69,17 @@ class Clock:
 class Streams:
     """One stream for each stage. Post works on the host, and its thread reads the clock."""
 
-    input: Stream
-    features: Stream
-    generate: Stream
-    post: Stream
+    of: Mapping[StageName, Stream]
     clock: Clock
 
 
 def streams_for(device: torch.device) -> Streams:
     require_device(device)
-    host = Stream()
+    of: dict[StageName, Stream] = dict.fromkeys(STAGE_NAMES, Stream())
     if device.type == "cpu":
-        return Streams(host, host, host, host, clock=Clock())
-    before, middle, last = (DeviceStream(device) for _ in range(3))
-    return Streams(before, middle, last, host, clock=DeviceClock(device))
+        return Streams(of, Clock())
+    of |= {name: DeviceStream(device) for name in STAGE_NAMES if name != "post"}
+    return Streams(of, DeviceClock(device))
 
 
 class DeviceStream(Stream):

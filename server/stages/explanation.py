@@ -22,9 +22,8 @@ from grace.model.engine.search_trace import SearchTrace, TracedStep
 from grace.proto import retrieval_pb2 as wire
 from grace.server.errors import internal
 from grace.server.messages import InputBatch, PendingRequest, RequestBatch, Retrieval
-from grace.server.stages.post_stage import held_ads
 from grace.server.stages.replies import Leaves
-from grace.server.stages.stages import Stages, generate_sids
+from grace.server.stages.stages import Stages, generate_sids, held_ads
 
 Outcome = wire.ExplainResponse.Outcome
 StopsAmong = Callable[[Mapping[str, int]], Mapping[str, int]]

@@ -2,22 +2,51 @@
 
 They know no thread, stream or queue, which are the pipeline's: on a GPU each runs on a stream of
 its own, and no stage waits for the device.
+
+    input     requests to the rows and tensors that the model reads
+    features  and generate: what the model makes of them, up to SIDs
+    post      generated leaves to ads, exactly matched, and to the bytes of each reply
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields, replace
+from time import perf_counter
+from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from grace.index.matching.exact import HeldAds, MatchCounts
+from grace.index.trie import NO_NODE
+from grace.index.users.user_rows import UserRows
+from grace.kernels import UserTensors
+from grace.model.engine.device_copy import Staging
+from grace.model.engine.feature_reader import ReadFeatures
 from grace.model.engine.search_trace import SearchTrace
+from grace.server.engine.serving_pair import ServingPair
+from grace.server.errors import ServiceError, internal, invalid_field, wrong_pair
 from grace.server.messages import (
+    STAGE_NAMES,
+    Answer,
     AnsweredBatch,
+    Failure,
     FeatureBatch,
     GeneratedBatch,
     InputBatch,
+    PendingRequest,
     RequestBatch,
+    Retrieval,
     Span,
+    queue_seconds,
 )
-from grace.server.stages.input_stage import prepare_inputs
-from grace.server.stages.post_stage import answer_requests
+from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
+from grace.server.stages.requests import refusal_of
+
+_MAX_UINT32 = 2**32 - 1
+_NO_ADS = np.empty(0, np.int64)
+_Value = TypeVar("_Value")
+_Given = TypeVar("_Given", bound=Sized)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +63,116 @@ class Stages:
     post: Callable[[GeneratedBatch, tuple[Span, ...]], AnsweredBatch]
 
 
+def prepare_inputs(batch: RequestBatch) -> InputBatch:
+    """Have C++ read all requests of the batch together, each into its row.
+
+    What one of them does wrong fails that request alone: the others are then read again, without
+    it. The users come first. A GPU then makes their masks of eligible nodes while C++ reads the
+    features.
+    """
+    failures: list[Failure] = []
+    wrong = [_wrong_pair(each.retrieval, batch.pair) for each in batch.requests]
+    requests = _without_faults(batch.requests, wrong, failures)
+    made, faults = _read_requests(batch, requests)
+    if any(faults):
+        requests = _without_faults(requests, faults, failures)
+        staged = made.staged
+        del made  # its masks make room for the next ones
+        made, _ = _read_requests(batch, requests)
+        made = replace(made, staged=(*staged, *made.staged))  # a copy may still read the first
+    return replace(made, failures=tuple(failures))
+
+
+def _read_requests(
+    batch: RequestBatch, requests: Sequence[PendingRequest]
+) -> tuple[InputBatch, list[ServiceError | None]]:
+    """Read the requests, each into its row, and fill the bucket with empty rows. Also return the
+    fault of each request, or None. The row of a faulty request is empty."""
+    pair = batch.pair
+    messages = [request.retrieval.message for request in requests]
+    for_users, for_features = Staging(pair.model.blocks), Staging(pair.model.blocks)
+    of_users = pair.users.read(messages, batch.bucket, for_users.arrays)
+    users = UserTensors.given(of_users.rows, for_users.send(of_users.rows.arrays()))
+    if not any(of_users.faults):  # otherwise these rows are not the batch's
+        users = pair.with_eligible(users)
+    of_features, compute = pair.model.features.read(messages, batch.bucket, for_features)
+    ignored = _ignored_names(requests, of_users.rows, of_features, pair.snapshot.schema.entities)
+    found = zip(requests, of_features.faults, of_users.faults, ignored, strict=True)
+    faults = [
+        refusal_of(one or other) or _unknown_name(request.retrieval, names, pair)
+        for request, one, other, names in found
+    ]
+    made = InputBatch(
+        batch=batch,
+        requests=tuple(requests),
+        failures=(),
+        ignored=ignored,
+        user_rows=of_users.rows,
+        users=users,
+        features=compute,
+        staged=(for_users, for_features),
+    )
+    return made, faults
+
+
+def _unknown_name(
+    retrieval: Retrieval, ignored: tuple[str, ...], pair: ServingPair
+) -> ServiceError | None:
+    """Return the refusal of a strict request that has a name which would be ignored."""
+    if not (retrieval.strict and ignored):
+        return None
+    schema = pair.snapshot.schema
+    known = ", ".join((*schema.names, *schema.entities, *pair.model.spec.inputs))
+    fault = f"no such name, and the request is strict; known: {known}; correct the name"
+    return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
+
+
+def _ignored_names(
+    requests: Sequence[PendingRequest],
+    rows: UserRows,
+    features: ReadFeatures,
+    entities: tuple[str, ...],
+) -> tuple[tuple[str, ...], ...]:
+    # Rows of padding, which have no request, come last.
+    of_requests = zip(requests, rows.ignored, features.ignored, strict=False)
+    return tuple(
+        tuple(sorted({*of_user, *of_features, *request.retrieval.unknown_entities(entities)}))
+        for request, of_user, of_features in of_requests
+    )
+
+
+def _without_faults(
+    requests: Sequence[PendingRequest],
+    faults: Sequence[ServiceError | None],
+    failures: list[Failure],
+) -> list[PendingRequest]:
+    """The requests without a fault; the others are added to the failures."""
+    good = []
+    for request, fault in zip(requests, faults, strict=True):
+        if fault is None:
+            good.append(request)
+        else:
+            failures.append(Failure(request, fault))
+    return good
+
+
+def _wrong_pair(retrieval: Retrieval, pair: ServingPair) -> ServiceError | None:
+    loaded = pair.snapshot.facts.sid_space
+    if retrieval.model and retrieval.model != pair.checkpoint:
+        return wrong_pair(
+            "model",
+            f"{retrieval.model!r} is asked for, but {pair.checkpoint!r} is loaded; send its id, "
+            "or none to take whichever is loaded",
+        )
+    if retrieval.sid_space and retrieval.sid_space != loaded:
+        return wrong_pair(
+            "sid_space",
+            f"the sequences are in {retrieval.sid_space!r}, but {loaded!r} is loaded; "
+            "send SIDs of that space",
+        )
+    return None
+
+
 def compute_features(batch: InputBatch) -> FeatureBatch:
     return FeatureBatch(batch, batch.features())
 
@@ -44,6 +183,111 @@ def generate_sids(batch: FeatureBatch, trace: SearchTrace | None = None) -> Gene
         batch.features, batch.input.users, bound.pair.index, bound.profile, trace
     )
     return GeneratedBatch(batch.input, generated.leaves, generated.scores, generated.corrupt)
+
+
+def answer_requests(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
+    """Answer a batch; its replies report the times of the earlier stages from `spans`."""
+    begin = perf_counter()
+    requests = batch.input.requests
+    corrupt = batch.corrupt.numpy()[: len(requests)].tolist()
+    sound = [row for row in range(len(requests)) if not corrupt[row]]
+    leaves = _leaves_of(batch, sound)
+    with held_ads(batch.input, leaves) as ads:
+        heads = _heads(batch.input, sound, _timings(batch.input, sound, spans, begin))
+        replies = write_replies(ads, heads, leaves, batch.input.batch.pair.snapshot.trie)
+        counts = ads.counts if len(sound) == len(ads.leaves) else _counts_of(ads.counts, sound)
+    return AnsweredBatch(
+        batch.input,
+        tuple(Answer(requests[row], reply) for row, reply in zip(sound, replies, strict=True)),
+        tuple(
+            Failure(request, internal("not_finite"))
+            for request, is_corrupt in zip(requests, corrupt, strict=True)
+            if is_corrupt
+        ),
+        counts,
+    )
+
+
+def _leaves_of(batch: GeneratedBatch, sound: Sequence[int]) -> Leaves:
+    leaves = np.ascontiguousarray(batch.leaves.numpy())
+    scores = np.ascontiguousarray(batch.scores.numpy())
+    if len(sound) < len(leaves):
+        kept = leaves[sound]
+        leaves = np.full_like(leaves, NO_NODE)
+        leaves[sound] = kept
+    return Leaves(leaves, scores)
+
+
+def held_ads(batch: InputBatch, leaves: Leaves) -> AbstractContextManager[HeldAds]:
+    """Match the ads of all rows; padding rows have no leaf."""
+    retrievals = [request.retrieval for request in batch.requests]
+    rows, width = leaves.leaves.shape
+    padding = rows - len(retrievals)
+    entities = batch.batch.pair.snapshot.schema.entities
+    # Once for the whole batch: an update is acknowledged when the batches of the older view are
+    # answered.
+    live = batch.batch.pair.live.view
+    return batch.batch.pair.matcher.held(
+        batch.user_rows,
+        np.arange(rows + 1, dtype=np.int64) * width,
+        leaves.leaves.reshape(-1),
+        leaves.scores.reshape(-1),
+        [*(retrieval.max_ads for retrieval in retrievals), *[0] * padding],
+        stopped=live.stopped,
+        exclude_ads=_padded([each.exclude_ads for each in retrievals], _NO_ADS, rows),
+        exclude=_padded([_known(each.exclude, entities) for each in retrievals], {}, rows),
+        at_most=_padded([_known(each.at_most, entities) for each in retrievals], {}, rows),
+        weights=live.weights,
+    )
+
+
+def _padded(values: list[_Given], nothing: _Given, rows: int) -> list[_Given] | None:
+    """Return a value for each row; None if they are all empty."""
+    if not any(map(len, values)):
+        return None
+    return [*values, *[nothing] * (rows - len(values))]
+
+
+def _known(values: Mapping[str, _Value], entities: Sequence[str]) -> Mapping[str, _Value]:
+    """Return the values of the schema's entities; the input stage lists the other names."""
+    if not values:
+        return values
+    return {name: value for name, value in values.items() if name in entities}
+
+
+def _timings(
+    batch: InputBatch, rows: Sequence[int], spans: tuple[Span, ...], begin: float
+) -> npt.NDArray[np.uint32]:
+    """Return the fields of grace.v1.Timings; `queue` is all time outside stages.   [rows, 5]"""
+    waited = queue_seconds(batch.requests, (*spans, Span("post", begin, begin)))
+    spent = {span.stage: span.end - span.begin for span in spans}
+    stages = [_microseconds(spent.get(stage, 0.0)) for stage in STAGE_NAMES[:-1]]
+    post = _microseconds(perf_counter() - begin)
+    return np.array([(_microseconds(waited[row]), *stages, post) for row in rows], np.uint32)
+
+
+def _microseconds(seconds: float) -> int:
+    return min(max(0, round(seconds * 1e6)), _MAX_UINT32)
+
+
+def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint32]) -> ReplyHeads:
+    """What the replies of these rows say besides their ads."""
+    retrievals = [batch.requests[row].retrieval for row in rows]
+    return ReplyHeads(
+        rows=np.array(rows, np.int32),
+        request_ids=[retrieval.request_id for retrieval in retrievals],
+        ignored=[batch.ignored[row] for row in rows],
+        timings=timings,
+        include_sids=[retrieval.include_sids for retrieval in retrievals],
+        degraded=[batch.requests[row].degraded for row in rows],
+        snapshot_version=batch.batch.pair.snapshot.facts.version,
+        checkpoint=batch.batch.pair.checkpoint,
+        profile=batch.batch.profile_name,
+    )
+
+
+def _counts_of(counts: MatchCounts, rows: Sequence[int]) -> MatchCounts:
+    return MatchCounts(*(getattr(counts, count.name)[rows] for count in fields(counts)))
 
 
 STAGES = Stages(

@@ -90,7 +90,6 @@ def warm_up(
                         PendingRequest(retrieval, now, float("inf"))
                         for retrieval in islice(cycle(requests), first, first + bucket)
                     ),
-                    formed=now,
                 )
                 try:
                     spans = _run(stages, batch)

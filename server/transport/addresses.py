@@ -35,8 +35,7 @@ def fault_of(error: OSError | UnicodeError) -> str:
 
 def is_loopback(section: str, host: str, port: int) -> bool:
     """Return whether only this machine can reach the host: all its addresses are on loopback."""
-    places = _places(section, host, port)
-    return all(ip_address(where[0]).is_loopback for _, _, _, where in places)
+    return all(ip_address(place[3][0]).is_loopback for place in _places(section, host, port))
 
 
 @contextmanager

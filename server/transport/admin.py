@@ -15,13 +15,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from grace.configs.serving import LogLevel, ServingConfig
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
-from grace.model.definition.spec import (
-    BagInput,
-    CategoricalInput,
-    DenseInput,
-    InputSpec,
-    SequenceInput,
-)
 from grace.proto.retrieval_pb2 import (
     ConfirmUpdatesRequest,
     ConfirmUpdatesResponse,
@@ -74,12 +67,6 @@ MOST_UNKNOWN = 10
 _LOG = logging.getLogger(LOGGER)
 _LOG_LEVELS = get_args(LogLevel)
 _Request = TypeVar("_Request", bound=Message)
-_KINDS: dict[type[InputSpec], str] = {
-    DenseInput: "dense",
-    CategoricalInput: "categorical",
-    BagInput: "bag",
-    SequenceInput: "sequence",
-}
 
 
 class Admin:
@@ -296,7 +283,7 @@ def _model_status(pair: ServingPair) -> ModelStatus:
         checkpoint=pair.checkpoint,
         encoder="t5" if spec.encoder.t5 is not None else "interformer",
         vocab_sizes=spec.vocab_sizes,
-        inputs={name: _KINDS[type(kind)] for name, kind in spec.inputs.items()},
+        inputs={name: declared.kind for name, declared in spec.inputs.items()},
     )
 
 

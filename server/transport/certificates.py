@@ -58,11 +58,6 @@ class CertificateFiles:
         self._seen = self._states()
         self._certificate = read_certificate(section, config)
 
-    @property
-    def latest(self) -> Certificate:
-        """The certificate in use, without a check of the files."""
-        return self._certificate
-
     def look(self) -> Certificate:
         """Read the files again if they have changed, and return the certificate in use."""
         with self._lock:

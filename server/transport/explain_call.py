@@ -7,7 +7,7 @@ queue, prediction or metric of Retrieve sees it.
 import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Event
 from time import perf_counter
 
 import torch
@@ -52,21 +52,25 @@ class ExplainCall:
         retrieval = read_request(request, self._limits, self._generation)
         if not self._places.acquire(blocking=False):
             raise too_many_explanations(MOST_EXPLANATIONS)
-        caller = _Caller()
+        gone = Event()
         try:
-            return await self._thread.run(lambda: self._explained(ad_id, retrieval, caller))
-        except asyncio.CancelledError:
-            caller.gone = True
+            return await self._thread.run(lambda: self._explained(ad_id, retrieval, gone))
+        except asyncio.CancelledError:  # at the deadline, too
+            gone.set()
             raise
 
-    def _explained(self, ad_id: int, retrieval: Retrieval, caller: "_Caller") -> bytes:
+    def _explained(self, ad_id: int, retrieval: Retrieval, gone: Event) -> bytes:
+        def require_waiting() -> None:
+            if gone.is_set():
+                raise cancelled()
+
         try:
-            caller.require_waiting()
+            require_waiting()
             batch = self._batch(retrieval)
             device = batch.pair.device
             with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
                 explained = explain_ad(
-                    ad_id, batch, self._stages, self._stops_among, caller.require_waiting
+                    ad_id, batch, self._stages, self._stops_among, require_waiting
                 )
             return explained.SerializeToString()
         finally:
@@ -81,22 +85,11 @@ class ExplainCall:
             profile=self._generation.profiles[retrieval.profile],
             bucket=min(self._generation.batch_buckets),
             requests=(PendingRequest(retrieval, now, now),),
-            formed=now,
         )
 
     def _stops_among(self, levels: Mapping[str, int]) -> Mapping[str, int]:
         updates = self._state.updates
         return {} if updates is None else updates.stops_among(levels)
-
-
-class _Caller:
-    """A caller, who may stop waiting. The event loop then sets `gone`, and at the deadline, too."""
-
-    gone = False
-
-    def require_waiting(self) -> None:
-        if self.gone:
-            raise cancelled()
 
 
 def _read(message: bytes) -> tuple[int, bytes]:

@@ -180,7 +180,7 @@ class FrontEnd:
         self._metrics.ended(now - given.arrived, slack, error)
         if error is not None and error.reason in SHED_REASONS:
             assert call.request is not None
-            self._metrics.shed(call.request.retrieval.priority)
+            self._metrics.shed[call.request.retrieval.priority].inc()
         # The text of such a failure refers its caller to the log.
         internal_fault = error is not None and error.code is StatusCode.INTERNAL
         if self._log_requests or internal_fault:
@@ -188,7 +188,7 @@ class FrontEnd:
 
     def _closed(self, connection: str, context: Context) -> None:
         if context.unread:
-            self._metrics.reply_unread()
+            self._metrics.unread.inc()
             now = self._loop.time()
             if now >= self._log_unread_at:  # a client that reads nothing could fill the log
                 self._log_unread_at = now + UNREAD_LOG_SECONDS

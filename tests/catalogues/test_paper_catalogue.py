@@ -16,6 +16,7 @@ from grace.configs.eligibility import CD
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
 from support.builds import silent
@@ -59,10 +60,10 @@ def test_files_and_arrays_make_the_same_snapshot(tmp_path: Path) -> None:
     catalogue = make_paper_catalogue(PaperSpec(7_777, seed=5), threads=2)
     (tmp_path / "targeting.yaml").write_text(targeting_yaml(catalogue.schema))
     write_ads(catalogue, tmp_path / "ads.parquet", 2, silent, rows_per_group=1_111)
-    files = (tmp_path / "ads.parquet",), tmp_path / "targeting.yaml", tmp_path / "root"
-    assert load_schema(files[1]) == catalogue.schema
+    data = read_data_folder(tmp_path)
+    assert load_schema(data.targeting) == catalogue.schema
     assert (catalogue.schema.bitmask_bits, catalogue.schema.words) == (448, 7)
-    spec = BuildSpec(*files, threads=2)
+    spec = BuildSpec(data, tmp_path / "root", threads=2)
     built = load_snapshot(build(spec, silent).path, eligibility=CD)
     direct = paper_snapshot(catalogue, 2)
     assert built.facts.sid_space == direct.facts.sid_space

@@ -25,7 +25,13 @@ from grace.catalogues.synth.rules import OPEN_CAMPAIGN
 from grace.catalogues.synth.spec import SCHEMA
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, build
-from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
+from grace.index.tables.data_folder import (
+    ADS_FILE,
+    LOG_FILE,
+    REQUESTS_FILE,
+    TARGETING_FILE,
+    read_data_folder,
+)
 from grace.index.targeting.schema import load_schema
 from support.in_process import invoke_grace
 from support.oracle import RawAd, User, eligible
@@ -154,7 +160,7 @@ def test_a_build_accepts_every_ad_and_all_of_its_rules(
 ) -> None:
     out, written = folder
     assert load_schema(out / TARGETING_FILE) == SCHEMA
-    spec = BuildSpec((out / ADS_FILE,), out / TARGETING_FILE, tmp_path, threads=2)
+    spec = BuildSpec(read_data_folder(out), tmp_path, threads=2)
     report = build(spec, lambda *_: None)
     assert (report.sid_space, report.sids) == ("synth-tiny-3", tiny.num_sids)
     assert (report.ads, report.rejects) == (tiny.num_ads, 0)

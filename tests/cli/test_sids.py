@@ -192,7 +192,6 @@ NEW = (["new"], vectors()[:1])
         (edited('sid_space: "', 'sid_space: "x'), NEW, "has SID space"),
         (lambda c: (c / "sids.parquet").write_bytes(b"PAR1"), NEW, "not a readable Parquet file"),
         (Path.exists, ([1, 2], vectors()[:2]), "its ids are int64, those of"),
-        (Path.exists, (["new"], vectors()[:1, :7]), "vectors of 7 numbers, but"),
     ],
 )
 def test_a_damaged_codebook_and_items_of_another_one_are_refused(

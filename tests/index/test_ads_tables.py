@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from grace.configs.errors import InputError
 from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.verify import verify_snapshot
 from support.arrays import assert_same_arrays
@@ -238,18 +239,21 @@ def spec_of(folder: Path, table: Table, batch_rows: int = 1000, threads: int = 1
         columns = {"item_id": pa.array(ids), "sid": pa.array(sids, pa.list_(pa.int16()))}
         pq.write_table(pa.table(columns), folder / "sids.parquet")
     names = ["ad_id", *([] if table.joined else ["sid"]), "ad_weight", *RULES]
-    paths: list[Path] = []
+    paths: list[str] = []
     for part in parts_of(table):
         theirs = [{THEIRS.get(name, name): row[name] for name in names} for row in part]
-        paths.append(write_table(folder / f"ads{len(paths)}.{table.format}", theirs))
-    return BuildSpec(
-        ads=tuple(paths),
-        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
-        root=folder / "snapshots",
-        columns=THEIRS,
-        list_separator=SEPARATOR if table.format == "csv" else None,
+        paths.append(str(write_table(folder / f"ads{len(paths)}.{table.format}", theirs)))
+    write_schema(folder / "targeting.yaml", SCHEMA)
+    separator = SEPARATOR if table.format == "csv" else None
+    data_folder = DataFolder(
+        folder,
+        TableSource(tuple(paths), THEIRS, separator),
         sids=str(folder) if table.joined else None,
         id_map=folder / "ids.parquet" if table.mapped else None,
+    )
+    return BuildSpec(
+        data_folder,
+        root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=VOCAB_SIZES,
         max_rejects=100,
@@ -342,7 +346,7 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
     refused = {}
     if report.reject_file is not None:
         for reject in map(json.loads, report.reject_file.read_text().splitlines()):
-            first = 0 if reject["file"] == str(spec.ads[0]) else table.cut
+            first = 0 if reject["file"] == str(spec.data.ads.files[0]) else table.cut
             refused[first + reject["row"] - 1] = reject
     assert sorted(refused) == [at for at, faulty in enumerate(faults) if faulty]
     assert report.rejects == snapshot.facts.rejects == len(refused)
@@ -381,9 +385,9 @@ def test_a_damaged_file_is_refused_by_name_or_what_it_says_is_built(
         for place, byte in changes:
             content[int(place * len(content))] = byte
         path.write_bytes(bytes(content[: int(kept * len(content))]))
+        write_schema(folder / "targeting.yaml", SCHEMA)
         spec = BuildSpec(
-            ads=(path,),
-            targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+            DataFolder(folder, TableSource((str(path),))),
             root=folder / "snapshots",
             sid_space="plain-1",
             vocab_sizes=VOCAB_SIZES,

@@ -60,7 +60,7 @@ READ: Mapping[str, Callable[[Rows], Any]] = {
     "sid": lambda rows: rows.sids("x", 2, SIZES),
     "sid of an event": lambda rows: rows.sids("x", 2, null=None),
     "weight": lambda rows: rows.weights("x"),
-    "rule": lambda rows: rows.rules("x"),
+    "rule": lambda rows: rows.rules("x").array(),
     "time": lambda rows: rows.times("x", "s"),
     "time in ms": lambda rows: rows.times("x", "ms"),
     "time in ns": lambda rows: rows.times("x", "ns"),

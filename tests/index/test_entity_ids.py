@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder import BuildReport, Sharding, build, spec_of
+from grace.index.builder import BuildReport, BuildSpec, Sharding, build
 from grace.index.storage import load_snapshot, versions
 from grace.index.tables.data_folder import read_data_folder
 from support.arrays import assert_same_arrays
@@ -61,7 +61,7 @@ def write_shop(shop: Path, files: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
 def built(
     shop: Path, shards: int | None = None, root: str = "one", *, publish: bool = True
 ) -> BuildReport:
-    spec = replace(spec_of(read_data_folder(shop), shop / root), publish=publish)
+    spec = BuildSpec(read_data_folder(shop), shop / root, publish=publish)
     if shards is None:
         return build(spec, silent)
     return build(spec, silent, sharding=Sharding(shards, run_rows=7))
@@ -206,14 +206,13 @@ def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:
 
 def test_builds_with_maps_in_different_orders_do_not_deadlock(tmp_path: Path) -> None:
     shop = write_shop(tmp_path, {"ads.parquet": rows(0, 9)})
-    spec = spec_of(read_data_folder(shop), shop / "one")
-    turned = dict(reversed([*spec.entity_ids.items()]))
+    data = read_data_folder(shop)
+    turned = replace(data, entity_ids=dict(reversed([*data.entity_ids.items()])))
     done: list[int] = []
 
     def build_often(at: int) -> None:
-        maps = turned if at else spec.entity_ids
         for _ in range(3):
-            build(replace(spec, root=shop / f"root-{at}", entity_ids=maps), silent)
+            build(BuildSpec(turned if at else data, shop / f"root-{at}"), silent)
         done.append(at)
 
     threads = [threading.Thread(target=build_often, args=(at,), daemon=True) for at in (0, 1)]

@@ -300,7 +300,7 @@ def test_arguments_that_do_not_fit_are_refused() -> None:
             "value_offsets": np.array([0, 1], np.int32),
             "value_ids": np.array([value_id], np.int32),
         }
-        strange = replace(users, asked=(users.asked[0], users.sets[0]._replace(**value)))
+        strange = replace(users, asked=(users.asked[0], users.asked[1]._replace(**value)))
         with pytest.raises(NativeError, match="a user's value id is out of range"):
             matcher.match(strange, offsets, leaves, scores, 1)
     with pytest.raises(ValueError, match="expected 1 lists of ids, got 2"):
@@ -343,8 +343,8 @@ def test_users_have_the_hashes_that_a_snapshot_reads_and_others_are_refused() ->
     union = plain_snapshot(ONE_SET, (2,), ads, MatcherMode.UNION)
     unhashed = UserEncoder.of(replace(union, matchers=None)).encode([{"s": ["yes"]}])
     hashed = UserEncoder.of(union).encode([{"s": ["yes"]}])
-    assert (unhashed.sets[0].value_ids.tolist(), unhashed.sets[0].hashes.tolist()) == ([0], [0])
-    assert hashed.sets[0].hashes.tolist() == [value_hash("yes", 1)]
+    assert (unhashed.asked[1].value_ids.tolist(), unhashed.asked[1].hashes.tolist()) == ([0], [0])
+    assert hashed.asked[1].hashes.tolist() == [value_hash("yes", 1)]
     assert ExactMatcher(union, 1).match(hashed, *ONE_LEAF, max_ads=9).ad_ids.tolist() == [1]
     with pytest.raises(InputError, match="encoded for another snapshot"):
         ExactMatcher(union, 1).match(unhashed, *ONE_LEAF, max_ads=9)

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.errors import InputError
-from grace.index.builder.item_sids import ItemSids, open_item_sids, read_item_sids
+from grace.index.builder.item_sids import ItemSids, read_item_sids
+from grace.index.builder.sharding.scratch import map_arrays, save_arrays
 from grace.index.tables.item_numbers import IdMap, map_lock
 from grace.index.tables.sid_table import open_sid_table
 
@@ -41,8 +42,8 @@ def test_each_ad_has_the_sid_of_its_item(tmp_path: Path, in_order: bool) -> None
     sids = read(tmp_path)
     asked = rng.integers(0, 9_100, 2_003).tolist()
     assert sids_of(sids, asked) == [plain.get(ad) for ad in asked]
-    sids.save(tmp_path)
-    assert sids_of(open_item_sids(tmp_path), asked) == [plain.get(ad) for ad in asked]
+    save_arrays(sids, tmp_path)
+    assert sids_of(map_arrays(ItemSids, tmp_path), asked) == [plain.get(ad) for ad in asked]
 
 
 def test_an_id_map_names_the_items_and_the_others_belong_to_no_ad(tmp_path: Path) -> None:

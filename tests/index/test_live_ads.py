@@ -14,7 +14,7 @@ from grace.index.targeting.schema import TargetingSchema
 from grace.index.updates.id_map import MOST_CHANGES, IdMap
 from grace.index.updates.live_ads import MOST_NOTES, LiveAds, unknown_ids
 from grace.index.updates.state import NO_WEIGHT, GapError, UpdateState, touched_by
-from grace.index.updates.update import AdUpdate, read_kept, read_update
+from grace.index.updates.update import AdUpdate, read_update
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -80,7 +80,7 @@ def test_what_a_snapshot_shows_equals_plain_sets_after_any_updates(seed: int) ->
     } == plain.stopped
     assert np.array_equal(catalogues[0].snapshot.ads.ad_weight, untouched)
     copied = UpdateState()
-    copied.apply(read_kept(bytes(state.full_message())))
+    copied.apply(read_update(bytes(state.full_message()), bounded=False))
     second.rebuild(copied)
     assert (copied.sequence, len(copied)) == (state.sequence, len(state))
     assert_shows(second, catalogues[1], plain)

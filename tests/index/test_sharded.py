@@ -111,7 +111,7 @@ def test_the_same_ads_are_refused_and_listed_the_same(tmp_path: Path) -> None:
     listed = [json.loads(line) for line in report.reject_file.read_text().splitlines()]
     assert [(Path(each["file"]), each["row"], each["ad_id"]) for each in listed] == [
         (Path(file), row, ad.ad_id)
-        for file, part in zip(spec.ads, parts, strict=True)
+        for file, part in zip(spec.data.ads.files, parts, strict=True)
         for row, ad in enumerate(part, start=1)
         if sum(ad.ad_id == other.ad_id for other in ads) > 1 or ad.ad_id >= 10**9
     ]
@@ -135,7 +135,7 @@ def test_too_many_rejects_end_both_builds_with_the_same_words_and_list(tmp_path:
 def test_a_failing_task_publishes_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     case = wide_case(seed=1, num_ads=99)
     spec = in_shards(spec_of(tmp_path, case, (case.ads[:50], case.ads[50:])))
-    second = Path(spec.ads[1])
+    second = Path(spec.data.ads.files[1])
     damaged = bytearray(second.read_bytes())
     damaged[100:400] = b"x" * 300
     second.write_bytes(damaged)

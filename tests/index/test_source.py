@@ -13,7 +13,7 @@ from grace.index.builder import BuildSpec, build
 from grace.index.builder.batches import AdsReading, BatchReader
 from grace.index.builder.source import ExpectedColumns, open_ads
 from grace.index.storage import load_snapshot, versions
-from grace.index.tables.data_folder import TableSource
+from grace.index.tables.data_folder import DataFolder, TableSource, read_data_folder
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import silent, write_schema
 
@@ -35,9 +35,9 @@ GOOD = {
 def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
     merged = {name: array for name, array in (GOOD | columns).items() if array is not None}
     pq.write_table(pa.table(merged), folder / "ads.parquet")
+    write_schema(folder / "targeting.yaml", SCHEMA)
     return BuildSpec(
-        ads=(folder / "ads.parquet",),
-        targeting=write_schema(folder / "targeting.yaml", SCHEMA),
+        read_data_folder(folder),
         root=folder / "snapshots",
         sid_space="s",
         vocab_sizes=(2, 2),
@@ -120,7 +120,10 @@ def test_a_build_goes_without_no_rules_that_the_table_has_and_no_unknown_name(
     for faulty, fault in (
         (replace(spec, without=("country",)), r"--without country: but .* has rules on it"),
         (replace(spec, without=("brand",)), "--without brand: not an attribute, .*, campaign"),
-        (replace(spec, entity_ids=maps), "entity_ids: brand: not an entity of the targeting"),
+        (
+            replace(spec, data=replace(spec.data, entity_ids=maps)),
+            "entity_ids: brand: not an entity of the targeting",
+        ),
     ):
         with pytest.raises(InputError, match=fault):
             build(faulty, silent)
@@ -128,8 +131,8 @@ def test_a_build_goes_without_no_rules_that_the_table_has_and_no_unknown_name(
 
 def test_a_column_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {"title": pa.array(["a", "b"])})
-    pq.write_table(pq.read_table(spec.ads[0]), spec.ads[0], store_schema=False)
-    file = Path(spec.ads[0])
+    file = tmp_path / "ads.parquet"
+    pq.write_table(pq.read_table(file), file, store_schema=False)
     file.write_bytes(file.read_bytes().replace(b"title", b"t\xfftle"))
     with pytest.raises(InputError, match=r"ads\.parquet: not a readable Parquet file"):
         build(spec, silent)
@@ -137,10 +140,10 @@ def test_a_column_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
 
 def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {})
-    pq.write_table(pa.table({"ad_id": range(1000), "sid": [[0, 1]] * 1000}), spec.ads[0])
+    file = tmp_path / "ads.parquet"
+    pq.write_table(pa.table({"ad_id": range(1000), "sid": [[0, 1]] * 1000}), file)
     # Thrift's compact protocol: field 3, an i64 of 1,000 as a zigzag number, then field 4, a list.
     right, wrong = b"\x16\xd0\x0f\x19", b"\x16\xcf\x0f\x19"
-    file = Path(spec.ads[0])
     content = file.read_bytes()
     assert content.count(right) == 1
     file.write_bytes(content.replace(right, wrong))
@@ -151,19 +154,19 @@ def test_a_footer_that_disagrees_with_its_row_groups_is_refused(tmp_path: Path) 
 def test_a_table_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     """The footer was read before: what it promised must be what comes."""
     spec = spec_of(tmp_path, {})
-    source = open_ads(TableSource((str(spec.ads[0]),)), ExpectedColumns(SCHEMA))
+    source = open_ads(spec.data.ads, ExpectedColumns(SCHEMA))
 
     def read() -> None:
         list(BatchReader(source, AdsReading(SCHEMA, (2, 2))))
 
     read()
-    table = pq.read_table(spec.ads[0])
+    table = pq.read_table(tmp_path / "ads.parquet")
     for changed, message in (
         (table.slice(0, 1), "1 rows read, it had 2 before"),
         (pa.concat_tables([table, table]), "grew while it was read"),
         (table.append_column("x", pa.array([1, 2])), "its columns changed"),
     ):
-        pq.write_table(changed, spec.ads[0])
+        pq.write_table(changed, tmp_path / "ads.parquet")
         with pytest.raises(InputError, match=message):
             read()
 
@@ -189,10 +192,10 @@ def test_a_build_that_cannot_end_well_is_refused_before_the_work(
 
 def test_files_of_one_build_must_agree_on_the_sid_space(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, {})
-    table = pq.read_table(spec.ads[0])
+    table = pq.read_table(tmp_path / "ads.parquet")
     for name in ("a", "b"):
         marked = table.replace_schema_metadata({"grace.sid_space": name})
         pq.write_table(marked, tmp_path / f"{name}.parquet")
-    both = (tmp_path / "a.parquet", tmp_path / "b.parquet")
+    both = TableSource((str(tmp_path / "a.parquet"), str(tmp_path / "b.parquet")))
     with pytest.raises(InputError, match=r"grace\.sid_space is 'b', but 'a'"):
-        build(replace(spec, ads=both, sid_space=None), silent)
+        build(replace(spec, data=DataFolder(tmp_path, both), sid_space=None), silent)

@@ -16,13 +16,13 @@ from grace.index.updates.update import (
     AdUpdate,
     full_message,
     ids_message,
-    read_kept,
     read_update,
 )
 from grace.proto.retrieval_pb2 import GetStopsResponse, UpdateAdsRequest
 from support.arrays import assert_same_arrays
 from support.plain_updates import plain_update
-from support.wire_cases import field, hostile_update, varint
+from support.strict_wire import UPDATE
+from support.wire_cases import WireWriter, field, grown, hostile_update, varint
 
 SEQUENCE, KIND, STOP, RESUME, WEIGHTS, UNWEIGHT = range(1, 7)
 LEVELS = ("ad", "ad", "campaign", "advertiser", "", "Bad", "größe")
@@ -54,6 +54,11 @@ def test_hostile_updates_are_read_alike() -> None:
         seen[assert_read_alike(hostile_update(random, levels, IDS))] += 1
     for end in ("taken", "malformed", "sequence", "kind", "stop", "resume", "weights"):
         assert seen[end] > 20, seen
+
+
+def test_every_field_of_the_proto_file_has_its_row() -> None:
+    for values in grown(UPDATE, 1):
+        assert_read_alike(WireWriter(Random(7)).message(values, UPDATE))
 
 
 @settings(max_examples=300)
@@ -110,7 +115,7 @@ def test_ids_are_counted_before_they_are_read_and_a_kept_update_may_have_more() 
     assert read_update(most).stop["ad"].tolist() == [0]
     with pytest.raises(RequestError, match=f"stop: {MOST_IDS + 1} ids and weights, at most"):
         read_update(most + field(WEIGHTS, b""))
-    assert read_kept(most + field(WEIGHTS, b"")).weighted.tolist() == [0]
+    assert read_update(most + field(WEIGHTS, b""), bounded=False).weighted.tolist() == [0]
 
 
 @settings(max_examples=63)
@@ -132,7 +137,8 @@ def test_a_full_message_is_what_protobuf_reads_as_the_state(
     for ad_id, weight in zip(weighted.tolist(), values.tolist(), strict=True):
         expected.weights.add(ad_id=ad_id, weight=weight)
     assert UpdateAdsRequest.FromString(message) == expected
-    assert_same_arrays(read_kept(message), AdUpdate(sequence, True, arrays, {}, weighted, values))
+    kept = read_update(message, bounded=False)
+    assert_same_arrays(kept, AdUpdate(sequence, True, arrays, {}, weighted, values))
 
 
 @given(st.lists(ids64))

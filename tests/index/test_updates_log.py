@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from grace.configs.errors import InputError, RequestError
 from grace.index.updates.log import FILE, MAGIC, NotKeptError, UpdateLog
 from grace.index.updates.state import UpdateState
-from grace.index.updates.update import read_kept
+from grace.index.updates.update import read_update
 from support.killed import deaths_of
 from support.update_calls import update
 
@@ -251,7 +251,7 @@ def opened(folder: Path) -> tuple[UpdateLog, UpdateState]:
     state = UpdateState()
 
     def replay(message: bytes) -> None:
-        assert state.apply(read_kept(message)), "an update is in the log twice"
+        assert state.apply(read_update(message, bounded=False)), "an update is in the log twice"
 
     return UpdateLog(folder, replay), state
 
@@ -270,7 +270,7 @@ def append_groups(folder: Path, acknowledge: int) -> None:
         updates = [stop(number) for number in range(first, first + OF_A_GROUP)]
         log.append(updates)
         for each in updates:
-            state.apply(read_kept(each))
+            state.apply(read_update(each, bounded=False))
         report(acknowledge, bytes([state.sequence]))
         if state.sequence >= 2 * OF_A_GROUP:
             log.rewrite(state.full_message())

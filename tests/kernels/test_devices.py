@@ -26,7 +26,7 @@ from grace.kernels import (
 from grace.kernels.products.lt_products import LtProducts
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.cuda_graphs import GraphMemory
-from grace.model.engine.side_stream import SideStream
+from grace.model.engine.fast_encoder import SideStream
 from grace.server.scheduling.streams import streams_for
 
 device, fault, faults = torch.device("cuda:0"), None, {}

@@ -11,9 +11,8 @@ import torch
 from grace.catalogues.synth import preset_spec, write_folder
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, TARGETING_FILE, read_data_folder
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import Interactions
-from grace.model.train.log_reader import read_log
+from grace.model.train.log_reader import catalogue_of, read_log
 from support.training import SMALL_RECIPE, write_small_data
 
 

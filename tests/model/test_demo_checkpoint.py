@@ -13,10 +13,9 @@ from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.kernels import DecodeIndex
 from grace.model.checkpoints.checkpoint import CPU, checkpoint_id, load_checkpoint
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.evaluate import CUTOFFS, Search, ranked
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.log_reader import read_log
+from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.recipe import Recipe, read_recipe, recipe_for
 from support.in_process import invoke_grace
 

@@ -39,8 +39,8 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
     features = FastStage(model, PRECISIONS[precision])
     index, batch = index_of(model, 1, MatcherMode.CD, CPU), make_batch(model, 1, 4, 4, CPU)
     staging = Staging(Blocks(CPU))
-    read = features.read([], 4, staging)
-    before, kept = read.compute(), map_tensors(batch.features, torch.clone)
+    _, compute = features.read([], 4, staging)
+    before, kept = compute(), map_tensors(batch.features, torch.clone)
     expected = fast.generate(batch.features, batch.users, index, PROFILES[0])
     assert (expected.leaves != NO_NODE).any()
     assert not expected.corrupt.any()
@@ -51,7 +51,7 @@ def test_fast_generation_owns_its_weights(kind: str, precision: Precision) -> No
             weight.fill_(torch.nan)
     got = fast.generate(kept, batch.users, index, PROFILES[0])
     assert torch.equal(got.scores, expected.scores)
-    after = read.compute()
+    after = compute()
     if before.non_sequence is not None and after.non_sequence is not None:
         assert torch.equal(before.non_sequence, after.non_sequence)
     for one, other in zip(before.sequences, after.sequences, strict=True):

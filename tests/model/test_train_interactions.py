@@ -18,7 +18,6 @@ from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import (
     ADS_FILE,
     LOG_FILE,
-    TARGETING_FILE,
     DataFolder,
     TableSource,
 )
@@ -55,7 +54,7 @@ def written(
 
 def folder_of(folder: Path, log: TableSource, id_map: Path | None = None) -> DataFolder:
     ads = TableSource((str(folder / ADS_FILE),))
-    return DataFolder(folder, folder / TARGETING_FILE, ads, id_map=id_map, log=log)
+    return DataFolder(folder, ads, id_map=id_map, log=log)
 
 
 def test_rows_in_any_order_become_events_by_user_and_time_with_the_catalogues_leaves(

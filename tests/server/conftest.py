@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grace.server.engine.serving_pair import ServingPair
 from support.faults import Faults
 from support.health import status
 from support.live_snapshots import LiveRoot
@@ -14,6 +15,8 @@ from support.pipeline_cases import Recorder
 from support.scripted_stages import Script, Start, pipelines
 from support.server_process import ServerProcess, server_script
 from support.serving_files import ServingFiles, write_serving_files
+from support.stage_cases import load_cpu_pair
+from support.text_shop import write_text_shop
 from support.update_calls import Updater
 
 
@@ -21,6 +24,18 @@ from support.update_calls import Updater
 def serving_files(tmp_path_factory: pytest.TempPathFactory) -> ServingFiles:
     """The tiny catalogue's snapshot and a tiny model, written once."""
     return write_serving_files(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="session")
+def pair(serving_files: ServingFiles) -> ServingPair:
+    """The same files, loaded into this process; tests leave no ad stopped."""
+    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+
+
+@pytest.fixture
+def shop(serving_files: ServingFiles, tmp_path: Path) -> Path:
+    """A data folder of the tiny catalogue in which ads and advertisers have texts as ids."""
+    return write_text_shop(tmp_path / "shop", serving_files)
 
 
 @pytest.fixture
@@ -73,9 +88,7 @@ def operated(operated_server: ServerProcess) -> ServerProcess:
 
 @pytest.fixture
 def faults(tmp_path: Path) -> Faults:
-    folder = tmp_path / "faults"
-    folder.mkdir()
-    return Faults(folder)
+    return Faults(tmp_path)
 
 
 @pytest.fixture

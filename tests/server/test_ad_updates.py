@@ -1,6 +1,7 @@
 """Updates in the test's process: pairs that come meanwhile, the log, callers that wait, faults."""
 
 import gc
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -22,8 +23,7 @@ from grace.server import ad_updates
 from grace.server.ad_updates import AdUpdates, Updated
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import ServiceError
-from support.serving_files import ServingFiles
-from support.stage_cases import load_cpu_pair
+from grace.server.observe.logs import LOGGER
 from support.update_calls import Levels, update
 
 
@@ -43,11 +43,6 @@ def running(folder: Path, settle: Callable[[], None] = nothing) -> Iterator[AdUp
 
 def submitted(updates: AdUpdates, sequence: int, **what: Any) -> "Future[Updated]":
     return updates.submit(update(sequence, **what).SerializeToString())
-
-
-@pytest.fixture(scope="module")
-def pair(serving_files: ServingFiles) -> ServingPair:
-    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 def fresh(pair: ServingPair) -> ServingPair:
@@ -100,8 +95,9 @@ def test_updates_keep_no_pair_alive(pair: ServingPair, tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_grown_is_rewritten_while_updates_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
     monkeypatch.setattr(log, "REWRITE_BYTES", 1111)
     file = tmp_path / ad_updates.FOLDER / log.FILE
     largest = 0
@@ -112,9 +108,13 @@ def test_a_log_that_has_grown_is_rewritten_while_updates_come(
             largest = max(largest, file.stat().st_size)
         facts = updates.facts
     assert largest < 5 * 1111  # 333 updates in groups of their own take 18 KB
+    with file.open("ab") as opened:
+        opened.write(b"UPD")  # the begin of a group, of a server that was killed
     with running(tmp_path) as updates:
         assert updates.facts == facts
         assert (facts.sequence, facts.stopped) == (333, {"ad": 111})  # of three, the second stays
+    cuts = [vars(each)["cut"] for each in caplog.records if each.message == "updates_read"]
+    assert cuts == [0, 3]
 
 
 @pytest.mark.parametrize(

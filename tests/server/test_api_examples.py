@@ -14,7 +14,7 @@ import pytest
 from grace.configs.generation import GenerationConfig
 from support.command import run_python
 from support.documents import blocks_of, the_block, the_file
-from support.in_process import invoke_grace
+from support.in_process import printed
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, model_spec
 
@@ -41,12 +41,13 @@ def real_replies(files: ServingFiles, folder: Path) -> list[Any]:
     asked = ("--request", folder / "request.json", "--json")
     with ServerProcess(config) as server:
         admin = ("--address", server.admin)
-        reply = _said("retrieve", *asked, "--address", server.address)
+        reply = json.loads(printed("retrieve", *asked, "--address", server.address))
         sids = reply["sids"]
         sids["tokens"] = sids["tokens"][: SIDS_SHOWN * sids["length"]]
         sids["scores"] = sids["scores"][:SIDS_SHOWN]
-        _said("admin", "stop", "advertiser", "7", "--json", *admin)
-        explained = _said("explain", "--ad", json.loads(shown_blocks()[1])["ad_id"], *asked, *admin)
+        printed("admin", "stop", "advertiser", "7", "--json", *admin)
+        ad_id = json.loads(shown_blocks()[1])["ad_id"]
+        explained = json.loads(printed("explain", "--ad", ad_id, *asked, *admin))
     return [reply, explained]
 
 
@@ -62,12 +63,6 @@ def alike(real: Any, shown: Any) -> bool:
         numbers = [[float(n) for n in _NUMBER.findall(text)] for text in (real, shown)]
         return _NUMBER.sub("", real) == _NUMBER.sub("", shown) and alike(*numbers)
     return bool(real == (pytest.approx(shown, abs=1e-3) if isinstance(shown, float) else shown))
-
-
-def _said(*arguments: str | Path) -> Any:
-    done = invoke_grace(*arguments)
-    assert done.exit_code == 0, done.stderr
-    return json.loads(done.stdout)
 
 
 def test_the_replies_of_the_page_are_those_of_a_server_that_its_reader_has_started(

@@ -2,19 +2,17 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
-import grpc
 import pytest
 
 from grace.client import AdminClient, AsyncClient, Client, InputError, Tls
 from grace.client.connection import connection_fault
 from grace.client.retry import SERVICE_CONFIG
 from grace.configs.errors import CallError
-from support.retrieve_calls import METHOD, Counters, message
+from support.retrieve_calls import Caller, Counters, message
 from support.served import Service, served
 from support.server_process import PATIENCE_SECONDS, ServerProcess
 from support.serving_files import ServingFiles
@@ -86,14 +84,6 @@ def answered(server: ServerProcess) -> float:
     return Counters.of(server).ok
 
 
-@contextmanager
-def plain_call(target: str) -> Iterator[Any]:
-    """Yield the method of gRPC's own client, with the service config."""
-    options = (("grpc.service_config", CONFIG), ("grpc.use_local_subchannel_pool", 1))
-    with grpc.insecure_channel(target, options=options) as channel:
-        yield channel.unary_unary(METHOD)
-
-
 @pytest.mark.subprocess
 def test_servers_are_called_in_turn_and_one_that_drains_or_dies_loses_no_call(
     serving_files: ServingFiles,
@@ -107,9 +97,9 @@ def test_servers_are_called_in_turn_and_one_that_drains_or_dies_loses_no_call(
 
     def keep_calling_with_grpc(addresses: list[str]) -> None:
         """Call with gRPC's own client until the first server has drained."""
-        with plain_call(f"ipv4:{','.join(addresses)}") as call:
+        with Caller(f"ipv4:{','.join(addresses)}", config=CONFIG) as caller:
             while not drained.is_set():
-                assert call(message(request), timeout=TIMEOUT)
+                assert caller.call(message(request), TIMEOUT).ok
 
     def more_calls(server: ServerProcess, number: int) -> None:
         made = len(done)

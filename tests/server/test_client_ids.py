@@ -8,14 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from grace.client import (
-    AsyncClient,
-    Client,
-    Events,
-    RequestError,
-    RetrieveResult,
-    request_of,
-)
+from grace.client import AsyncClient, Client, Events, RequestError, RetrieveResult, request_of
 from grace.configs.errors import InputError
 from grace.index.tables.ids import DataIds
 from support.raw_tables import write_table
@@ -26,11 +19,6 @@ from support.text_shop import advertiser, sku, write_map, write_text_shop
 pytestmark = pytest.mark.subprocess
 
 TIMEOUT = 60.0
-
-
-@pytest.fixture(scope="module")
-def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
 
 
 def test_ads_entities_and_histories_take_the_ids_of_the_tables(

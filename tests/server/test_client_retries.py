@@ -57,13 +57,13 @@ def occupied(server: ServerProcess, request: dict[str, Any]) -> Iterator[None]:
 AttemptsOf = Callable[..., int]
 
 
-def of_threads(address: str, timeout: float = TIMEOUT, **settings: Any) -> int:
+def of_threads(address: str, timeout: float, **settings: Any) -> int:
     """Return the attempts of a call of a Client."""
     with Client(address, **settings) as client:
         return client.retrieve(timeout=timeout).attempts
 
 
-def of_tasks(address: str, timeout: float = TIMEOUT, **settings: Any) -> int:
+def of_tasks(address: str, timeout: float, **settings: Any) -> int:
     """Return the attempts of a call of an AsyncClient."""
 
     async def call() -> int:

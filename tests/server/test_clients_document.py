@@ -19,7 +19,7 @@ from support.command import run_command, run_python
 from support.documents import the_file
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
-from support.text_shop import write_map, write_text_shop
+from support.text_shop import write_map
 
 pytestmark = pytest.mark.subprocess
 
@@ -43,9 +43,8 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, serving_files: ServingFiles) -> Path:
+def folder(tmp_path: Path, shop: Path) -> Path:
     """A folder with the files that the programs read."""
-    shop = write_text_shop(tmp_path / "shop", serving_files)
     write_map(shop / "ids.parquet", {"CJ-6534178": 1, "CJ-6534202": 2, "CJ-6533889": 3})
     write_map(shop / "advertisers.parquet", {"Acme, Inc.": 7})
     request = the_file(REPOSITORY / "docs" / "api.md", "request.json")

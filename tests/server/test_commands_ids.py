@@ -15,19 +15,9 @@ from support.retrieve_calls import Caller, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles
 from support.stage_cases import raw_ads
-from support.text_shop import advertiser, sku, write_map, write_text_shop
+from support.text_shop import advertiser, sku, write_map
 
 pytestmark = pytest.mark.subprocess
-
-
-@pytest.fixture(scope="module")
-def shop(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_text_shop(tmp_path_factory.mktemp("ids") / "shop", serving_files)
-
-
-@pytest.fixture
-def server(operated: ServerProcess) -> ServerProcess:
-    return operated
 
 
 @pytest.fixture
@@ -47,59 +37,59 @@ def admin(server: ServerProcess, *arguments: str | Path) -> str:
 
 
 def test_ads_and_advertisers_are_stopped_listed_and_resumed_by_their_own_ids(
-    server: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
+    operated: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
 ) -> None:
-    before = list(reply_of(server, serving_files).ad_ids)
+    before = list(reply_of(operated, serving_files).ad_ids)
     brand = ads[before[1]].entities["advertiser"]
     stopped = {ad for ad in before if ads[ad].entities["advertiser"] == brand} | {before[0]}
-    admin(server, "stop", "ad", sku(before[0]), "--data", shop)
-    admin(server, "stop", "advertiser", advertiser(brand), "--data", shop)
-    assert not stopped & {*reply_of(server, serving_files).ad_ids}
+    admin(operated, "stop", "ad", sku(before[0]), "--data", shop)
+    admin(operated, "stop", "advertiser", advertiser(brand), "--data", shop)
+    assert not stopped & {*reply_of(operated, serving_files).ad_ids}
     listed = f"ad {sku(before[0])}\nadvertiser {advertiser(brand)}\n"
-    assert admin(server, "stops", "--data", shop) == listed
-    names = json.loads(admin(server, "stops", "--json", "--data", shop))
+    assert admin(operated, "stops", "--data", shop) == listed
+    names = json.loads(admin(operated, "stops", "--json", "--data", shop))
     assert names == {"ad": [sku(before[0])], "advertiser": [advertiser(brand)]}
-    assert admin(server, "stops") == f"ad {before[0]}\nadvertiser {brand}\n"
-    asked = ("explain", "--ad", sku(before[1]), "--data", shop, "--address", server.admin)
+    assert admin(operated, "stops") == f"ad {before[0]}\nadvertiser {brand}\n"
+    asked = ("explain", "--ad", sku(before[1]), "--data", shop, "--address", operated.admin)
     done = invoke_grace(*asked)
     assert f"advertiser {brand} is {advertiser(brand)}\n" in done.stdout
     kept = (shop / "advertisers.parquet").read_bytes()
     write_map(shop / "advertisers.parquet", {str(brand): brand + 1})
     assert f"advertiser {brand} is not in its id map\n" in invoke_grace(*asked).stdout
-    assert f"\nadvertiser number {brand}\n" in admin(server, "stops", "--data", shop)
+    assert f"\nadvertiser number {brand}\n" in admin(operated, "stops", "--data", shop)
     (shop / "advertisers.parquet").write_bytes(kept)
-    admin(server, "resume", "advertiser", advertiser(brand), "--data", shop)
-    admin(server, "resume", "ad", sku(before[0]), "--data", shop)
-    assert list(reply_of(server, serving_files).ad_ids) == before
+    admin(operated, "resume", "advertiser", advertiser(brand), "--data", shop)
+    admin(operated, "resume", "ad", sku(before[0]), "--data", shop)
+    assert list(reply_of(operated, serving_files).ad_ids) == before
 
 
 def test_weights_are_set_and_ended_by_the_ads_own_ids(
-    server: ServerProcess, shop: Path, ads: dict[int, RawAd]
+    operated: ServerProcess, shop: Path, ads: dict[int, RawAd]
 ) -> None:
     first, second, *_ = ads
-    said = admin(server, "weight", sku(first), sku(second), "--to", "-0.25", "--data", shop)
+    said = admin(operated, "weight", sku(first), sku(second), "--to", "-0.25", "--data", shop)
     assert said.startswith("weighted -0.25; stopped ads of the served snapshot: 0, before 0 (")
-    assert status(server).updates.weights == 2
-    assert admin(server, "weight", str(first)).startswith("ended the live weights; ")
-    assert status(server).updates.weights == 1
-    admin(server, "weight", sku(second), "--data", shop)
-    assert status(server).updates.weights == 0
+    assert status(operated).updates.weights == 2
+    assert admin(operated, "weight", str(first)).startswith("ended the live weights; ")
+    assert status(operated).updates.weights == 1
+    admin(operated, "weight", sku(second), "--data", shop)
+    assert status(operated).updates.weights == 0
 
 
 def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
-    server: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
+    operated: ServerProcess, serving_files: ServingFiles, shop: Path, ads: dict[int, RawAd]
 ) -> None:
     file = shop / "request.json"
     file.write_text(json.dumps(serving_files.requests[0]))
-    first = reply_of(server, serving_files).ad_ids[0]
+    first = reply_of(operated, serving_files).ad_ids[0]
     brand = ads[first].entities["advertiser"]
     write_map(shop / "advertisers.parquet", {"acme": brand})
     options = ("--request", file, "--exclude", "advertiser=acme", "--data", shop)
-    reply = json.loads(printed("retrieve", *options, "--address", server.address, "--json"))
+    reply = json.loads(printed("retrieve", *options, "--address", operated.address, "--json"))
     assert reply["counts"]["ads_excluded"] > 0
     assert [each["item_id"] for each in reply["ads"]] == [*map(sku, map(int, reply["ad_ids"]))]
     assert all(ads[int(ad)].entities["advertiser"] != brand for ad in reply["ad_ids"])
-    shown = printed("explain", "--ad", sku(first), *options, "--address", server.admin)
+    shown = printed("explain", "--ad", sku(first), *options, "--address", operated.admin)
     assert f"\nadvertiser {brand} is acme\n" in shown
     titles = pq.read_table(shop / "ads.parquet", columns=["sku", "title"]).to_pylist()
     (title,) = (row["title"] for row in titles if row["sku"] == sku(first))
@@ -123,10 +113,10 @@ def test_retrieve_and_explain_exclude_advertisers_by_their_own_ids(
     ],
 )
 def test_an_id_that_has_no_number_changes_nothing(
-    server: ServerProcess, shop: Path, arguments: tuple[str, ...], fault: str
+    operated: ServerProcess, shop: Path, arguments: tuple[str, ...], fault: str
 ) -> None:
-    before = status(server).updates.sequence
+    before = status(operated).updates.sequence
     options = ["--data", str(shop)] if "DATA" in arguments else []
     given = [each for each in arguments if each != "DATA"]
-    assert fault in complaint("admin", *given, *options, "--address", server.admin)
-    assert status(server).updates.sequence == before
+    assert fault in complaint("admin", *given, *options, "--address", operated.admin)
+    assert status(operated).updates.sequence == before

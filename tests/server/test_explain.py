@@ -1,7 +1,8 @@
 """Explanations agree with plain Python and with the reply, for every outcome."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -45,11 +46,6 @@ REASONS = RARE | {
 """The reasons that random requests have for ads of the catalogue."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def always(stops: Mapping[str, int], levels: Mapping[str, int]) -> Mapping[str, int]:
     assert stops.items() <= levels.items()
     return stops
@@ -85,30 +81,22 @@ class Explainer:
         return reply
 
 
-@pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[MatcherMode], Explainer]]:
-    opened: dict[MatcherMode, tuple[Explainer, AdUpdates]] = {}
-
-    def of(mode: MatcherMode) -> Explainer:
-        if mode not in opened:
-            folder = tmp_path_factory.mktemp(mode)
-            scene = Scene.make(folder, mode, USERS)
-            updates = AdUpdates(folder / "state", UpdatesConfig(), nothing, nothing, nothing)
-            updates.start()
-            updates.attach(scene.pair)
-            stops = update(1, stop=scene.stopped).SerializeToString()
-            updates.submit(stops).result(60)
-            opened[mode] = Explainer(scene, updates), updates
-        return opened[mode][0]
-
-    yield of
-    for _, updates in opened.values():
-        updates.close(30.0)
+@contextmanager
+def explaining(folder: Path, mode: MatcherMode) -> Iterator[Explainer]:
+    scene = Scene.make(folder, mode, USERS)
+    updates = AdUpdates(folder / "state", UpdatesConfig(), nothing, nothing, nothing)
+    updates.start()
+    updates.attach(scene.pair)
+    explainer = Explainer(scene, updates)
+    explainer.update(stop=scene.stopped)
+    yield explainer
+    updates.close(30.0)
 
 
 @pytest.fixture(scope="module")
-def explainer(make: Callable[[MatcherMode], Explainer]) -> Explainer:
-    return make(MatcherMode.EXACT)
+def explainer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explainer]:
+    with explaining(tmp_path_factory.mktemp("explained"), MatcherMode.EXACT) as made:
+        yield made
 
 
 def test_explanations_are_those_of_plain_python_and_of_the_reply(explainer: Explainer) -> None:
@@ -163,33 +151,26 @@ def test_ads_that_the_catalogue_does_not_have_are_named(explainer: Explainer) ->
         assert not explained.steps
 
 
-def test_a_prefix_that_is_masked_by_mistake_is_reported_as_a_fault(
-    make: Callable[[MatcherMode], Explainer],
-) -> None:
+def test_a_prefix_that_is_masked_by_mistake_is_reported_as_a_fault(tmp_path: Path) -> None:
     """The row of one prefix of the ad's SID gets no bits: nobody with an attribute passes it."""
-    rng, explainer = np.random.default_rng(4), make(MatcherMode.UNION)
-    pair, seen, outcomes = (
-        explainer.scene.pair,
-        0,
-        (Outcome.OUTCOME_MAX_ADS, Outcome.OUTCOME_RETURNED),
-    )
-    index = pair.index
+    with explaining(tmp_path, MatcherMode.UNION) as explainer:
+        scene = explainer.scene
+    rng, pair, index, seen = np.random.default_rng(4), scene.pair, scene.pair.index, 0
+    outcomes = (Outcome.OUTCOME_MAX_ADS, Outcome.OUTCOME_RETURNED)
     assert index.bitmask_index is not None
     assert index.bitmask_table is not None
     table = torch.cat([index.bitmask_table, torch.zeros_like(index.bitmask_table[:1])])
     for number in range(USERS):
-        request = explainer.scene.request(rng, number) | {"profile": "full"}
-        plain = PlainRequest(explainer.scene, request)
-        ads = (ad for ad in explainer.scene.case.ads if plain.outcome(ad) in outcomes)
+        request = scene.request(rng, number) | {"profile": "full"}
+        plain = PlainRequest(scene, request)
+        ads = (ad for ad in scene.case.ads if plain.outcome(ad) in outcomes)
         for ad in islice(ads, 2):
             length = int(rng.integers(1, 4))
             rows = index.bitmask_index.clone()
             rows[pair.snapshot.trie.walk(ad.sid[:length]) - 1] = len(table) - 1
             masked = replace(index, bitmask_index=rows, bitmask_table=table)
-            scene = replace(explainer.scene, pair=replace(pair, index=masked))
-            explained = explain_ad(
-                ad.ad_id, scene.batch(read(request)), STAGES, lambda levels: {}, lambda: None
-            )
+            batch = replace(scene, pair=replace(pair, index=masked)).batch(read(request))
+            explained = explain_ad(ad.ad_id, batch, STAGES, lambda levels: {}, nothing)
             assert explained.outcome == Outcome.OUTCOME_MASKED
             assert [step.admitted for step in explained.steps] == [True] * (length - 1) + [False]
             prefix = " ".join(map(str, ad.sid[:length]))

@@ -22,11 +22,6 @@ Outcome = wire.ExplainResponse.Outcome
 METHOD = "/grace.v1.Admin/Explain"
 
 
-@pytest.fixture
-def server(operated: ServerProcess) -> ServerProcess:
-    return operated
-
-
 class Explainer(Caller):
     def ask(self, ad_id: int, request: bytes, seconds: float | None = None) -> Call:
         asked = wire.ExplainRequest(ad_id=ad_id).SerializeToString()
@@ -41,8 +36,8 @@ class Explainer(Caller):
 
 
 @pytest.fixture
-def explainer(server: ServerProcess) -> Iterator[Explainer]:
-    with Explainer(server.admin, method=METHOD) as explainer:
+def explainer(operated: ServerProcess) -> Iterator[Explainer]:
+    with Explainer(operated.admin, method=METHOD) as explainer:
         yield explainer
 
 
@@ -63,53 +58,59 @@ def returned(server: ServerProcess, request: bytes) -> wire.RetrieveResponse:
     ids=["type", "UTF-8", "profile", "space", "features"],
 )
 def test_a_wrong_request_has_the_error_that_retrieve_gives_it(
-    server: ServerProcess, explainer: Explainer, wrong: bytes
+    operated: ServerProcess, explainer: Explainer, wrong: bytes
 ) -> None:
-    with Caller(server.address) as caller:
+    with Caller(operated.address) as caller:
         expected = caller.call(wrong)
     assert explainer.ask(1, wrong).outcome() == expected
 
 
 def test_explanations_are_neither_counted_as_requests_nor_logged(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+    operated: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
     request = serving_files.requests[1]
-    with counted_calls(server) as caller:
+    with counted_calls(operated) as caller:
         explainer.explain(7, message(request, request_id="explained"))
         assert caller.call(message(request, request_id="retrieved")).ok
 
     def logged() -> set[str]:
-        return {line["request_id"] for line in server.log("request")}
+        return {line["request_id"] for line in operated.log("request")}
 
-    server.wait_until(lambda: "retrieved" in logged(), "the call is logged")
+    operated.wait_until(lambda: "retrieved" in logged(), "the call is logged")
     assert "explained" not in logged()
 
 
 def test_few_explanations_may_wait_and_operators_do_not_wait_for_them(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+    operated: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
     request = message(serving_files.requests[0], request_id="many")
-    ad_id = returned(server, message(serving_files.requests[0])).ad_ids[0]
-    with server.faults.closed("features"):
+    ad_id = returned(operated, message(serving_files.requests[0])).ad_ids[0]
+    faults = operated.faults
+    with faults.closed("features"):
         calls = [explainer.ask(ad_id, request) for _ in range(MOST_EXPLANATIONS)]
-        server.wait_until(lambda: "many" in server.faults.reached("features"), "one is under way")
+        operated.wait_until(
+            lambda: "many" in operated.faults.reached("features"), "one is under way"
+        )
         found = explainer.ask(ad_id, request).outcome()
-        with operator_of(server) as operator:
+        with operator_of(operated) as operator:
             assert operator.status().waiting == operator.status().in_flight == 0
     assert found.code is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert found.reason == "too_many_explanations"
     assert len({call.outcome().reply for call in calls}) == 1
-    assert server.faults.batches("features").count(["many"]) == MOST_EXPLANATIONS
+    assert faults.batches("features").count(["many"]) == MOST_EXPLANATIONS
 
 
 def test_an_explanation_that_no_caller_waits_for_is_not_begun(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+    operated: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
     user = serving_files.requests[0]
-    some_ad = returned(server, message(user)).ad_ids[0]
-    with server.faults.closed("features"):
+    some_ad = returned(operated, message(user)).ad_ids[0]
+    faults = operated.faults
+    with faults.closed("features"):
         first = explainer.ask(some_ad, message(user, request_id="first"))
-        server.wait_until(lambda: "first" in server.faults.reached("features"), "it is under way")
+        operated.wait_until(
+            lambda: "first" in operated.faults.reached("features"), "it is under way"
+        )
         late = explainer.ask(some_ad, message(user, request_id="late"), 0.3)
         gone = explainer.ask(some_ad, message(user, request_id="gone"))
         assert late.outcome().code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -117,21 +118,21 @@ def test_an_explanation_that_no_caller_waits_for_is_not_begun(
         last = explainer.ask(some_ad, message(user, request_id="last"))
     assert first.outcome().ok
     assert last.outcome().ok
-    assert "last" in server.faults.reached("input")
-    assert not {"late", "gone"} & server.faults.reached("input")
+    assert "last" in faults.reached("input")
+    assert not {"late", "gone"} & faults.reached("input")
 
 
 def test_a_failure_is_logged_and_harms_no_other_call(
-    server: ServerProcess, explainer: Explainer, serving_files: ServingFiles
+    operated: ServerProcess, explainer: Explainer, serving_files: ServingFiles
 ) -> None:
     request = message(serving_files.requests[0])
-    ad_id = returned(server, request).ad_ids[0]
-    failures = len(server.log("call_failed"))
-    with server.faults.raises("features", "a secret"):
+    ad_id = returned(operated, request).ad_ids[0]
+    failures = len(operated.log("call_failed"))
+    with operated.faults.raises("features", "a secret"):
         failed = explainer.ask(ad_id, request).outcome()
     assert (failed.code, failed.reason) == (grpc.StatusCode.INTERNAL, "internal")
     assert "secret" not in failed.text
-    assert len(server.wait_log("call_failed", failures + 1)) == failures + 1
+    assert len(operated.wait_log("call_failed", failures + 1)) == failures + 1
     assert explainer.explain(ad_id, request).outcome == Outcome.OUTCOME_RETURNED
 
 
@@ -143,10 +144,10 @@ def request_file(serving_files: ServingFiles, tmp_path_factory: pytest.TempPathF
 
 
 def test_the_command_prints_the_outcome_and_every_step(
-    server: ServerProcess, serving_files: ServingFiles, request_file: Path
+    operated: ServerProcess, serving_files: ServingFiles, request_file: Path
 ) -> None:
-    reply = returned(server, message(serving_files.requests[2], max_ads=3))
-    asked = ("explain", "--ad", str(reply.ad_ids[1]), "--address", server.admin)
+    reply = returned(operated, message(serving_files.requests[2], max_ads=3))
+    asked = ("explain", "--ad", str(reply.ad_ids[1]), "--address", operated.admin)
     shown = printed(*asked, "--request", request_file)
     first, sid, *_ = shown.splitlines()
     number = r"number 2 of \d+ ads, with score -\d+\.\d+"
@@ -159,14 +160,14 @@ def test_the_command_prints_the_outcome_and_every_step(
 
 
 def test_the_command_explains_what_retrieve_asks_with_the_same_options(
-    server: ServerProcess, serving_files: ServingFiles, request_file: Path
+    operated: ServerProcess, serving_files: ServingFiles, request_file: Path
 ) -> None:
     country = serving_files.requests[2]["user"]["country"]["values"][0]
     options: tuple[str | Path, ...] = ("--request", request_file)
     options += ("--user", f"country={country}", "--profile", "reduced", "--max-ads", "3")
-    done = invoke_grace("retrieve", "--address", server.address, *options, "--json")
+    done = invoke_grace("retrieve", "--address", operated.address, *options, "--json")
     *_, last = json.loads(done.stdout)["ad_ids"]
-    asked = ("explain", "--ad", last, "--address", server.admin, "--json")
+    asked = ("explain", "--ad", last, "--address", operated.admin, "--json")
     explained = json.loads(invoke_grace(*asked, *options).stdout)
     assert (explained["outcome"], explained["rank"]) == ("OUTCOME_RETURNED", 3)
     assert explained["profile"] == "reduced"

@@ -1,5 +1,6 @@
 """The service over the fast engine: the same replies as over the plain definition."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -11,18 +12,16 @@ from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.checkpoints.init import write_random
 from grace.model.engine.generation import EngineSettings, FastGeneration
-from grace.server.engine.serving_pair import EngineFacts, engine_facts, precision_of
+from grace.proto.retrieval_pb2 import RetrieveResponse
+from grace.server.engine.serving_pair import EngineFacts, ServingPair, engine_facts, precision_of
 from support.fast_serving import (
     CPU,
     MEMO_BYTES,
-    TwoPairs,
     answers_of,
     assert_same_answers,
     captured_pair,
-    captured_pairs,
     fast_cpu_pair,
-    fast_cpu_pairs,
-    plain_pairs,
+    two_snapshots,
     whole,
 )
 from support.serving_files import ServingFiles, model_spec
@@ -33,12 +32,6 @@ gpu = pytest.mark.gpu
 REQUESTS = 23
 
 
-@pytest.fixture(scope="module")
-def plain(serving_files: ServingFiles) -> TwoPairs:
-    torch.set_num_threads(1)
-    return plain_pairs(serving_files)
-
-
 def asked(files: ServingFiles) -> list[dict[str, object]]:
     profiles = [*GENERATION.profiles]
     return [
@@ -47,54 +40,46 @@ def asked(files: ServingFiles) -> list[dict[str, object]]:
     ]
 
 
+Load = Callable[[Path, Path], ServingPair]
+Two = Callable[[ServingFiles, Path, Load], tuple[ServingPair, ServingPair]]
+
+
+def snapshots(files: ServingFiles, _: Path, load: Load) -> tuple[ServingPair, ServingPair]:
+    return two_snapshots(load(files.snapshots, files.checkpoint), files)
+
+
+def checkpoints(files: ServingFiles, other: Path, load: Load) -> tuple[ServingPair, ServingPair]:
+    """A load of a checkpoint keeps the snapshot."""
+    first = load(files.snapshots, files.checkpoint)
+    return first, replace(first, model=load(files.snapshots, other).model)
+
+
 @pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=gpu, id="recorded on a GPU")])
-def test_batches_of_two_snapshots_in_turn_get_their_own_answers(
-    plain: TwoPairs, serving_files: ServingFiles, device: torch.device
+@pytest.mark.parametrize("two", [snapshots, checkpoints])
+def test_batches_of_two_pairs_in_turn_get_their_own_answers(
+    serving_files: ServingFiles, tmp_path: Path, two: Two, device: torch.device
 ) -> None:
+    def served(reply: RetrieveResponse) -> tuple[int, str]:
+        return reply.snapshot_version, reply.checkpoint
+
+    write_random(model_spec(), tmp_path, seed=2, dtype=torch.float32)
     on_gpu = device.type == "cuda"
-    fast = captured_pairs(serving_files, "fp32") if on_gpu else fast_cpu_pairs(serving_files)
+    fast = two(serving_files, tmp_path, captured_pair if on_gpu else fast_cpu_pair)
     requests = asked(serving_files)
     expected = {
-        (name, reply.snapshot_version): reply
-        for pair in (plain.first, plain.second)
+        (name, *served(reply)): reply
+        for pair in two(serving_files, tmp_path, load_cpu_pair)
         for name, reply in answers_of(cycle([pair]), requests, CPU).items()
     }
     for _ in range(3):
-        got = answers_of(cycle((fast.first, fast.second)), requests, device)
-        assert len({reply.snapshot_version for reply in got.values()}) == 2
+        got = answers_of(cycle(fast), requests, device)
+        assert len({served(reply) for reply in got.values()}) == 2
         for name, reply in got.items():
-            assert_same_answers(reply, expected[name, reply.snapshot_version])
+            assert_same_answers(reply, expected[name, *served(reply)])
     if on_gpu:
-        engine = fast.first.model.engine
+        engine = fast[0].model.engine
         assert engine.graphs == len(GENERATION.batch_buckets) * len(GENERATION.profiles)
         assert 0 < engine.memo_bytes <= MEMO_BYTES
-        assert fast.second.model is fast.first.model
-
-
-@pytest.mark.parametrize("device", [CPU, pytest.param(GPU, marks=gpu)], ids=["cpu", "gpu"])
-def test_batches_of_two_checkpoints_in_turn_get_their_own_answers(
-    serving_files: ServingFiles, tmp_path: Path, device: torch.device
-) -> None:
-    write_random(model_spec(), tmp_path, seed=2, dtype=torch.float32)
-    snapshots, folders = serving_files.snapshots, (serving_files.checkpoint, tmp_path)
-    if device.type == "cuda":
-        first, other = (captured_pair(snapshots, each, "fp32") for each in folders)
-    else:
-        first, other = (fast_cpu_pair(snapshots, each) for each in folders)
-    second = replace(first, model=other.model)  # as a load of a checkpoint makes it
-    requests = asked(serving_files)
-    expected = {
-        (name, reply.checkpoint): reply
-        for each in folders
-        for name, reply in answers_of(
-            cycle([load_cpu_pair(snapshots, each)]), requests, CPU
-        ).items()
-    }
-    for _ in range(2):
-        got = answers_of(cycle((first, second)), requests, device)
-        assert len({reply.checkpoint for reply in got.values()}) == 2
-        for name, reply in got.items():
-            assert_same_answers(reply, expected[name, reply.checkpoint])
 
 
 def test_the_size_of_one_more_step_of_the_memo_is_reported(serving_files: ServingFiles) -> None:
@@ -128,11 +113,11 @@ def test_a_precision_follows_from_setting_and_device(
 
 @gpu
 def test_a_lower_precision_returns_most_of_the_same_sids(
-    plain: TwoPairs, serving_files: ServingFiles
+    pair: ServingPair, serving_files: ServingFiles
 ) -> None:
-    pairs = captured_pairs(serving_files, "bf16")
-    got = answers_of(cycle((pairs.first,)), asked(serving_files), GPU)
-    expected = answers_of(cycle((plain.first,)), asked(serving_files), CPU)
+    low = captured_pair(serving_files.snapshots, serving_files.checkpoint, "bf16")
+    got = answers_of(cycle((low,)), asked(serving_files), GPU)
+    expected = answers_of(cycle((pair,)), asked(serving_files), CPU)
     shared = [
         len({*got[name].ad_ids} & {*reply.ad_ids}) / len({*reply.ad_ids})
         for name, reply in expected.items()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.forgery import SCHEMA
-from support.retrieve_calls import Caller, answer_of, counted_calls, message
+from support.retrieve_calls import Caller, counted_calls, message
 from support.server_process import ServerProcess
 from support.serving_files import ServingFiles, model_spec
 from support.wire_cases import hostile_request
@@ -34,9 +34,8 @@ def caller(healthy_server: ServerProcess) -> Iterator[Caller]:
 @pytest.fixture(scope="module")
 def other(healthy_server: ServerProcess) -> Iterator[Caller]:
     """Another connection, which carries only good requests."""
-    calling = Caller(healthy_server.address)
-    yield calling
-    calling.close()
+    with Caller(healthy_server.address) as calling:
+        yield calling
 
 
 HOSTILE = st.binary(max_size=200) | st.integers(0, 2**32).map(
@@ -50,7 +49,7 @@ def test_hostile_bytes_are_answered_or_refused_as_the_callers_fault(
 ) -> None:
     """Good calls, of the same connection and of another one, may be in the same batch."""
     good = message(serving_files.requests[0], max_ads=100)
-    ads = answer_of(other, good).ad_ids
+    ads = other.call(good).response.ad_ids
     caller.sent += 1  # of the other caller
 
     @settings(max_examples=examples)
@@ -82,4 +81,7 @@ def test_any_name_is_shown_in_a_text_small_enough_for_a_header(
     outcome = caller.call(message(fields))
     assert (outcome.code, outcome.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "invalid_field")
     assert remedy in outcome.text
+    field, _, _ = outcome.text.partition(": ")
+    assert len(field) <= 131  # a long name is cut in its middle
+    assert field.endswith(".values") or "user" not in fields
     assert len(outcome.text.encode()) <= 1003

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from google.protobuf.json_format import MessageToDict
@@ -52,9 +51,13 @@ def source(tmp_path: Path) -> Source:
 class Follower:
     """A running `grace admin follow`, and what it has printed."""
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.printed: list[dict[str, str]] = []
+    def __init__(self, pid: int, output: Path) -> None:
+        self.pid, self._output = pid, output
+
+    @property
+    def printed(self) -> list[dict[str, str]]:
+        *lines, _ = self._output.read_text().split("\n")  # the last one may be under way
+        return [json.loads(each) for each in lines]
 
     @property
     def faults(self) -> list[str]:
@@ -72,27 +75,16 @@ class Follower:
 @contextmanager
 def following(source: Source, address: str) -> Iterator[Follower]:
     command = [str(GRACE), "admin", "follow", str(source.file), "--address", address, "--json"]
-    ours, theirs = os.pipe()
+    output = source.file.with_name("printed")
+    with output.open("w") as stdout:
+        process = forked(command, plain_environment(), stdout=stdout.fileno())
     try:
-        process = forked(command, plain_environment(), stdout=theirs)
-    finally:
-        os.close(theirs)
-    follower = Follower(process.pid)
-
-    def read() -> None:
-        with os.fdopen(ours) as printed:
-            follower.printed.extend(map(json.loads, printed))
-
-    reader = Thread(target=read)
-    reader.start()
-    try:
-        yield follower
+        yield Follower(process.pid, output)
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait(30)
-        reader.join()
         process.stderr.close()
 
 
@@ -177,7 +169,7 @@ def test_after_a_faulty_line_nothing_is_sent_until_a_full_update_or_another_file
         source.append(as_protobuf_has_them)
         reaches(operated, last + 9, ad=10)
         source.append(written(10, '{"ad": {"ids": [1]}, "ad": {"ids": [5]}}'))
-        follower.wait_fault(4, "line 3: not an UpdateAdsRequest: Failed to load JSON")
+        follower.wait_fault(4, "line 3: not an UpdateAdsRequest: key 'ad' occurs twice")
         reaches(operated, last + 9, ad=10)
 
 

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ from support.serving_files import ServingFiles
 pytestmark = pytest.mark.subprocess
 
 GRPCURL = Path(sys.executable).with_name("grpcurl")
-RETRIEVE, STATUS = "grace.v1.AdsRetrieval/Retrieve", "grace.v1.Admin/GetStatus"
+STATUS = "grace.v1.Admin/GetStatus"
 OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 REQUEST = RetrieveRequest(request_id="r1", max_ads=3)
 
@@ -70,18 +69,11 @@ def guarded(
     files, client = ca.issue("server"), ca.issue("client")
     config = serving_files.write_config(
         "guarded.yaml",
-        listen={
-            "front_ends": 2,
-            "tls": server_section(files, ca.file),
-        },
+        listen={"front_ends": 2, "tls": server_section(files, ca.file)},
         admin={"host": "0.0.0.0", "tls": server_section(files, ca.file)},
     )
     with ServerProcess(config) as server:
         yield Guarded(server, ca, files, client)
-
-
-def grpcurl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return run_command(GRPCURL, *arguments)
 
 
 def test_the_documented_commands_reach_it(

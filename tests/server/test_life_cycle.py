@@ -7,15 +7,9 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from grace.client import Client
-from grace.proto.retrieval_pb2 import (
-    ExplainRequest,
-    GetStatusResponse,
-    SetLogLevelRequest,
-    SetLogLevelResponse,
-)
+from grace.proto.retrieval_pb2 import ExplainRequest, GetStatusResponse, SetLogLevelRequest
 from support.faults import Faults
 from support.health import HealthWatch, health, status
 from support.operators import operator_of, refused
@@ -25,13 +19,7 @@ from support.serving_files import ServingFiles
 
 pytestmark = pytest.mark.subprocess
 
-
-def services_by_reflection(address: str) -> list[str]:
-    with grpc.insecure_channel(address) as channel:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
-        (reply,) = stub.ServerReflectionInfo(iter([request]), timeout=30)
-    return [service.name for service in reply.list_services_response.service]
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
 def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
@@ -65,9 +53,8 @@ def test_a_server_is_ready_once_it_is_warm_and_says_so_everywhere(
         assert server.metric("grace_ready") == 1
         assert health(server) == health(server, "") == "SERVING"
         assert caller.call(request).ok
-        with refused() as found:
-            services_by_reflection(server.address)
-        assert found[0].code is grpc.StatusCode.UNIMPLEMENTED
+        with Caller(server.address, method=REFLECTION) as reflection:
+            assert reflection.call(b"").code is grpc.StatusCode.UNIMPLEMENTED
         server.terminate()
         assert server.wait() == 0
     for watch in watches:
@@ -141,19 +128,15 @@ def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
     healthy_server: ServerProcess,
 ) -> None:
     server = healthy_server
-    with grpc.insecure_channel(server.admin) as channel:
-        set_level: Any = channel.unary_unary("/grace.v1.Admin/SetLogLevel")
+    with operator_of(server) as operator, Caller(server.address) as caller:
 
-        def change(level: str) -> str:
-            request = SetLogLevelRequest(level=level).SerializeToString()
-            return SetLogLevelResponse.FromString(set_level(request, timeout=30)).previous
+        def change(level: str) -> object:
+            return operator.stub.SetLogLevel(SetLogLevelRequest(level=level), timeout=30).previous
 
         assert change("error") == "info"
-        caller = Caller(server.address)
         caller.call(message({"request_id": "unlogged", "profile": "nix"}))
         assert change("info") == "error"
         caller.call(message({"request_id": "logged", "profile": "nix"}))
-        caller.close()
 
         def ids() -> set[str]:
             return {line["request_id"] for line in server.log("request")}
@@ -162,10 +145,10 @@ def test_the_log_level_changes_at_run_time_and_an_unknown_one_is_refused(
         assert "unlogged" not in ids()
         changes = [(line["level_before"], line["level_now"]) for line in server.log("log_level")]
         assert changes[-2:] == [("info", "error"), ("error", "info")]
-        with pytest.raises(grpc.RpcError) as refused:
+        with refused() as found:
             change("loud")
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "'loud' is not a level; give one of debug, info" in str(refused.value.details())
+    assert found[0].code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "'loud' is not a level; give one of debug, info" in found[0].text
 
 
 THREADS = (

@@ -6,7 +6,7 @@ from contextlib import ExitStack, suppress
 
 import grpc
 import pytest
-from hyperframe.frame import RstStreamFrame, SettingsFrame
+from hyperframe.frame import GoAwayFrame, RstStreamFrame, SettingsFrame
 
 from grace.configs.serving import LimitsConfig
 from grace.server.errors import ServiceError
@@ -150,7 +150,7 @@ async def test_a_connection_without_calls_is_closed_in_time_and_its_client_recon
     assert await service.retrieve(b"")
     with RawHttp2(service.address) as client:
         await asyncio.to_thread(client.read_to_the_end)
-        assert client.goaways
+        assert client.seen[GoAwayFrame]
     assert await service.retrieve(b"")
 
 

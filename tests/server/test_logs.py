@@ -7,38 +7,36 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 import pytest
 
-from grace.server.observe.logs import (
-    LOGGER,
-    JsonLines,
-    LineWriter,
-    TextLines,
-)
+from grace.server.observe.logs import LOGGER, JsonLines, LineWriter, TextLines
 from support.command import run_python
 from support.raw_http2 import RawHttp2
 from support.server_process import ServerProcess, wait_until
 
 SECRET = "marker-4711"
+IMPORTS = """
+import logging, os, sys
+from grace.configs.serving import LogsConfig
+from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
+"""
+"""What programs of other processes begin with."""
 FORMATTERS = pytest.mark.parametrize("formatter", [JsonLines, TextLines])
 
 
-def record_of(log: Callable[[logging.Logger], None], name: str = LOGGER) -> logging.LogRecord:
+def record_of(
+    level: int,
+    event: str,
+    fields: Mapping[str, object] | None = None,
+    error: BaseException | None = None,
+) -> logging.LogRecord:
     """The record that a call on a logger makes."""
-    seen: list[logging.LogRecord] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record)
-
-    logger = logging.Logger(name)
-    logger.addHandler(Keep())
-    log(logger)
-    (record,) = seen
-    return record
+    caught = None if error is None else (type(error), error, error.__traceback__)
+    logger = logging.Logger(LOGGER)
+    return logger.makeRecord(LOGGER, level, __file__, 1, event, (), caught, extra=fields)
 
 
 def quote(secret: str) -> None:
@@ -59,7 +57,7 @@ def caught(secret: str) -> ValueError:
 
 def test_a_record_is_a_line_of_json_or_of_text_which_leaves_out_what_is_unknown() -> None:
     fields = {"event": "request", "request_id": "r1", "field": None, "text": "two words"}
-    record = record_of(lambda log: log.info("request", extra=fields))
+    record = record_of(logging.INFO, "request", fields)
     line = json.loads(JsonLines().format(record))
     assert line.pop("time").endswith("Z")
     assert line == {"level": "info", **fields}
@@ -73,7 +71,7 @@ def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(
     formatter: type[logging.Formatter], request_id: str
 ) -> None:
     fields = {"event": "request", "request_id": request_id, "code": "INTERNAL"}
-    line = formatter().format(record_of(lambda log: log.info("request", extra=fields)))
+    line = formatter().format(record_of(logging.INFO, "request", fields))
     assert line.isprintable()
     assert len(line.splitlines()) == 1
     if formatter is JsonLines:
@@ -86,7 +84,7 @@ def test_a_request_id_cannot_break_the_line_or_pass_for_another_field(
 def test_the_line_of_an_exception_has_types_and_places_and_no_message(
     formatter: type[logging.Formatter],
 ) -> None:
-    record = record_of(lambda log: log.error("batch_failed", exc_info=caught(SECRET)))
+    record = record_of(logging.ERROR, "batch_failed", error=caught(SECRET))
     line = formatter().format(record)
     assert SECRET not in line
     assert re.search(r"ValueError at server/test_logs.py:\d+; from KeyError at server/", line)
@@ -159,9 +157,8 @@ def test_a_line_that_cannot_be_written_is_replaced_and_later_ones_follow() -> No
 @pytest.mark.subprocess
 def test_what_a_library_prints_is_a_line_with_its_place_and_its_exception() -> None:
     code = f"""
-import contextlib, sys, traceback
-from grace.configs.serving import LogsConfig
-from grace.server.observe.logs import PrintedText, configure_logs, flush_logs
+import contextlib, traceback
+from grace.server.observe.logs import PrintedText
 configure_logs(LogsConfig("json"))
 with contextlib.redirect_stderr(PrintedText()):
     print("{SECRET}", file=sys.stderr)
@@ -173,7 +170,7 @@ with contextlib.redirect_stderr(PrintedText()):
 flush_logs()
 print("plain again", file=sys.stderr)
 """
-    *lines, last = run_python(code).stderr.splitlines()
+    *lines, last = run_python(IMPORTS + code).stderr.splitlines()
     printed, error = map(json.loads, lines)
     assert (printed["event"], printed["logger"]) == ("library", "stderr")
     assert error["error"] == "KeyError"
@@ -219,25 +216,21 @@ def test_a_caller_waits_once_where_no_one_reads(full_pipe: tuple[int, int]) -> N
 @pytest.mark.subprocess
 def test_a_standard_error_that_does_not_block_loses_nothing() -> None:
     code = """
-import logging, os, sys
-from grace.configs.serving import LogsConfig
-from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 os.set_blocking(sys.stderr.fileno(), False)
 configure_logs(LogsConfig("json"))
 for number in range(5000):
     logging.getLogger(LOGGER).info("line", extra={"number": number})
 flush_logs()
 """
-    numbers = [json.loads(line)["number"] for line in run_python(code).stderr.splitlines()]
+    numbers = [
+        json.loads(line)["number"] for line in run_python(IMPORTS + code).stderr.splitlines()
+    ]
     assert numbers == list(range(5000))
 
 
 @pytest.mark.subprocess
 def test_a_standard_error_that_is_gone_delays_no_one() -> None:
     code = """
-import logging, os
-from grace.configs.serving import LogsConfig
-from grace.server.observe.logs import LOGGER, configure_logs, flush_logs
 configure_logs(LogsConfig("json"))
 os.close(2)
 for number in range(600):  # each would wait for 0.2 s
@@ -246,7 +239,7 @@ flush_logs()
 print("on")
 """
     begin = time.monotonic()
-    assert run_python(code).stdout == "on\n"
+    assert run_python(IMPORTS + code).stdout == "on\n"
     assert time.monotonic() - begin < 60
 
 
@@ -264,16 +257,13 @@ def test_headers_that_grpc_cannot_decode_do_not_fill_the_log(healthy_server: Ser
 @pytest.mark.subprocess
 def test_the_configuration_decides_on_form_and_level() -> None:
     code = """
-import logging
-from grace.configs.serving import LogsConfig
-from grace.server.observe.logs import LOGGER, configure_logs
 for config in (LogsConfig("json", "warning"), LogsConfig("text", "debug")):
     configure_logs(config)
     logging.getLogger(LOGGER).info("quiet")
     logging.getLogger(LOGGER).warning("loud")
     logging.getLogger("asyncio").info("foreign")
 """
-    done = run_python(code)
+    done = run_python(IMPORTS + code)
     first, *others = done.stderr.splitlines()
     assert (done.returncode, json.loads(first)["event"]) == (0, "loud")
     assert [line.split()[1:] for line in others] == [["INFO", "quiet"], ["WARNING", "loud"]]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from grace.configs.marked_text import replaced
+from grace.server.engine.serving_pair import ServingPair
 from grace.server.errors import STATUS_OF, invalid_field
 from grace.server.messages import STAGE_NAMES, Span
 from grace.server.observe.loop_lag import MOST_BEATS, LoopLag
@@ -24,7 +25,7 @@ from grace.server.observe.metrics_page import MetricsPage
 from grace.server.server_state import Phase, ServerState
 from support.server_process import wait_until
 from support.serving_files import ServingFiles
-from support.stage_cases import answer, load_cpu_pair, request_batch
+from support.stage_cases import answer, request_batch
 
 
 @pytest.fixture
@@ -65,16 +66,16 @@ def test_every_status_and_reason_of_the_error_table_is_there_from_the_start(
         assert value(metrics, "grace_request_failures_total", reason=reason) == 0
 
 
-def test_the_counts_of_a_batch_s_ads_add_up(metrics: Metrics, serving_files: ServingFiles) -> None:
-    torch.set_num_threads(1)
-    pair = load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
+def test_the_counts_of_a_batch_s_ads_add_up(
+    metrics: Metrics, pair: ServingPair, serving_files: ServingFiles
+) -> None:
     metrics.serves(pair.snapshot)
     requests = [{**request, "max_ads": 7} for request in serving_files.requests[:5]]
     advertisers = pair.snapshot.entities[1].ids.tolist()
     requests[0] |= {"max_ads": 1000, "at_most": {"advertiser": 1}}
     requests[1]["exclude"] = {"advertiser": {"ids": advertisers[::2]}}
     answered = answer(request_batch(pair, requests, 8))
-    begin = answered.input.batch.formed + 0.25
+    begin = answered.input.requests[0].arrived + 0.25
     spans = [Span(stage, begin + i, begin + i + 0.5) for i, stage in enumerate(STAGE_NAMES)]
     metrics.batch_done(answered, spans)
 

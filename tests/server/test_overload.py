@@ -20,9 +20,9 @@ from grace.server.messages import (
     Span,
     StageName,
 )
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.controller import Controller
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of
 
 BUCKETS = (1, 2, 4, 8, 16)
@@ -111,7 +111,8 @@ class Simulation:
         self.clock = Clock()
         config = BatchingConfig(**batching)  # type: ignore[arg-type]
         predictions = Predictions(self.clock)
-        self.scheduler = Scheduler(config, BUCKETS, predictions, self.clock, ladders or {})
+        controller = Controller(config, BUCKETS, predictions, ladders or {})
+        self.scheduler = Scheduler(controller, self.clock)
         self.fates: list[Fate] = []
         self._fate_of: dict[PendingRequest, Fate] = {}
         self._numbers = count()

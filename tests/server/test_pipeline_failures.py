@@ -6,6 +6,7 @@ import math
 import random
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -20,10 +21,8 @@ from grace.server.messages import (
     STAGE_NAMES,
     AnsweredBatch,
     GeneratedBatch,
-    InputBatch,
     PendingRequest,
     Priority,
-    RequestBatch,
     Span,
     StageName,
 )
@@ -88,17 +87,15 @@ def test_a_request_that_a_stage_forgets_fails_with_its_batch(
     assert recorder.reason(request) == "internal"
 
 
-DEADLY: list[tuple[str, BaseException, int]] = [
-    ("exits", SystemExit("SECRET"), 1),
-    ("loses-its-device", torch.AcceleratorError("SECRET"), 1),
-    ("keeps-failing", ValueError("SECRET"), FAILURES_OF_A_BROKEN_STAGE),
-]
+DEADLY: dict[str, tuple[BaseException, int]] = {
+    "exits": (SystemExit("SECRET"), 1),
+    "loses-its-device": (torch.AcceleratorError("SECRET"), 1),
+    "keeps-failing": (ValueError("SECRET"), FAILURES_OF_A_BROKEN_STAGE),
+}
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
-@pytest.mark.parametrize(
-    ("error", "batches"), [each[1:] for each in DEADLY], ids=[each[0] for each in DEADLY]
-)
+@pytest.mark.parametrize(("error", "batches"), DEADLY.values(), ids=DEADLY)
 def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     start: Start,
     script: Script,
@@ -236,7 +233,7 @@ def test_every_request_ends_exactly_once(
         "post": (fates[3], random.Random(seed + 3)),
     }
 
-    def disturb(stage: StageName, _: InputBatch | RequestBatch) -> None:
+    def disturb(stage: StageName, _: Sequence[PendingRequest]) -> None:
         fate, chance = chances[stage]
         if chance.random() < fate.slow:
             time.sleep(chance.random() * 0.001)

@@ -2,12 +2,13 @@
 always late, and `test_fast_serving.py` the answers of a GPU."""
 
 import time
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
 import torch
 
-from grace.server.messages import STAGE_NAMES, InputBatch, RequestBatch, StageName
+from grace.server.messages import STAGE_NAMES, PendingRequest, StageName
 from grace.server.scheduling.streams import (
     REFERENCE_SECONDS,
     DeviceClock,
@@ -27,7 +28,7 @@ MILLISECONDS = {"input": 12, "features": 3, "generate": 30, "post": 0}
 REQUESTS = 41
 
 
-def let_the_stream_sleep(stage: StageName, _: InputBatch | RequestBatch) -> None:
+def let_the_stream_sleep(stage: StageName, _: Sequence[PendingRequest]) -> None:
     torch.cuda._sleep(MILLISECONDS[stage] * CYCLES_PER_MS)  # type: ignore[no-untyped-call]
 
 

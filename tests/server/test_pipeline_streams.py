@@ -9,6 +9,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from time import perf_counter, sleep
 from typing import Any
 
@@ -20,6 +21,7 @@ from grace.kernels import UserTensors
 from grace.model.definition.inputs import FeatureTensors
 from grace.server.errors import internal
 from grace.server.messages import (
+    STAGE_NAMES,
     Answer,
     AnsweredBatch,
     Failure,
@@ -41,8 +43,8 @@ from support.pipeline_cases import (
     make_pipeline,
     no_answers,
     request_of,
-    wait_until,
 )
+from support.server_process import wait_until
 
 Work = Callable[[], object]
 
@@ -73,8 +75,8 @@ class LazyDevice:
         self._streams = [LazyStream(self._lock, self._working) for _ in range(3)]
 
     def streams(self) -> Streams:
-        before, middle, last = self._streams
-        return Streams(before, middle, last, Stream(), LazyClock())
+        streams = (*self._streams, Stream())
+        return Streams(dict(zip(STAGE_NAMES, streams, strict=True)), LazyClock())
 
     def queue(self, work: Callable[..., None], made: Tensor, *given: Tensor) -> None:
         """Queue work on the stream of the stage that calls: on what it was given, if that still
@@ -230,23 +232,16 @@ def test_every_stage_reads_what_the_one_before_has_written_and_still_holds() -> 
     assert device.faults == []
 
 
-class SometimesFailing:
-    """Fails one stage every third time, when its work is queued."""
-
-    def __init__(self, stage: str) -> None:
-        self._stage = stage
-        self._times = 0
-
-    def __call__(self, stage: str) -> None:
-        self._times += stage == self._stage
-        if stage == self._stage and self._times % 3 == 0:
-            raise ValueError
-
-
 @pytest.mark.parametrize("stage", ["features", "generate", "post"])
 def test_a_batch_that_fails_with_work_queued_is_held_until_that_is_done(stage: str) -> None:
-    device = LazyDevice()
-    recorder = run(LazyStages(device, SometimesFailing(stage)))
+    device, times = LazyDevice(), count(1)
+
+    def disturb(at: str) -> None:
+        """Fail every third time, when the stage's work is queued."""
+        if at == stage and next(times) % 3 == 0:
+            raise ValueError
+
+    recorder = run(LazyStages(device, disturb))
     assert 0 < sum(isinstance(end, Answer) for end in recorder.ends) < REQUESTS
     assert wrong(recorder) == 0
     assert device.faults == []
@@ -308,10 +303,10 @@ def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None
     pipeline.start()
     for number, request in enumerate(requests):
         pipeline.submit(request)
-        wait_until(lambda number=number: len(made) == number + 1)  # type: ignore[misc]
+        wait_until(lambda: len(made) > number, "it is made")  # noqa: B023
         if request in early:
             recorder.wait_for(request)
-            wait_until(lambda: sum(each() is not None for each in made) == 2)
+            wait_until(lambda: sum(each() is not None for each in made) == 2, "it is let go")
     gate.set()
     pipeline.close()
     assert pipeline.join(LONG)

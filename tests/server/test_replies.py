@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 
 from grace.index.matching.exact import HeldAds, MatchedAds
 from grace.index.trie import NO_NODE, SidTrie
@@ -13,8 +12,6 @@ from grace.index.users.user_rows import UserEncoder
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse, Timings
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.stages.replies import Leaves, ReplyHeads, write_replies
-from support.serving_files import ServingFiles
-from support.stage_cases import load_cpu_pair
 
 SIZES = (300, 9, 40, 1, 0, 200, 77)
 MAX_ADS = (1000, 0, 1, 3, 1000, 7, 1000)
@@ -28,12 +25,6 @@ class Matched:
     trie: SidTrie
     leaves: Leaves
     ads: HeldAds
-
-
-@pytest.fixture(scope="module")
-def pair(serving_files: ServingFiles) -> ServingPair:
-    torch.set_num_threads(1)
-    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from grace.server.errors import ServiceError
+from grace.server.errors import MAX_RETRY_SECONDS, MIN_RETRY_SECONDS, ServiceError, queue_full
 from grace.server.messages import PendingRequest, Span
 from grace.server.scheduling.controller import MOST_LATE
 from grace.server.scheduling.feedback import HeadStart, Margin
@@ -139,6 +139,17 @@ def test_a_full_queue_refuses_and_says_when_it_will_have_been_worked_off() -> No
         assert refused.reason == "queue_full"
         assert refused.retry_seconds == pytest.approx(2.0)  # two under way, two of the queue
     assert (desk.scheduler.waiting, desk.scheduler.in_flight) == (9, 23)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "advised"),
+    [(0.0, MIN_RETRY_SECONDS), (0.25, 0.25), (1e9, MAX_RETRY_SECONDS), (float("inf"), 10.0)],
+)
+def test_the_advice_to_try_again_is_neither_at_once_nor_in_hours(
+    seconds: float, advised: float
+) -> None:
+    trailers = dict(queue_full(9, seconds).trailers)
+    assert trailers["grpc-retry-pushback-ms"] == str(round(1000 * advised))
 
 
 def test_a_few_slow_batches_change_no_prediction_and_a_few_more_do() -> None:

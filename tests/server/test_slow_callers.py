@@ -31,13 +31,23 @@ FULL = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @serving(reply_seconds=0.3, everywhere=True)
-async def test_a_call_whose_request_does_not_come_in_time_is_reset(service: Service) -> None:
-    with RawHttp2(service.address) as client:
+async def test_a_call_that_stands_still_is_reset_in_time(service: Service) -> None:
+    """Its request does not come, the reply of its health check is not read, or its stream of
+    reflection asks nothing."""
+    with (
+        RawHttp2(service.address) as silent,
+        RawHttp2(service.address, window=0) as deaf,
+        RawHttp2(service.address) as asking,
+    ):
         for headers, sent in ({}, b""), ({}, HALF), ({":path": WATCH}, b""):
-            client.call(3, headers=headers, sent=sent, ends=False)
-        # grpc.aio refers to a process's first and latest call for longer.
-        await asyncio.to_thread(client.read_until, RstStreamFrame, 7)
-        assert not client.seen[PingFrame], "the end of a silent connection would reset calls, too"
+            silent.call(3, headers=headers, sent=sent, ends=False)
+        deaf.call(5, headers={":path": CHECK})
+        asking.call(headers={":path": REFLECTION.encode()}, sent=HALF, ends=False)
+        for client, resets in (silent, 7), (deaf, 3):
+            # grpc.aio refers to a process's first and latest call for longer.
+            await asyncio.to_thread(client.read_until, RstStreamFrame, resets)
+            assert not client.seen[PingFrame], "a silent connection's end would reset calls, too"
+        await asyncio.to_thread(asking.read_ends, 1)
     assert await service.retrieve(b"")
     assert service.count("grace_requests_total", code="OK") == 1
 
@@ -52,24 +62,6 @@ async def test_a_call_that_ends_without_a_whole_request_is_reset_at_once(
         # grpc.aio refers to a process's first and latest call for longer.
         await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
         assert not client.seen[GoAwayFrame], "the connection's end would reset calls, too"
-    assert await service.retrieve(b"")
-
-
-@serving(reply_seconds=0.3, everywhere=True)
-async def test_a_health_check_whose_reply_is_not_read_is_reset(service: Service) -> None:
-    with RawHttp2(service.address, window=0) as client:
-        client.call(5, headers={":path": CHECK})
-        # grpc.aio refers to a process's first and latest call for longer.
-        await asyncio.to_thread(client.read_until, RstStreamFrame, 3)
-        assert not client.seen[PingFrame]
-    assert await service.retrieve(b"")
-
-
-@serving(reply_seconds=0.3, everywhere=True)
-async def test_a_stream_of_reflection_whose_question_does_not_come_ends(service: Service) -> None:
-    with RawHttp2(service.address) as client:
-        client.call(headers={":path": REFLECTION.encode()}, sent=HALF, ends=False)
-        await asyncio.to_thread(client.read_ends, 1)
     assert await service.retrieve(b"")
 
 
@@ -105,8 +97,8 @@ async def test_a_health_request_that_is_far_too_long_is_refused(
     name = HealthCheckRequest(service="x" * 2000).SerializeToString()
     with RawHttp2(service.address) as client:
         client.call(headers={":path": path}, sent=bytes(3) + struct.pack(">H", len(name)) + name)
-        code = await asyncio.to_thread(client.read_end)
-    assert code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        await asyncio.to_thread(client.read_ends, 1)
+    assert client.statuses[grpc.StatusCode.INVALID_ARGUMENT.value[0]] == 1
 
 
 @serving(LimitsConfig(connections=16, connection_calls=16))

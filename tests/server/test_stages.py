@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from grace.configs.serving import LimitsConfig
 from grace.index.builder import BuildSpec, build
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
 from grace.server.engine.serving_pair import ServingPair
 from grace.server.messages import Span
@@ -34,16 +34,6 @@ from support.stage_cases import (
 )
 
 BUCKETS = GENERATION.batch_buckets
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def pair(serving_files: ServingFiles) -> ServingPair:
-    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +106,10 @@ def test_users_with_no_value_unknown_ones_or_10_000_get_the_ads_of_the_plain_rul
     """Beyond a limit on values, the error names the setting to raise."""
     files = serving_files.folder / "catalogue"
     text = (files / "targeting.yaml").read_text()
-    targeting = tmp_path / "targeting.yaml"
-    targeting.write_text(text.replace("max_request_values: 64", "max_request_values: 10000"))
-    build(BuildSpec((files / "ads.parquet",), targeting, tmp_path / "snapshots"), silent)
+    wider = text.replace("max_request_values: 64", "max_request_values: 10000")
+    (tmp_path / "targeting.yaml").write_text(wider)
+    data = DataFolder(tmp_path, TableSource((str(files / "ads.parquet"),)))
+    build(BuildSpec(data, tmp_path / "snapshots"), silent)
     wide = load_cpu_pair(tmp_path / "snapshots", serving_files.checkpoint)
     usual = serving_files.requests[0]["user"]
     unknown = [f"atlantis/{number}" for number in range(10_000)]
@@ -253,7 +244,7 @@ def test_times_of_a_reply_come_from_the_spans(
     batch = request_batch(pair, [serving_files.requests[0]], 1)
     (pending,) = batch.requests
     arrived = perf_counter() - 10.0
-    batch = replace(batch, requests=(replace(pending, arrived=arrived),), formed=arrived + 1)
+    batch = replace(batch, requests=(replace(pending, arrived=arrived),))
     spans = (
         Span("input", arrived + 1.5, arrived + 2.0),
         Span("features", arrived + 2.25, arrived + 3.0),

@@ -7,7 +7,7 @@ import resource
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,17 @@ from grace.bench.fleet.certificates import Authority
 from grace.configs.errors import ConfigError
 from grace.configs.generation import BeamProfile, GenerationConfig
 from grace.configs.serving import LimitsConfig, ServingConfig
+from grace.index.updates.log import UpdateLog
 from grace.model.checkpoints.folder import WEIGHTS
 from grace.model.checkpoints.init import write_random
 from grace.server.engine.serving_pair import require_numbered_ids, require_numbered_places
-from grace.server.start_up import (
-    OTHER_DESCRIPTORS,
-    require_descriptors,
-    too_little_memory,
-)
+from grace.server.reload.pin import Pin, PinFile
+from grace.server.start_up import OTHER_DESCRIPTORS, require_descriptors, too_little_memory
 from support.command import GRACE, plain_environment, run_command
 from support.forked import Forked, forked
 from support.pipeline_cases import GENERATION
 from support.serving_files import ServingFiles, model_spec
+from support.update_calls import update
 
 pytestmark = pytest.mark.subprocess
 
@@ -38,7 +37,6 @@ pytestmark = pytest.mark.subprocess
 TAKEN = "address already in use; choose"
 SHORT = {"default_profile": "short", "profiles": {"short": {"beams": [1, 4, 4], "num_sids": 4}}}
 TLS = {"certificate": "{}/own.pem", "key": "{}/own.key"}
-PIPE = "{}/pipe/CURRENT"
 NOT_REGULAR = "cannot be read: not a regular file; "
 FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
     "no-snapshots": ({"snapshots": "{}/nowhere"}, ("snapshots: ", "nowhere", ";")),
@@ -89,6 +87,29 @@ FAULTS: Mapping[str, tuple[Mapping[str, Any], tuple[str, ...]]] = {
         {"state_dir": "{}/bad.jsonl"},
         ("no-state.yaml: state_dir: ", "bad.jsonl/ad_updates: Not a directory; name a local fold"),
     ),
+    "deleted-pin": (
+        {"state_dir": "{}/deleted-pin"},
+        (
+            "state_dir: ",
+            "deleted-pin/pin.json pins version 4711, which cannot be",
+            "publish a version above 4712, or remove the file to follow CURRENT",
+        ),
+    ),
+    "damaged-pin": (
+        {"state_dir": "{}/damaged-pin"},
+        ("state_dir: ", "damaged-pin/pin.json: is damaged"),
+    ),
+    "state-in-use": (
+        {"state_dir": "{}/in-use"},
+        ("in-use/ad_updates: another server uses it; give each server a separate state_dir",),
+    ),
+    "damaged-updates": (
+        {"state_dir": "{}/damaged-log"},
+        (
+            "damaged-log/ad_updates/log: offset 8: damaged",
+            "set updates.require_full, start the server, and send a FULL",
+        ),
+    ),
     "taken": ({"listen": {"port": "PORT"}}, ("listen: 127.0.0.1:", TAKEN, "listen.port", "--port")),
     "taken-relays": (
         {"listen": {"port": "PORT", "front_ends": 2}},
@@ -135,6 +156,20 @@ def write_faulty(files: ServingFiles, folder: Path) -> None:
     os.mkfifo(folder / "pipe" / "model.yaml")
     (folder / "pipe" / WEIGHTS).touch()
     (folder / "bad.jsonl").write_text('{"request_id": "one"}\n{"no_such_field": 1}\n')
+    PinFile(folder / "deleted-pin").write(Pin(4711, 4712))
+    (folder / "damaged-pin").mkdir()
+    (folder / "damaged-pin" / "pin.json").write_text("4711\n")
+    with updates_log(folder / "damaged-log") as log:
+        log.append([update(1, stop={"ad": [7]}).SerializeToString()])
+    file = folder / "damaged-log" / "ad_updates" / "log"
+    content = bytearray(file.read_bytes())
+    content[-5] ^= 1
+    file.write_bytes(content)
+
+
+def updates_log(state: Path) -> AbstractContextManager[UpdateLog]:
+    """Return a server's log of updates, which no other server may use meanwhile."""
+    return closing(UpdateLog(state / "ad_updates", lambda message: None))
 
 
 def filled(sections: Any, folder: Path, port: int) -> Any:
@@ -181,12 +216,13 @@ def ends(
     # These options replace settings of `replaced.yaml`.
     options = ("--snapshots", serving_files.snapshots, "--port", taken_port, "--device", "cpu")
     started = {}
-    for name, (sections, _) in FAULTS.items():
-        config = files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
-        more = options if name == "replaced" else ()
-        command = [*map(str, (GRACE, "serve", "--config", config, *more))]
-        started[name] = forked(command, plain_environment())
-    return {name: End.of(process) for name, process in started.items()}
+    with updates_log(folder / "in-use"):
+        for name, (sections, _) in FAULTS.items():
+            config = files.write_config(f"{name}.yaml", **filled(sections, folder, taken_port))
+            more = options if name == "replaced" else ()
+            command = [*map(str, (GRACE, "serve", "--config", config, *more))]
+            started[name] = forked(command, plain_environment())
+        return {name: End.of(process) for name, process in started.items()}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

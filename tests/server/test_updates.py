@@ -1,6 +1,6 @@
-"""Updates of ads on a real server, which come together, or at a bad time, or with a bad folder.
+"""Updates of ads on a real server, which come together, at a bad time, or to a full disk.
 
-test_state_machine.py has what each of them does.
+test_state_machine.py has what each of them does, and test_start_up.py the folders it refuses.
 """
 
 import os
@@ -163,29 +163,6 @@ def test_a_server_that_requires_a_full_update_is_not_ready_before_it(
     with serving(config) as (server, _, _):
         assert not server.log("awaits_full")
         assert status(server).updates.sequence == 7
-
-
-def test_a_second_server_on_the_folder_and_a_damaged_log_are_refused_at_the_start(
-    config: Path, tmp_path: Path
-) -> None:
-    with serving(config) as (_, updater, _):
-        updater.apply(1, stop={"ad": [7]})
-        with ServerProcess(config, ready=False) as second:
-            assert second.wait() == 2
-            assert (
-                "another server uses it; give each server a separate state_dir" in second.lines[-1]
-            )
-    log = tmp_path / "state" / "ad_updates" / "log"
-    content = bytearray(log.read_bytes())
-    content[-5] ^= 1
-    log.write_bytes(content)
-    with ServerProcess(config, ready=False) as server:
-        assert server.wait() == 2
-        assert f"{log}: offset 8: damaged" in server.lines[-1]
-        assert "set updates.require_full, start the server, and send a FULL" in server.lines[-1]
-    log.write_bytes(content[:-1])
-    with serving(config) as (server, _, _):
-        assert server.log("updates_read")[0]["cut"] > 0
 
 
 def test_updates_that_cannot_be_written_are_not_in_force(config: Path, request_: bytes) -> None:

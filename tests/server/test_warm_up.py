@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from grace.configs.errors import ConfigError, InputError
 from grace.configs.serving import LimitsConfig
@@ -17,12 +16,6 @@ from support.serving_files import ServingFiles
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
 
 LIMITS = LimitsConfig()
-
-
-@pytest.fixture(scope="module")
-def pair(serving_files: ServingFiles) -> ServingPair:
-    torch.set_num_threads(1)
-    return load_cpu_pair(serving_files.snapshots, serving_files.checkpoint)
 
 
 def test_every_profile_and_bucket_runs_and_is_observed_once_when_it_is_warm(

@@ -34,27 +34,29 @@ def burst(address: str) -> None:
                 client.read_ends(_CALLS)
 
 
-def unread(address: str) -> None:
-    """Five connections that read no reply."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawHttp2(address, window=0)) for _ in range(5)]
-        while True:
-            for client in clients:
-                with suppress(OSError):
-                    client.call(_CALLS // 8)
-            time.sleep(0.5)
+def calling(
+    connections: int, pause: float, call: Callable[[RawHttp2], None], window: int | None = None
+) -> Callable[[str], None]:
+    """Return a client that makes more calls on each of some connections, again and again."""
+
+    def attack(address: str) -> None:
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(RawHttp2(address, window=window)) for _ in range(connections)
+            ]
+            while True:
+                for client in clients:
+                    with suppress(OSError):
+                        call(client)
+                time.sleep(pause)
+
+    return attack
 
 
-def slow(address: str) -> None:
-    """Five connections that read a reply in small pieces."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawHttp2(address, window=7)) for _ in range(5)]
-        while True:
-            for client in clients:
-                with suppress(OSError):
-                    client.call(16)
-                    client.allow(7)
-            time.sleep(0.2)
+def trickle(client: RawHttp2) -> None:
+    """Make calls, and read replies in small pieces."""
+    client.call(16)
+    client.allow(7)
 
 
 def resets(address: str) -> None:
@@ -84,28 +86,6 @@ def pings(address: str) -> None:
             client.read_to_the_end()
 
 
-def unsent(address: str) -> None:
-    """Sixteen connections whose calls send only half of each request."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
-        while True:
-            for client in clients:
-                with suppress(OSError):
-                    client.call(_CALLS // 8, sent=b"\0\0\0\0\x09half", ends=False)
-            time.sleep(0.5)
-
-
-def watches(address: str) -> None:
-    """Sixteen connections that open more health watches than they may."""
-    with ExitStack() as stack:
-        clients = [stack.enter_context(RawHttp2(address)) for _ in range(16)]
-        while True:
-            for client in clients:
-                with suppress(OSError):
-                    client.call(_CALLS // 8, headers={":path": b"/grpc.health.v1.Health/Watch"})
-            time.sleep(0.5)
-
-
 def cancels(address: str) -> None:
     """A client that gives up its calls within 5 ms."""
     caller = Caller(address)
@@ -113,10 +93,19 @@ def cancels(address: str) -> None:
         give_up(caller, b"", 1000)
 
 
+SOME = _CALLS // 8
+HALF = b"\0\0\0\0\x09half"
+WATCH = {":path": b"/grpc.health.v1.Health/Watch"}
+
 KINDS: Mapping[str, Callable[[str], None]] = {
-    each.__name__: each
-    for each in (burst, unread, unsent, watches, slow, resets, idle, pings, cancels)
+    "burst": burst,
+    "unread": calling(5, 0.5, lambda client: client.call(SOME), window=0),
+    "unsent": calling(16, 0.5, lambda client: client.call(SOME, sent=HALF, ends=False)),
+    "watches": calling(16, 0.5, lambda client: client.call(SOME, headers=WATCH)),
+    "slow": calling(5, 0.2, trickle, window=7),
+    **{each.__name__: each for each in (resets, idle, pings, cancels)},
 }
+"""`unread` reads no reply, `unsent` sends half of each request, `watches` are too many."""
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import yaml
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.index.targeting.schema import TargetingSchema
 from support.oracle import NO_RULE, RawAd
 from support.plain_builder import PLAIN_SID_SPACE
@@ -70,9 +71,9 @@ def build_spec(
     parts = {folder / f"ads-{at}.parquet": part for at, part in enumerate(files or [case.ads])}
     for path, part in parts.items():
         pq.write_table(ads_table(case.schema, part), path, row_group_size=row_group_rows)
+    write_schema(folder / "targeting.yaml", case.schema)
     spec = BuildSpec(
-        ads=tuple(parts),
-        targeting=write_schema(folder / "targeting.yaml", case.schema),
+        DataFolder(folder, TableSource(tuple(map(str, parts)))),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=case.vocab_sizes,

@@ -116,7 +116,6 @@ class Scene:
             profile=GENERATION.profiles[retrieval.profile],
             bucket=1,
             requests=(PendingRequest(retrieval, 0.0, float("inf")),),
-            formed=0.0,
         )
 
 

@@ -1,7 +1,7 @@
 """Pairs that generate in several ways, over two snapshots, and how their replies compare."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from grace.configs.serving import ServingConfig
 from grace.index.builder import BuildSpec, build
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import DataFolder, TableSource
 from grace.kernels import load_ops
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.engine.decode_weights import Precision
@@ -31,20 +32,6 @@ MEMO_BYTES = 1 << 22
 """Enough for every step of the tiny model."""
 
 
-@dataclass(frozen=True)
-class TwoPairs:
-    """One model with two snapshots, of which the second has every other ad of the first."""
-
-    first: ServingPair
-    second: ServingPair
-
-    @staticmethod
-    def of(pair: ServingPair, files: ServingFiles) -> "TwoPairs":
-        snapshot = load_snapshot(half_of_the_ads(files))
-        config = ServingConfig(files.snapshots, files.checkpoint, GENERATION)
-        return TwoPairs(pair, serving_pair(snapshot, pair.model, config))
-
-
 def half_of_the_ads(files: ServingFiles) -> Path:
     """The folder of a snapshot of version 2, made once."""
     root = files.folder / "half"
@@ -53,22 +40,21 @@ def half_of_the_ads(files: ServingFiles) -> Path:
         ads = pq.read_table(catalogue / "ads.parquet")
         kept = files.folder / "half.parquet"
         pq.write_table(ads.take(list(range(0, len(ads), 2))), kept)
-        spec = BuildSpec((kept,), catalogue / "targeting.yaml", root)
+        spec = BuildSpec(DataFolder(catalogue, TableSource((str(kept),))), root)
         for _ in range(2):
             build(spec, lambda step, done, total: None)
     return root
 
 
-def plain_pairs(files: ServingFiles) -> TwoPairs:
-    return TwoPairs.of(load_cpu_pair(files.snapshots, files.checkpoint), files)
-
-
-def fast_cpu_pairs(files: ServingFiles) -> TwoPairs:
-    """Pairs that compute as a GPU does, but eagerly and in the CPU's float32."""
-    return TwoPairs.of(fast_cpu_pair(files.snapshots, files.checkpoint), files)
+def two_snapshots(pair: ServingPair, files: ServingFiles) -> tuple[ServingPair, ServingPair]:
+    """Return the pair, and one whose snapshot has every other ad."""
+    snapshot = load_snapshot(half_of_the_ads(files))
+    config = ServingConfig(files.snapshots, files.checkpoint, GENERATION)
+    return pair, serving_pair(snapshot, pair.model, config)
 
 
 def fast_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
+    """A pair that computes as a GPU does, but eagerly and in the CPU's float32."""
     pair, model = load_cpu_pair(snapshots, checkpoint), load_checkpoint(checkpoint)
     fast = replace(
         pair.model,
@@ -78,11 +64,7 @@ def fast_cpu_pair(snapshots: Path, checkpoint: Path) -> ServingPair:
     return replace(pair, model=fast)
 
 
-def captured_pairs(files: ServingFiles, precision: Precision) -> TwoPairs:
-    return TwoPairs.of(captured_pair(files.snapshots, files.checkpoint, precision), files)
-
-
-def captured_pair(snapshots: Path, checkpoint: Path, precision: Precision) -> ServingPair:
+def captured_pair(snapshots: Path, checkpoint: Path, precision: Precision = "fp32") -> ServingPair:
     settings: dict[str, Any] = {"precision": precision, "memo_bytes": MEMO_BYTES}
     config = ServingConfig(snapshots, checkpoint, GENERATION, **settings)
     return load_pair(config, torch.device("cuda:0"))

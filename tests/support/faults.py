@@ -2,7 +2,6 @@
 
 STAGE.closed   the stage waits while this file exists
 warm.closed    batches of a warm-up, which no call waits for, wait in the first stage
-STAGE.slow     the stage first waits for the file's number of seconds
 STAGE.raises   the stage raises an exception with the file's text
 STAGE.dies     the stage raises SystemExit with the file's text
 loop.closed    after a SIGUSR1, the event loop stands still while this file exists
@@ -14,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,6 +22,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from grace.server.messages import PendingRequest, StageName
 from grace.server.stages.stages import Stages
 
+Disturb = Callable[[StageName, Sequence[PendingRequest]], None]
 Batch = TypeVar("Batch")
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -38,38 +38,24 @@ class StageFaultError(RuntimeError):
 class Faults:
     folder: Path
 
-    @contextmanager
-    def closed(self, stage: StageName) -> Iterator[None]:
+    def closed(self, stage: StageName) -> AbstractContextManager[None]:
         """Inside, batches that reach the stage wait in it."""
-        with self._switch(stage, "closed", ""):
-            yield
+        return self._switch(stage, "closed")
 
-    @contextmanager
-    def warm_up_closed(self) -> Iterator[None]:
+    def warm_up_closed(self) -> AbstractContextManager[None]:
         """Inside, warm-ups wait in their next batch, and calls do not."""
-        with self._switch("warm", "closed", ""):
-            yield
+        return self._switch("warm", "closed")
 
-    @contextmanager
-    def slow(self, stage: StageName, seconds: float) -> Iterator[None]:
-        """Inside, each of the stage's batches takes this much longer."""
-        with self._switch(stage, "slow", str(seconds)):
-            yield
+    def raises(self, stage: StageName, text: str) -> AbstractContextManager[None]:
+        return self._switch(stage, "raises", text)
 
-    @contextmanager
-    def raises(self, stage: StageName, text: str) -> Iterator[None]:
-        with self._switch(stage, "raises", text):
-            yield
-
-    @contextmanager
-    def dies(self, stage: StageName, text: str) -> Iterator[None]:
-        with self._switch(stage, "dies", text):
-            yield
+    def dies(self, stage: StageName, text: str) -> AbstractContextManager[None]:
+        return self._switch(stage, "dies", text)
 
     @contextmanager
     def loop_closed(self, server: int) -> Iterator[None]:
         """Inside, the event loop of the server with this process id stands still."""
-        with self._switch("loop", "closed", ""):
+        with self._switch("loop", "closed"):
             os.kill(server, signal.SIGUSR1)
             yield
 
@@ -103,15 +89,13 @@ class Faults:
         is_warm_up = all(each.completion is None for each in requests)
         while stage == "input" and is_warm_up and self._path("warm", "closed").exists():
             time.sleep(LOOK_AGAIN_SECONDS)
-        if (text := self._text(stage, "slow")) is not None:
-            time.sleep(float(text))
         if (text := self._text(stage, "raises")) is not None:
             raise StageFaultError(text)
         if (text := self._text(stage, "dies")) is not None:
             raise SystemExit(text)
 
     @contextmanager
-    def _switch(self, stage: str, fault: str, text: str) -> Iterator[None]:
+    def _switch(self, stage: str, fault: str, text: str = "") -> Iterator[None]:
         path = self._path(stage, fault)
         unfinished = path.with_name(f"{path.name}.unfinished")
         unfinished.write_text(text, encoding="utf-8")
@@ -131,24 +115,24 @@ class Faults:
         return self.folder / f"{stage}.{fault}"
 
 
-def with_faults(stages: Stages, faults: Faults) -> Stages:
-    """Return the stages, which now fail or stop while their faults are switched on."""
+def disturbed(stages: Stages, disturb: Disturb) -> Stages:
+    """Return the stages, each of which calls `disturb` before it works: it may wait or raise."""
     return Stages(
-        input=_faulty("input", stages.input, faults, lambda batch: batch.requests),
-        features=_faulty("features", stages.features, faults, lambda batch: batch.requests),
-        generate=_faulty("generate", stages.generate, faults, lambda batch: batch.input.requests),
-        post=_faulty("post", stages.post, faults, lambda batch: batch.input.requests),
+        input=_disturbed("input", stages.input, disturb, lambda batch: batch.requests),
+        features=_disturbed("features", stages.features, disturb, lambda batch: batch.requests),
+        generate=_disturbed("generate", stages.generate, disturb, lambda b: b.input.requests),
+        post=_disturbed("post", stages.post, disturb, lambda batch: batch.input.requests),
     )
 
 
-def _faulty(
+def _disturbed(
     name: StageName,
     stage: Callable[Concatenate[Batch, Rest], Result],
-    faults: Faults,
+    disturb: Disturb,
     requests_of: Callable[[Batch], Sequence[PendingRequest]],
 ) -> Callable[Concatenate[Batch, Rest], Result]:
     def run(batch: Batch, /, *rest: Rest.args, **named: Rest.kwargs) -> Result:
-        faults.disturb(name, requests_of(batch))
+        disturb(name, requests_of(batch))
         return stage(batch, *rest, **named)
 
     return run

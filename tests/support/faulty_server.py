@@ -13,7 +13,7 @@ from pathlib import Path
 from grace.configs.serving import load_serving_config
 from grace.server.life_cycle import serve
 from grace.server.stages.stages import STAGES
-from support.faults import Faults, with_faults
+from support.faults import Faults, disturbed
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     given = parser.parse_args()
     faults = Faults(given.faults)
     signal.signal(signal.SIGUSR1, faults.stop_loop)
-    stages = with_faults(STAGES, faults)
+    stages = disturbed(STAGES, faults.disturb)
     return serve(load_serving_config(given.config), stages)
 
 

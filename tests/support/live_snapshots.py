@@ -1,13 +1,11 @@
 """A snapshot root that changes while a server follows it, and the plain answers of its versions."""
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from grace.index.storage import publish
 from grace.index.storage.folder import version_name
@@ -16,14 +14,7 @@ from grace.proto.retrieval_pb2 import RetrieveResponse
 from support.fast_serving import assert_same_answers, half_of_the_ads, whole
 from support.forgery import forge_manifest
 from support.serving_files import ServingFiles
-from support.stage_cases import (
-    GENERATION,
-    answer,
-    load_cpu_pair,
-    replies_of,
-    request_batch,
-    stop,
-)
+from support.stage_cases import GENERATION, answer, load_cpu_pair, replies_of, request_batch
 
 ASKED = 7
 """The number of different requests."""
@@ -71,18 +62,11 @@ class LiveRoot:
         profiles = list(GENERATION.profiles)
         return [whole(each, f"r{i}", profiles[i % 2]) for i, each in enumerate(some)]
 
-    def expected(
-        self, *wanted: int, stopped: Collection[int] = ()
-    ) -> Mapping[tuple[str, int], RetrieveResponse]:
-        """The plain replies to all requests on these versions, by request id and version.
-
-        stopped  ads that are stopped meanwhile
-        """
-        torch.set_num_threads(1)
+    def expected(self, *wanted: int) -> Mapping[tuple[str, int], RetrieveResponse]:
+        """Return the plain replies to all requests on these versions, by request id and version."""
         found = {}
         for version in wanted:
             pair = load_cpu_pair(self.folder(version), self.files.checkpoint)
-            stop(pair, stopped)
             for request in self.requests:
                 batch = request_batch(pair, [request], 1, str(request["profile"]))
                 ((name, reply),) = replies_of(answer(batch)).items()

@@ -11,12 +11,6 @@ FAULTY_PLACES = 19
 """The places in the queue of the servers with faults that tests share."""
 
 
-def wait_waiting(server: ServerProcess, requests: int) -> None:
-    server.wait_until(
-        lambda: server.metric("grace_queue_depth") == requests, f"{requests} requests wait"
-    )
-
-
 def start_waiting(
     server: ServerProcess, caller: Caller, request: Mapping[str, Any], *names: str, **fields: Any
 ) -> list[Call]:
@@ -25,7 +19,10 @@ def start_waiting(
     calls = []
     for place, name in enumerate(names, start=ahead + 1):
         calls.append(caller.start(message(request, request_id=name, **fields)))
-        wait_waiting(server, place)
+        server.wait_until(
+            lambda: server.metric("grace_queue_depth") == place,  # noqa: B023
+            f"{place} requests wait",
+        )
     return calls
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -19,14 +18,8 @@ from grace.proto.retrieval_pb2 import (
     UnpinResponse,
 )
 from grace.proto.retrieval_pb2_grpc import AdminStub
+from support.retrieve_calls import Outcome
 from support.server_process import PATIENCE_SECONDS, ServerProcess
-
-
-@dataclass(frozen=True)
-class Refusal:
-    code: grpc.StatusCode
-    reason: str
-    text: str
 
 
 class Operator:
@@ -59,11 +52,11 @@ def operator_of(server: ServerProcess) -> Iterator[Operator]:
 
 
 @contextmanager
-def refused() -> Iterator[list[Refusal]]:
+def refused() -> Iterator[list[Outcome]]:
     """Expect a call to fail; the list then has how."""
-    found: list[Refusal] = []
+    found: list[Outcome] = []
     with pytest.raises(grpc.RpcError) as caught:
         yield found
     error: Any = caught.value
     trailers = {key: str(value) for key, value in error.trailing_metadata()}
-    found.append(Refusal(error.code(), trailers.get("grace-reason", ""), error.details()))
+    found.append(Outcome(error.code(), error.details(), trailers, b""))

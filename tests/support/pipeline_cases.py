@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from grace.configs.generation import BeamProfile, GenerationConfig
-from grace.configs.serving import BatchingConfig
+from grace.configs.serving import BatchingConfig, LimitsConfig
 from grace.index.forms.bits import AskedBits
 from grace.index.matching.exact import MatchCounts
 from grace.index.users.user_rows import UserEncoder, UserRows
@@ -30,7 +30,6 @@ from grace.server.messages import (
     PendingRequest,
     Priority,
     RequestBatch,
-    Retrieval,
     Span,
     StageName,
 )
@@ -38,7 +37,10 @@ from grace.server.observe.timeline import Timeline
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.predictions import Predictions
 from grace.server.scheduling.streams import Streams, streams_for
+from grace.server.stages.requests import read_request
 from grace.server.stages.stages import Stages
+from support.faults import Disturb, disturbed
+from support.server_process import wait_until
 
 LONG = 30.0
 """Seconds after which a wait fails: far beyond what the slowest machine needs."""
@@ -68,26 +70,17 @@ def request_of(
     deadline: float = math.inf,
     arrived: float | None = None,
 ) -> PendingRequest:
-    retrieval = Retrieval(
-        message=RetrieveRequest(user={"name": Values(values=[name])}).SerializeToString(),
-        request_id=name,
-        model="",
-        sid_space="",
-        max_ads=5,
-        profile=profile,
-        priority=priority,
-        exclude_ads=np.empty(0, np.int64),
-        exclude={},
-        at_most={},
-        include_sids=False,
+    message = RetrieveRequest(
+        request_id=name, user={"name": Values(values=[name])}, profile=profile, priority=priority
     )
+    retrieval = read_request(message.SerializeToString(), LimitsConfig(), GENERATION)
     return PendingRequest(retrieval, time.perf_counter() if arrived is None else arrived, deadline)
 
 
 def request_batch(
     *requests: PendingRequest, bucket: int = 4, profile: str = "full"
 ) -> RequestBatch:
-    return RequestBatch(PAIR, profile, GENERATION.profiles[profile], bucket, requests, 0.0)
+    return RequestBatch(PAIR, profile, GENERATION.profiles[profile], bucket, requests)
 
 
 def spans_of(before: float, generate: float, after: float, begin: float = 0.0) -> tuple[Span, ...]:
@@ -104,12 +97,11 @@ def spans_of(before: float, generate: float, after: float, begin: float = 0.0) -
     return tuple(spans)
 
 
-def empty_input(batch: RequestBatch, failures: Sequence[Failure] = ()) -> InputBatch:
-    failed = {failure.request for failure in failures}
+def empty_input(batch: RequestBatch) -> InputBatch:
     return InputBatch(
         batch=batch,
-        requests=tuple(request for request in batch.requests if request not in failed),
-        failures=tuple(failures),
+        requests=batch.requests,
+        failures=(),
         ignored=(),
         user_rows=UserRows(
             object.__new__(UserEncoder), (AskedBits(np.zeros((batch.bucket, 1), np.uint64)),), ()
@@ -145,26 +137,9 @@ def no_answers(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
     )
 
 
-def plain_stages(disturb: Callable[[StageName, InputBatch | RequestBatch], None]) -> Stages:
-    """Stages that compute nothing; each calls `disturb` first, which may wait or raise."""
-
-    def read(batch: RequestBatch) -> InputBatch:
-        disturb("input", batch)
-        return empty_input(batch)
-
-    def features(batch: InputBatch) -> FeatureBatch:
-        disturb("features", batch)
-        return empty_features(batch)
-
-    def generate(batch: FeatureBatch) -> GeneratedBatch:
-        disturb("generate", batch.input)
-        return empty_generated(batch)
-
-    def post(batch: GeneratedBatch, spans: tuple[Span, ...]) -> AnsweredBatch:
-        disturb("post", batch.input)
-        return no_answers(batch, spans)
-
-    return Stages(read, features, generate, post)
+def plain_stages(disturb: Disturb) -> Stages:
+    """Stages that compute nothing; each calls `disturb` first."""
+    return disturbed(Stages(empty_input, empty_features, empty_generated, no_answers), disturb)
 
 
 @dataclass
@@ -197,7 +172,7 @@ class Recorder:
         return end.error.reason if isinstance(end, Failure) else None
 
     def wait_for(self, *requests: PendingRequest) -> None:
-        wait_until(lambda: self.reports().keys() >= set(requests))
+        wait_until(lambda: self.reports().keys() >= set(requests), "they have ended")
 
 
 def make_pipeline(
@@ -224,10 +199,3 @@ def make_pipeline(
         timeline or Timeline(),
         clock,
     )
-
-
-def wait_until(true: Callable[[], bool], seconds: float = LONG) -> None:
-    end = time.perf_counter() + seconds
-    while not true():
-        assert time.perf_counter() < end, "waited too long"
-        time.sleep(0.001)

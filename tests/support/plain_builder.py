@@ -141,7 +141,7 @@ def _attribute_bits(attribute: Attribute, rule: Rule) -> int:
 
 def _ad_bitmask(schema: TargetingSchema, ad: RawAd) -> int:
     bits = 0
-    for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+    for attribute, first in schema.places:
         bits |= _attribute_bits(attribute, ad.rules.get(attribute.name, NO_RULE)) << first
     return bits
 

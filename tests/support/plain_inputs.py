@@ -11,7 +11,7 @@ from torch import Tensor
 from grace.configs.errors import RequestError
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
-from grace.model.engine.feature_lookups import FeatureLookups, model_inputs_of
+from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest
 
 NO_AGE = -1
@@ -72,7 +72,7 @@ class InputEncoder:
             dense.append(given.tolist() or list(default))
         categorical = []
         for name, one in self.spec.categorical.items():
-            ids = [*request.categorical.get(name, Ids()).ids] or [one.default]
+            ids = list(request.categorical.get(name, Ids()).ids) or [one.default]
             where = f"features.categorical.{name}.ids"
             if len(ids) != 1:
                 raise RequestError(where, f"{len(ids)} ids, the model takes one")
@@ -82,7 +82,7 @@ class InputEncoder:
             dense=dense,
             categorical=categorical,
             bags=[
-                [*request.bags.get(name, Ids()).ids] or list(bag.default)
+                list(request.bags.get(name, Ids()).ids) or list(bag.default)
                 for name, bag in self.spec.bags.items()
             ],
             sequences=[
@@ -125,7 +125,7 @@ class InputEncoder:
         recent = slice(max(0, len(sids) - spec.max_length), None)
         side = []
         for side_name, cardinality in spec.side.items():
-            ids = [*events.side.get(side_name, Ids()).ids]
+            ids = list(events.side.get(side_name, Ids()).ids)
             _require_per_event(ids, len(sids), f"{where}.side.{side_name}.ids")
             one_each = [[each] for each in ids]
             _require_below((cardinality,), one_each, f"{where}.side.{side_name}.ids")
@@ -147,7 +147,7 @@ class InputEncoder:
         for name, events in request.sequences.items():
             sequence = self.spec.inputs.get(name)
             if isinstance(sequence, SequenceInput):
-                for side in {*events.side} - sequence.side.keys():
+                for side in set(events.side) - sequence.side.keys():
                     yield f"sequences.{name}.side.{side}"
 
 

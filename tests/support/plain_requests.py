@@ -37,11 +37,7 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
     except MalformedError:
         raise malformed() from None
     except UnknownFieldError as error:
-        raise invalid_field(
-            error.within or "RetrieveRequest",
-            f"it has a field that this server does not know (number {error.number}, wire type "
-            f"{error.written_as}); leave it out, or upgrade the server first",
-        ) from None
+        raise invalid_field(error.within or "RetrieveRequest", error.text) from None
     sid_length = len(generation.profiles[generation.default_profile].beams)
     for path, fault in _Faults(limits, sid_length).of(values):
         raise invalid_field(path, fault)

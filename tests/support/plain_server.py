@@ -172,7 +172,6 @@ class Answers:
     """The plain replies, by what is served and live. `ads` has the ads of versions 1 and 2."""
 
     def __init__(self, files: ServingFiles, folder: Path) -> None:
-        torch.set_num_threads(1)
         self.live, other = LiveRoot.write(folder, files), folder / "other"
         write_random(model_spec(), other, seed=7, dtype=torch.float32)
         self.checkpoints = files.checkpoint, other

@@ -30,11 +30,7 @@ def plain_update(message: bytes) -> AdUpdate:
     except MalformedError:
         raise DecodeError from None
     except UnknownFieldError as error:
-        raise RequestError(
-            error.within or "UpdateAdsRequest",
-            f"it has a field that this server does not know (number {error.number}, wire type "
-            f"{error.written_as}); leave it out, or upgrade the server first",
-        ) from None
+        raise RequestError(error.within or "UpdateAdsRequest", error.text) from None
     request = UpdateAdsRequest.FromString(message)
     both = (request.stop, request.resume)
     ids = sum(len(each.ids) for levels in both for each in levels.values())

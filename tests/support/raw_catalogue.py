@@ -18,6 +18,7 @@ from grace.configs.eligibility import Eligibility, MatcherMode
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
+from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.users.user_rows import UserAttributes
 from support.builds import silent, write_schema
@@ -121,11 +122,10 @@ class RawCatalogue:
         """Write the table in no order and build it, once; return the snapshot in a mode."""
         root = self.folder / "snapshots"
         if not root.exists():
-            ads = self.folder / "ads.parquet"
-            pq.write_table(self._table(), ads)
+            pq.write_table(self._table(), self.folder / "ads.parquet")
+            write_schema(self.folder / "targeting.yaml", self.schema)
             spec = BuildSpec(
-                ads=(ads,),
-                targeting=write_schema(self.folder / "targeting.yaml", self.schema),
+                read_data_folder(self.folder),
                 root=root,
                 sid_space=PLAIN_SID_SPACE,
                 vocab_sizes=self.vocab_sizes,

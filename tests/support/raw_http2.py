@@ -2,7 +2,6 @@
 
 import select
 import socket
-import ssl
 import struct
 from collections import Counter
 from collections.abc import Mapping
@@ -14,7 +13,6 @@ from hpack import Decoder, Encoder
 from hyperframe.frame import (
     DataFrame,
     Frame,
-    GoAwayFrame,
     HeadersFrame,
     PingFrame,
     RstStreamFrame,
@@ -41,23 +39,18 @@ def _frame_contents(content: bytes) -> list[bytes]:
 class RawHttp2:
     """A connection.
 
-    tls     None: without TLS
     frames  the received frames, without the bodies of replies
     ended   the gRPC codes of the calls that have ended, by stream
     """
 
     address: str
     window: int | None = None
-    tls: ssl.SSLContext | None = None
     frames: list[Frame] = field(default_factory=list, init=False)
     ended: dict[int, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
         host, _, port = self.address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=30)
-        if self.tls is not None:
-            self.tls.set_alpn_protocols(["h2"])
-            self._socket = self.tls.wrap_socket(self._socket, server_hostname=host)
         self._encoder, self._decoder = Encoder(), Decoder()
         self._last = -1
         self._unread = b""
@@ -130,12 +123,6 @@ class RawHttp2:
         while len(self.ended) < count:
             self._read()
 
-    def read_end(self) -> int:
-        """Read until the last call has ended; return its gRPC code."""
-        while self._last not in self.ended:
-            self._read()
-        return self.ended[self._last]
-
     def read_to_the_end(self) -> None:
         """Read until the server closes the connection."""
         try:
@@ -152,10 +139,6 @@ class RawHttp2:
     def statuses(self) -> Counter[int]:
         """How many calls have ended with each gRPC code."""
         return Counter(self.ended.values())
-
-    @property
-    def goaways(self) -> list[GoAwayFrame]:
-        return [frame for frame in self.frames if isinstance(frame, GoAwayFrame)]
 
     def _read(self) -> None:
         read = self._socket.recv(1 << 20)

@@ -186,13 +186,6 @@ def give_up(caller: Caller, request: bytes, calls: int) -> None:
         call.outcome()
 
 
-def answer_of(caller: Caller, request: bytes) -> RetrieveResponse:
-    """Return the reply to a request, without the times, which are never the same twice."""
-    response = caller.call(request).response
-    response.ClearField("timings")
-    return response
-
-
 @dataclass(frozen=True)
 class Counters:
     """The calls that a server has counted since it started; `ends` by OK or reason."""

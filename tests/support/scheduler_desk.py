@@ -13,9 +13,9 @@ import pytest
 from grace.configs.serving import BatchingConfig
 from grace.server.errors import ServiceError
 from grace.server.messages import Answer, PendingRequest, Span
-from grace.server.scheduling.predictions import Predictions
+from grace.server.scheduling.controller import Controller
+from grace.server.scheduling.predictions import BatchUnderWay, Place, Predictions
 from grace.server.scheduling.scheduler import Scheduler
-from grace.server.scheduling.under_way import BatchUnderWay, Place
 from support.pipeline_cases import Clock, request_of, spans_of
 
 BUCKETS = (1, 2, 4, 7)
@@ -35,7 +35,8 @@ class Desk:
         self.clock = Clock()
         self.predictions = Predictions(self.clock)
         config = BatchingConfig(max_waiting, max_wait_ms)
-        self.scheduler = Scheduler(config, BUCKETS, self.predictions, self.clock, ladders)
+        controller = Controller(config, BUCKETS, self.predictions, ladders)
+        self.scheduler = Scheduler(controller, self.clock)
         self._waiting: dict[str, PendingRequest] = {}
 
     def plays(self, story: str) -> None:

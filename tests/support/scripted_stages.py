@@ -1,21 +1,15 @@
 """Stages that wait and fail where a test says, and pipelines over them."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from grace.server.messages import InputBatch, RequestBatch, StageName
+from grace.server.messages import PendingRequest, StageName
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.stages.stages import Stages
-from support.pipeline_cases import (
-    LONG,
-    Recorder,
-    make_pipeline,
-    plain_stages,
-    request_of,
-    wait_until,
-)
+from support.pipeline_cases import LONG, Recorder, make_pipeline, plain_stages, request_of
+from support.server_process import wait_until
 
 Start = Callable[..., Pipeline]
 
@@ -28,8 +22,8 @@ class Script:
         self.gates: dict[StageName, threading.Event] = {}
         self.raises: dict[StageName, BaseException] = {}
 
-    def __call__(self, stage: StageName, batch: InputBatch | RequestBatch) -> None:
-        self.batches.append((stage, tuple(each.retrieval.request_id for each in batch.requests)))
+    def __call__(self, stage: StageName, requests: Sequence[PendingRequest]) -> None:
+        self.batches.append((stage, tuple(each.retrieval.request_id for each in requests)))
         if stage in self.gates:
             assert self.gates[stage].wait(LONG)
         if stage in self.raises:
@@ -45,7 +39,7 @@ class Script:
         return [names for at, names in self.batches if at == stage]
 
     def wait_for(self, stage: StageName, *names: str) -> None:
-        wait_until(lambda: names in self.given(stage))
+        wait_until(lambda: names in self.given(stage), f"{names} are in {stage}")
 
 
 @contextmanager

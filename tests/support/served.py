@@ -21,6 +21,7 @@ from grace.configs.serving import (
 from grace.proto.retrieval_pb2 import RetrieveResponse
 from grace.server.messages import Answer, PendingRequest
 from grace.server.observe.metrics import Metrics
+from grace.server.reload.loading import Loader
 from grace.server.reload.reloads import Reloads
 from grace.server.scheduling.pipeline import Pipeline
 from grace.server.server_state import Phase, ServerState
@@ -99,8 +100,8 @@ class Service:
         self.state.pipeline = cast("Pipeline", self.pipeline)
         self.state.phase, self.state.takes = Phase.SERVING, True
         died = self.died.set
-        cpu = torch.device("cpu")
-        reloads = Reloads(config, self.state, self.metrics, cpu, STAGES, (), died)
+        loader = Loader(config, torch.device("cpu"), STAGES, (), lambda _: None)
+        reloads = Reloads(loader, self.state, self.metrics, died)
         admin = Admin(self.state, config, reloads, STAGES)
         self.listeners = Listeners(
             config, self.front_end, admin, died, self.credentials, settle_seconds

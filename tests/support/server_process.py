@@ -38,12 +38,10 @@ FAULTY_SERVER = Path(__file__).with_name("faulty_server.py")
 Labels = frozenset[tuple[str, str]]
 
 
-def wait_until(
-    holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS, log: str = ""
-) -> None:
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}\n{log}"
+        assert time.monotonic() < end, f"waited {seconds} s in vain until {what}"
         time.sleep(LOOK_AGAIN_SECONDS)
 
 
@@ -55,16 +53,15 @@ class ServerProcess:
     def __init__(
         self,
         config: Path,
-        *arguments: str | Path,
+        *,
         faults: Faults | None = None,
         ready: bool = True,
         command: Sequence[str | Path] = (),
     ) -> None:
-        """Run `grace serve --config CONFIG` with further `arguments`, or another `command`."""
+        """Run `grace serve --config CONFIG`, or another `command` in place of `grace serve`."""
         self.config = config
         self._faults = faults
         self._command = command
-        self._arguments = ("--config", config, *arguments)
         self._ready = ready
         self._lines: list[str] = []
         self._reads = threading.Event()
@@ -202,7 +199,7 @@ class ServerProcess:
         paths = str(TESTS), os.environ.get("PYTHONPATH")
         environment = plain_environment(PYTHONPATH=os.pathsep.join(filter(None, paths)))
         program = self._command or server_script(self._faults)
-        command = [str(part) for part in (*program, *self._arguments)]
+        command = [str(part) for part in (*program, "--config", self.config)]
         if not self._command:
             return forked(command, environment)
         return subprocess.Popen(

@@ -71,7 +71,6 @@ def request_batch(
         requests=tuple(
             PendingRequest(retrieval_of(request, limits), now, float("inf")) for request in requests
         ),
-        formed=now,
     )
 
 

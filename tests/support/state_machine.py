@@ -101,11 +101,11 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
         """Take any step. As rules of their own, most would be left out of each sequence."""
-        steps = [self.update, self.retrieve, self.load, self.roll_back, self.publish, self.end_pin]
+        steps: list[Callable[[st.DataObject], None]] = [self.update, self.retrieve, self.load]
+        steps += [self.roll_back, self.publish, lambda _: self.unpin()]
         steps += [self.publish_another] * (len(self.plain.like) < MOST_VERSIONS)
-        steps += [self.lose_current] * self.plain.readable + [
-            self.restart_somehow
-        ] * self.plain.can_start
+        steps += [self.lose_current] * self.plain.readable
+        steps += [self.restart_somehow] * self.plain.can_start
         data.draw(st.sampled_from(steps))(data)
 
     def publish(self, data: st.DataObject) -> None:
@@ -170,9 +170,6 @@ class Machine(RuleBasedStateMachine):
             lambda: self.plain.roll_back(version),
             lambda: self.operator.roll_back(version).previous_version,
         )
-
-    def end_pin(self, _: st.DataObject) -> None:
-        self.unpin()
 
     def unpin(self) -> None:
         self.both(self.plain.unpin, lambda: self.operator.unpin().previous_pin)

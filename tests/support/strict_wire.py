@@ -33,6 +33,13 @@ class UnknownFieldError(Exception):
         self.written_as = written_as
         self.within = within
 
+    @property
+    def text(self) -> str:
+        return (
+            f"it has a field that this server does not know (number {self.number}, wire type "
+            f"{self.written_as}); leave it out, or upgrade the server first"
+        )
+
 
 def accepts(message: Descriptor, number: int, written_as: int) -> bool:
     """Return whether a message has this field with this wire type."""

@@ -1,13 +1,14 @@
 """Messages as bytes, written in all the ways in which protobuf lets them be written, and in others.
 
-`request_values` and `update_values` draw what messages say. A `WireWriter` writes it: fields in any
-order, lists packed and not, messages in parts, lengths and numbers in more bytes than they need.
+`request_values` and `update_values` draw what messages say, and `grown` has each field in any size.
+A `WireWriter` writes it: fields in any order, lists packed and not, messages in parts, lengths and
+numbers in more bytes than they need.
 With flaws, there are fields and entries twice, unknown fields, groups, wrong types, lengths in too
 many bytes, texts that are not UTF-8, huge numbers, numbers that are not finite, and changed bytes.
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -129,6 +130,28 @@ class WireWriter:
 
     def _flawed(self) -> bool:
         return self._random.random() < self._flaws
+
+
+def grown(of: Descriptor, size: int) -> Iterator[Values]:
+    """Yield messages of one field, in each of which a number, a text, a list or a name has a size.
+
+    There is one for each field of the message and of those in it: a new field needs no new case.
+    """
+    text = "é" * (size // 2) + "x" * (size % 2)
+    for each in of.fields:
+        inner, is_text = each.message_type, each.type == each.TYPE_STRING
+        if inner is None:
+            values: list[Any] = [text if is_text else size]
+            if each.is_repeated:
+                values = [["x" if is_text else 1] * size, [text if is_text else 1]]
+        elif is_map(each):
+            of_one = inner.fields_by_name["value"].message_type
+            nothing: Any = 1 if of_one is None else {}
+            values = [{f"n{i}": nothing for i in range(size)}, {text: nothing}]
+            values += [{"a": value} for value in (() if of_one is None else grown(of_one, size))]
+        else:
+            values = [[value] if each.is_repeated else value for value in grown(inner, size)]
+        yield from ({each.name: value} for value in values)
 
 
 def random_spec(random: Random) -> ModelSpec:

@@ -94,7 +94,7 @@ def eligible_rules(
     schema, targeting = snapshot.schema, snapshot.rules
     passes = np.ones(len(rules), np.bool_)
     rows = targeting.bitmask_table[targeting.rows[rules, 0]]
-    for attribute, first in zip(schema.attributes, schema.first_bits, strict=True):
+    for attribute, first in schema.places:
         for bit in _bits(attribute, first, user.get(attribute.name, ())):
             passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
     for s, target_set in enumerate(schema.sets):

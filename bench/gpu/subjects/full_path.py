@@ -222,7 +222,6 @@ class FullPath:
             self.search.profile,
             len(requests),
             tuple(PendingRequest(each, now, float("inf")) for each in requests),
-            now,
         )
 
 

@@ -25,9 +25,8 @@ from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import ModelInputs
 from grace.model.definition.model import Model
 from grace.model.definition.spec import ModelSpec
-from grace.model.train.catalogue import catalogue_of
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from grace.model.train.log_reader import read_log
+from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import fit
 from grace.model.train.recipe import TrainingConfig
 

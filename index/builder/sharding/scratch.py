@@ -6,8 +6,12 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any, TypeVar
+
+import numpy as np
 
 from grace.configs.errors import InputError
 
@@ -17,6 +21,9 @@ SCRATCH = ".sharding-"
 _UNLOCKED = f".new{SCRATCH}"  # until it is locked, so that no build removes it as abandoned
 _IN_USE = "in-use"  # locked (flock) while the build lives
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+Arrays = TypeVar("Arrays")
 
 
 @contextmanager
@@ -50,6 +57,17 @@ def scratch_faults(step: str, scratch: Path) -> Iterator[None]:
         raise InputError(
             f"{step}: {scratch.parent}: {fault}; free some space there, or build into another root"
         ) from None
+
+
+def save_arrays(arrays: Any, folder: Path) -> None:
+    """Write a dataclass of arrays, which `map_arrays` maps into the memory of many tasks."""
+    for field in fields(arrays):
+        np.save(folder / f"{field.name}.npy", getattr(arrays, field.name))
+
+
+def map_arrays(kind: type[Arrays], folder: Path) -> Arrays:
+    files = (folder / f"{field.name}.npy" for field in fields(kind))  # type: ignore[arg-type]
+    return kind(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
 
 
 def _remove_abandoned(root: Path) -> None:

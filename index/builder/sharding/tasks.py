@@ -6,7 +6,7 @@ again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import mkdtemp
@@ -18,17 +18,17 @@ import numpy.typing as npt
 from grace.index.builder.arrange import arrange, only_used, taken_apart
 from grace.index.builder.batches import AdColumns, AdsReading
 from grace.index.builder.collect import CollectedAds, Collector, SortedIds
-from grace.index.builder.item_sids import open_item_sids
+from grace.index.builder.item_sids import ItemSids
 from grace.index.builder.plan import BuildSpec
 from grace.index.builder.report import peak_memory
 from grace.index.builder.sharding.merge import join_rules
+from grace.index.builder.sharding.scratch import map_arrays, save_arrays
 from grace.index.builder.source import AdsFile, AdsSource
 from grace.index.rejects import Reject
-from grace.index.snapshot import Snapshot, SnapshotFacts
+from grace.index.snapshot import SnapshotFacts
 from grace.index.storage.reader import map_snapshot
 from grace.index.storage.writer import write_unsynced
 from grace.index.tables.item_numbers import IdMap
-from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import ROOT, SidTrie
 
 _FACTS = SnapshotFacts(1, "2026-01-01T00:00:00Z", "run", 0, 0)
@@ -56,25 +56,23 @@ class TaskInputs:
     """The inputs that all tasks of a build share, on any machine."""
 
     spec: BuildSpec
-    schema: TargetingSchema
-    vocab_sizes: tuple[int, ...]
+    plain: AdsReading  # without names and SIDs, which are in files
     scratch: Path
     run_rows: int
 
     def reading(self) -> AdsReading:
-        """Return the reader of rows for the whole build, from files that every task sees."""
+        """Return the reading of the whole build, from files that every task sees."""
         names = {name: IdMap.read(path) for name, path in self.spec.id_maps.items()}
-        sids = None if self.spec.sids is None else open_item_sids(self.scratch)
-        rows = self.spec.batch_rows
-        return AdsReading(self.schema, self.vocab_sizes, names, sids, rows)
+        sids = None if self.spec.data.sids is None else map_arrays(ItemSids, self.scratch)
+        return replace(self.plain, names=names, sids=sids)
 
     def new_folder(self, prefix: str) -> Path:
         return Path(mkdtemp(prefix=prefix, dir=self.scratch))
 
     def write(self, ads: CollectedAds, root: Path) -> None:
         """Write the ads as the only version of a snapshot root."""
-        threads = self.spec.threads
-        write_unsynced(arrange(ads, _FACTS, self.schema, self.vocab_sizes, threads), root)
+        schema, sizes = self.plain.schema, self.plain.vocab_sizes
+        write_unsynced(arrange(ads, _FACTS, schema, sizes, self.spec.threads), root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +82,13 @@ class Run:
 
     def sorted_ids(self) -> SortedIds:
         """Map the ids of all rows, also of refused ones."""
-        files = (self.path / f"{field.name}.npy" for field in fields(SortedIds))
-        return SortedIds(*(np.load(file, mmap_mode="r", allow_pickle=False) for file in files))
-
-    def token_ads(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the number of ads by first token.   [size]"""
-        counts = np.zeros(size, np.int64)
-        if self.has_ads:
-            run = _open_run(self.path)
-            tokens, leaves = _leaves_by_first_token(run.trie)
-            counts[tokens] = np.diff(run.ads.ad_offsets[leaves])
-        return counts
+        return map_arrays(SortedIds, self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedFile:
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
+    token_ads: npt.NDArray[np.int64]  # the number of ads by first token
     rejects: Sequence[Reject]
     stated: frozenset[str]  # columns in which some row has a rule, or an entity
 
@@ -109,24 +98,23 @@ def collect_file(inputs: TaskInputs, file: AdsFile, first_row: int) -> Collected
 
     first_row  of the whole table
     """
-    spec, source = inputs.spec, AdsSource((file,), (), None, None)
+    spec, source = inputs.spec, AdsSource((file,))
     most, rows = spec.max_rejects, inputs.run_rows
     collector = Collector(source, inputs.reading(), spec.threads, most, rows, first_row)
-    runs = tuple(_written_run(ads, ids, inputs) for ads, ids in collector)
-    return CollectedFile(runs, collector.rejects, frozenset(collector.stated))
+    runs, size = [], inputs.plain.vocab_sizes[0]
+    token_ads = np.zeros(size, np.int64)
+    for ads, ids in collector:
+        runs.append(_written_run(ads, ids, inputs))
+        token_ads += np.bincount(ads.columns.tokens[:, 0], minlength=size)
+    return CollectedFile(runs, token_ads, collector.rejects, frozenset(collector.stated))
 
 
 def _written_run(ads: CollectedAds, ids: SortedIds, inputs: TaskInputs) -> Run:
     path = inputs.new_folder("run-")
-    for field in fields(ids):
-        np.save(path / f"{field.name}.npy", getattr(ids, field.name))
+    save_arrays(ids, path)
     if len(ads):
         inputs.write(ads, path)
     return Run(path, len(ads) > 0)
-
-
-def _open_run(path: Path) -> Snapshot:
-    return map_snapshot(path, 1, lambda _: False)
 
 
 def first_token_ranges(token_ads: npt.NDArray[np.int64], shards: int) -> list[tuple[int, int]]:
@@ -158,7 +146,7 @@ def build_shard(
     if not parts:
         return None
     rules = [(part.rules, part.set_values) for part in parts]
-    joined = join_rules(rules, inputs.schema, inputs.spec.threads)
+    joined = join_rules(rules, inputs.plain.schema, inputs.spec.threads)
     columns = [
         part.columns._replace(rule_of=new_of[part.columns.rule_of])
         for part, new_of in zip(parts, joined.new_of, strict=True)
@@ -176,7 +164,7 @@ def _part_of_run(
     path: Path, first_tokens: tuple[int, int], repeated: npt.NDArray[np.int64]
 ) -> CollectedAds:
     """Return the shard's ads of a run, and only the rules that they use."""
-    run = _open_run(path)
+    run = map_snapshot(path, 1, lambda _: False)
     tokens, leaves = _leaves_by_first_token(run.trie)
     begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
     ads = taken_apart(run, begin, end).without(repeated)

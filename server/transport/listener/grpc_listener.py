@@ -13,15 +13,14 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grace.configs.errors import ConfigError
 from grace.server.transport.addresses import address, held_port, refusal
 from grace.server.transport.certificates import CertificateFiles, server_credentials
-from grace.server.transport.listener.health import HEALTH, Health
 from grace.server.transport.listener.listen_limits import ListenLimits
-from grace.server.transport.listener.reflection import reflection_handlers
 from grace.server.transport.listener.slow_callers import (
     UnsentRequests,
     end_after,
     freed_if_aborted,
     remember_creators,
 )
+from grace.server.transport.listener.standard_services import HEALTH, Health, reflection_handlers
 
 Method: TypeAlias = Callable[[bytes, "GrpcContext"], Coroutine[Any, Any, bytes]]
 Trailers: TypeAlias = tuple[tuple[str, str], ...]

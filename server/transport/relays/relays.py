@@ -23,6 +23,7 @@ import grpc
 from grace.configs.errors import ConfigError
 from grace.server.errors import internal
 from grace.server.observe.logs import LOGGER
+from grace.server.observe.loop_lag import MOST_BEATS
 from grace.server.transport.addresses import address, held_port
 from grace.server.transport.certificates import CertificateFiles
 from grace.server.transport.front_end import Call, FrontEnd
@@ -36,10 +37,6 @@ REAP_SECONDS = 5.0
 
 HEALTH_SECONDS = 2.0
 """How long a change of health waits for relays, one of which may hang."""
-
-MISSED_BEATS = 15
-"""The unanswered beats after which a relay is killed, which ends the server. On a busy machine, a
-relay may wait seconds for a processor."""
 
 _LOG = logging.getLogger(LOGGER)
 
@@ -163,11 +160,11 @@ class _Relay:
 
     async def _beat(self, seconds: float) -> None:
         """Count beats rather than time, because this process itself may have been stopped."""
-        while self._missed_beats < MISSED_BEATS:
+        while self._missed_beats < MOST_BEATS:
             self._missed_beats += 1
             self._ping()
             await asyncio.sleep(seconds)
-        self._kill(f"it did not answer for {MISSED_BEATS * seconds:g} s")
+        self._kill(f"it did not answer for {MOST_BEATS * seconds:g} s")
 
     async def echo(self) -> None:
         """Wait for the answer to a PING, or for the relay's end."""

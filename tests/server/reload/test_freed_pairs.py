@@ -26,10 +26,11 @@ from grace.server.scheduling.pipeline import Pipeline
 from grace.server.scheduling.streams import streams_for
 from grace.server.server_state import Phase, ServerState
 from grace.server.stages.stages import STAGES, Stages
-from support.fast_serving import captured_pairs
+from support.fast_serving import captured_pair
 from support.live_snapshots import LiveRoot
-from support.pipeline_cases import LONG, Recorder, make_pipeline, wait_until
+from support.pipeline_cases import LONG, Recorder, make_pipeline
 from support.served import until
+from support.server_process import wait_until
 from support.serving_files import model_spec
 from support.stage_cases import GENERATION, load_cpu_pair, retrieval_of
 
@@ -51,7 +52,7 @@ def loader_of(live: LiveRoot, device: torch.device, stages: Stages = STAGES) -> 
 
 def first_pair(live: LiveRoot, device: torch.device) -> ServingPair:
     if device.type == "cuda":
-        return captured_pairs(live.files, "fp32").first
+        return captured_pair(live.files.snapshots, live.files.checkpoint)
     return load_cpu_pair(live.root, live.files.checkpoint)
 
 
@@ -126,7 +127,7 @@ def test_an_old_pair_lives_as_long_as_its_last_batch(live: LiveRoot, device: tor
     gate.set()
     server.recorder.wait_for(last)
     server.forget()
-    wait_until(lambda: not any(part() is not None for part in old))
+    wait_until(lambda: not any(part() is not None for part in old), "it is freed")
     server.serve()
     (answered, _) = server.recorder.done[-1]
     assert answered.input.batch.pair.snapshot.facts.version == 2
@@ -146,9 +147,7 @@ def test_a_swapped_out_pair_is_freed_on_another_thread_and_no_thread_keeps_a_loa
         for part in (state.pair.snapshot.ads.ad_ids, state.pair.matcher, state.pair.users):
             weakref.finalize(part, lambda: freed.append(threading.get_ident()))
         del part
-        warm_up = tuple(map(retrieval_of, live.requests[:1]))
-        metrics = Metrics(state, CPU)
-        reloads = Reloads(config_of(live), state, metrics, CPU, STAGES, warm_up, nothing)
+        reloads = Reloads(loader_of(live, CPU), state, Metrics(state, CPU), nothing)
         batch = [state.pair]
         await reloads.load(2, None)
         batch.clear()

@@ -1,10 +1,9 @@
-"""SIGHUP, SIGTERM while it loads, and the pin of a rollback at the start of a server."""
+"""SIGHUP, many loads at once, and SIGTERM while a server loads."""
 
 import os
 import signal
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from time import sleep
 
 import grpc
@@ -12,7 +11,6 @@ import pytest
 
 from grace.proto.retrieval_pb2 import LoadRequest, RetrieveResponse
 from grace.proto.retrieval_pb2_grpc import AdminStub
-from grace.server.reload.pin import Pin, PinFile
 from grace.server.reload.reloads import MOST_CALLS
 from support.faults import Faults
 from support.health import HealthWatch
@@ -65,22 +63,6 @@ def test_few_operators_may_wait_for_their_turn(live: LiveRoot) -> None:
         assert len(ended) - len(refusals) >= MOST_CALLS
         with operator_of(server) as operator:
             assert operator.load(2).snapshot_version == 2
-
-
-def test_a_pinned_version_that_was_deleted_and_a_damaged_pin_end_the_start(
-    live: LiveRoot, tmp_path: Path
-) -> None:
-    file = PinFile(tmp_path)
-    config = live.write_config("gone.yaml", state_dir=str(tmp_path))
-    file.write(Pin(4711, 4712))
-    with ServerProcess(config, ready=False) as server:
-        assert server.wait() == 2
-    assert f"state_dir: {file.path} pins version 4711, which cannot be" in server.lines[-1]
-    assert "publish a version above 4712, or remove the file to follow CURRENT" in server.lines[-1]
-    file.path.write_text("4711\n")
-    with ServerProcess(config, ready=False) as server:
-        assert server.wait() == 2
-    assert f"state_dir: {file.path}: is damaged" in server.lines[-1]
 
 
 def assert_none_lost(

@@ -1,0 +1,180 @@
+"""The rows of the trie's nodes, level by level, leaves first.
+
+In mode `union` a node has one row, the OR of all rows below it. In the k-way modes the SIDs below a
+node are in k partitions, and each partition has a row: a SID's row is the OR of its ads' rows, and
+it joins the partition whose row then has the fewest bits, the first of equals.
+"""
+
+from collections.abc import Sequence
+from ctypes import byref, c_int32, c_int64, c_void_p
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
+from grace.index.matchers.bloom import bloom_positions, star_hash, star_rows
+from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
+from grace.index.snapshot import SEVERAL_SNAPSHOTS, Snapshot, require_ids
+from grace.index.targeting.rules import SetRules
+from grace.index.targeting.schema import TargetSet
+from grace.index.users.values import InternedValues
+from grace.native.loader import array_in, array_out, declare
+
+_SMALLER = f"choose fewer partitions, or {SEVERAL_SNAPSHOTS}"
+
+Rows = npt.NDArray[np.uint64]
+Ids = npt.NDArray[np.int32]
+
+_matcher_level = declare(
+    "grace_matcher_level",
+    *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.uint64, 2), c_int64),
+    *(c_int32, c_int32, c_int32, c_int64, c_int64, c_int32, c_void_p, array_out(np.int64)),
+)
+_matcher_level_take = declare(
+    "grace_matcher_level_take",
+    *(c_void_p, c_int32, array_out(np.int32), array_out(np.int32), array_out(np.uint64, 2)),
+)
+_matcher_level_free = declare("grace_matcher_level_free", c_void_p)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """How the items of a node are divided.
+
+    width        partitions of every node; 0: each node has 1, 2, 4 .. k_max
+    fill_target  millionths of the `bits` of a row: with more of them set, a node doubles its number
+    """
+
+    width: int = 1
+    k_max: int = 0
+    fill_target: int = 0
+    bits: int = 0
+
+
+ONE_ROW = Partitions()
+
+
+class LevelRows(NamedTuple):
+    """Each node's number of ids, the ids of one level, and its distinct rows."""
+
+    counts: Ids
+    ids: Ids
+    rows: Rows
+
+
+def row_matchers(snapshot: Snapshot, k_way: KWay | None, threads: int) -> Matchers:
+    """Return the matchers of all attributes and of each set. `k_way` None is mode `union`."""
+    schema, rules, trie = snapshot.schema, snapshot.rules, snapshot.trie
+    if isinstance(k_way, StaticKWay):
+        ids = sum(n * k for n, k in zip(trie.level_counts[1:], k_way.widths, strict=True))
+        require_ids(ids, "ids of static matchers", _SMALLER)
+
+    def of_component(number: int, table: Rows, bits: int) -> NodeMatchers:
+        rule_rows = np.ascontiguousarray(rules.rows[:, number])
+        return _node_matchers(snapshot, rule_rows, table, k_way, bits, threads)
+
+    bitmask = of_component(0, rules.bitmask_table, schema.bitmask_bits)
+    blooms = []
+    for s, target_set in enumerate(schema.sets):
+        table = _rule_rows(rules.sets[s], snapshot.set_values[s], target_set, schema.hash_seed)
+        rows = of_component(1 + s, table, target_set.bloom_bits)
+        blooms.append(BloomMatchers(rows, star_rows(rows.table, target_set, schema.hash_seed)))
+    return Matchers(bitmask, tuple(blooms), k_way)
+
+
+def _rule_rows(
+    rules: SetRules, values: InternedValues, target_set: TargetSet, hash_seed: int
+) -> Rows:
+    """Return the bits of each rule's included values; if it has none, of the reserved element."""
+    sizes = np.diff(rules.include_offsets)
+    rows = np.append(np.repeat(np.arange(len(rules)), sizes), np.flatnonzero(sizes == 0))
+    hashes = np.full(len(rows), star_hash(hash_seed), np.uint64)
+    hashes[: len(rules.include_values)] = values.hashes(hash_seed)[rules.include_values]
+    table = np.zeros((len(rules), target_set.words), np.uint64)
+    for bits in bloom_positions(hashes, target_set):
+        words = rows * target_set.words + (bits >> np.uint64(6)).astype(np.int64)
+        np.bitwise_or.at(table.reshape(-1), words, np.uint64(1) << (bits & np.uint64(63)))
+    return table
+
+
+def _node_matchers(
+    snapshot: Snapshot, rule_rows: Ids, table: Rows, k_way: KWay | None, bits: int, threads: int
+) -> NodeMatchers:
+    """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
+    trie, ads = snapshot.trie, snapshot.ads
+    offsets, items = ads.ad_offsets, rule_rows[ads.ad_rule]
+    if k_way is not None:
+        sids = np.empty(trie.num_leaves, np.int32)
+        _, items, table = _level_rows(offsets, items, table, ONE_ROW, threads, sids)
+        offsets = np.arange(trie.num_leaves + 1, dtype=np.int64)
+    levels = _partitions(k_way, trie.sid_length, bits)
+    sizes = [n * each.width for n, each in zip(trie.level_counts[1:], levels, strict=True)]
+    # Ids of known number are written in place: a second copy of them would take gigabytes.
+    index = np.empty(sum(sizes), np.int32)
+    found: list[LevelRows] = []
+    for level in range(trie.sid_length, 0, -1):
+        room = index[sum(sizes[: level - 1]) : sum(sizes[:level])]
+        found.insert(0, _level_rows(offsets, items, table, levels[level - 1], threads, room))
+        require_ids(sum(len(each.ids) for each in found), "ids of dynamic matchers", _SMALLER)
+        require_ids(sum(len(each.rows) for each in found), "matcher rows", _SMALLER)
+        nodes = slice(trie.level_starts[level - 1], trie.level_starts[level] + 1)
+        children = trie.node_offsets[nodes].astype(np.int64) - trie.entries_of_level(level)[0]
+        if k_way is None:
+            offsets, (_, items, table) = children, found[0]
+        else:
+            offsets = offsets[children]
+    return _joined(index, found, k_way)
+
+
+def _partitions(k_way: KWay | None, sid_length: int, bits: int) -> list[Partitions]:
+    """Return the partitions of levels 1 .. sid_length."""
+    if k_way is None:
+        return [ONE_ROW] * sid_length
+    if isinstance(k_way, StaticKWay):
+        return [Partitions(width) for width in k_way.widths]
+    return [Partitions(0, k_way.k_max, k_way.fill_target_millionths, bits)] * sid_length
+
+
+def _joined(index: Ids, levels: Sequence[LevelRows], k_way: KWay | None) -> NodeMatchers:
+    """Number the rows of all levels. `index` has the ids, unless each node chose their number."""
+    table = np.concatenate([each.rows for each in levels])
+    distinct = tuple(len(each.rows) for each in levels)
+    for each, first in zip(levels, accumulate(distinct, initial=0), strict=False):
+        np.add(each.ids, first, out=each.ids)
+    if isinstance(k_way, DynamicKWay):
+        index = np.concatenate([each.ids for each in levels])
+        borders = np.concatenate([np.zeros(1, np.int32), *(each.counts for each in levels)])
+        return NodeMatchers(index, table, distinct, offsets=borders.cumsum(dtype=np.int32))
+    return NodeMatchers(index, table, distinct, None if k_way is None else k_way.widths)
+
+
+def _level_rows(
+    offsets: npt.NDArray[np.int64],
+    items: Ids,
+    table: Rows,
+    partitions: Partitions,
+    threads: int,
+    room: Ids,
+) -> LevelRows:
+    """Return the rows of one level's nodes.
+
+    The items of node n, rows of `table`, are items[offsets[n]] .. items[offsets[n + 1]]. Unless
+    each node chooses its number of ids, they are written to `room`.
+    """
+    nodes, width = len(offsets) - 1, partitions.width
+    handle, sizes = c_void_p(), np.zeros(2, np.int64)
+    _matcher_level(
+        *(nodes, offsets, items, table, *table.shape, width, partitions.k_max),
+        *(partitions.bits, partitions.fill_target, threads, byref(handle), sizes),
+    )
+    try:
+        num_rows, num_ids = sizes.tolist()
+        counts, ids = np.empty(nodes, np.int32), room if width else np.empty(num_ids, np.int32)
+        distinct = np.empty((num_rows, table.shape[1]), np.uint64)
+        _matcher_level_take(handle, width, counts, ids, distinct)
+    finally:
+        _matcher_level_free(handle)
+    return LevelRows(counts, ids, distinct)
