@@ -91,9 +91,8 @@ def rule_cells(form: str, column: str, kind: str, faulty: bool) -> st.SearchStra
     texts = mostly(faulty, good, st.sampled_from(ODD[name]))
     if form == "csv":
         joined = st.lists(good.filter(lambda text: SEPARATOR not in text), min_size=1, max_size=3)
-        padded = st.tuples(st.sampled_from(["", " ", "\t"]), joined.map(SEPARATOR.join)).map(
-            "".join
-        )
+        blank = st.sampled_from(["", " ", "\t"])
+        padded = st.tuples(blank, joined.map(SEPARATOR.join)).map("".join)
         odd = st.sampled_from(["US\n", '"', "|", "US|", " | ", "x|y", *ODD[name]])
         return mostly(faulty, st.one_of(st.none(), padded, padded), odd)
     nothing = st.sampled_from([[], [None]])
@@ -124,10 +123,8 @@ def sid_cells(joined: bool, faulty: bool) -> st.SearchStrategy[Cell]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    form, faulty = (
-        draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"])),
-        draw(st.booleans()),
-    )
+    form = draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"]))
+    faulty = draw(st.booleans())
     names = {name: ["list", "text", "list", "integer", "boolean", "integers"] for name in GOOD}
     names["device"] = names["device"] if faulty else ["text", "list"]
     kinds = {
@@ -244,15 +241,13 @@ def spec_of(folder: Path, table: Table, batch_rows: int = 1000, threads: int = 1
         theirs = [{THEIRS.get(name, name): row[name] for name in names} for row in part]
         paths.append(str(write_table(folder / f"ads{len(paths)}.{table.format}", theirs)))
     write_schema(folder / "targeting.yaml", SCHEMA)
-    separator = SEPARATOR if table.format == "csv" else None
-    data_folder = DataFolder(
-        folder,
-        TableSource(tuple(paths), THEIRS, separator),
-        sids=str(folder) if table.joined else None,
-        id_map=folder / "ids.parquet" if table.mapped else None,
-    )
     return BuildSpec(
-        data_folder,
+        DataFolder(
+            folder,
+            TableSource(tuple(paths), THEIRS, SEPARATOR if table.format == "csv" else None),
+            sids=str(folder) if table.joined else None,
+            id_map=folder / "ids.parquet" if table.mapped else None,
+        ),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=VOCAB_SIZES,
