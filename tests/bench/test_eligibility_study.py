@@ -11,7 +11,7 @@ import torch
 
 from grace.bench import result_tables
 from grace.bench.eligibility import study
-from grace.bench.eligibility.audience import Person, make_audience, with_many_locations
+from grace.bench.eligibility.audience import make_audience, with_many_locations
 from grace.bench.eligibility.path_scores import PathScores
 from grace.bench.eligibility.search import best_possible, search
 from grace.bench.eligibility.tables import paper_tables, study_tables
@@ -64,14 +64,9 @@ def generator(exact: Snapshot) -> Generator:
 
 
 @pytest.fixture(scope="module")
-def people(catalogue: PaperCatalogue, exact: Snapshot) -> list[Person]:
-    encoder = UserEncoder(exact.schema, exact.set_values)
-    return make_audience(USERS, catalogue, encoder, ExactMatcher(exact, 2), exact.trie.num_leaves)
-
-
-@pytest.fixture(scope="module")
-def users(exact: Snapshot, people: list[Person]) -> UserRows:
-    encoder = UserEncoder(exact.schema, exact.set_values)
+def users(catalogue: PaperCatalogue, exact: Snapshot) -> UserRows:
+    encoder, matcher = UserEncoder(exact.schema, exact.set_values), ExactMatcher(exact, 2)
+    people = make_audience(USERS, catalogue, encoder, matcher, exact.trie.num_leaves)
     return encoder.encode([person.attributes for person in people[:USERS]])
 
 

@@ -66,12 +66,7 @@ def test_a_rungs_graphs_are_compared_for_every_batch(rung: str) -> None:
 @pytest.mark.parametrize(
     ("table", "part", "wrong", "fault"),
     [
-        (
-            budget,
-            "",
-            replace(REFERENCE, activate=inverted_activation),
-            "a search, batch 0 in fp32",
-        ),
+        (budget, "", replace(REFERENCE, activate=inverted_activation), "a search, batch 0 in fp32"),
         (
             gtm,
             "admission:exact",

@@ -4,13 +4,11 @@ Speed does not matter here. Each fixture is one run, which several tests look at
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import torch
 
 from grace.bench.fleet import scaling
 from grace.bench.fleet.envoy import envoy_program
@@ -31,14 +29,6 @@ from grace.server.stages.requests import read_request
 from support.arrays import assert_same_arrays
 from support.bench_workloads import tiny
 from support.in_process import invoke_grace
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_attention_rows_have_every_kernel_and_step() -> None:

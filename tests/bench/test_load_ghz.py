@@ -15,8 +15,8 @@ TIMES = ServerTimes(queue=300, input=100, features=200, generate=3000, post=400)
 LOAD = OpenLoop(rate=63, seconds=3, seed=7)
 
 
-def run_of(*calls: Call, seconds: float = 3.5) -> LoadRun:
-    return LoadRun("ads:50051", BEGAN, seconds, calls, 4)
+def run_of(*calls: Call) -> LoadRun:
+    return LoadRun("ads:50051", BEGAN, 3.5, calls, 4)
 
 
 def ok(intended: float, latency: float, late: float = 0.0) -> Call:

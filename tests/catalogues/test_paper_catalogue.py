@@ -19,10 +19,7 @@ from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.targeting.schema import load_schema
 from support.arrays import assert_same_arrays
-
-
-def silent(*_: object) -> None:
-    pass
+from support.builds import silent
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from grace.index.tables.data_folder import (
     read_data_folder,
 )
 from grace.index.targeting.schema import load_schema
+from support.in_process import invoke_grace
 from support.oracle import RawAd, User, eligible
 
 Folder = tuple[Path, Written]
@@ -175,3 +176,20 @@ def test_a_preset_without_a_log_removes_the_one_of_another_catalogue(tmp_path: P
     small = preset_spec("small", sids=1111)
     assert write_folder(small, tmp_path, force=True).interactions == 0
     assert not (tmp_path / LOG_FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--preset", "huge"], "--preset huge is unknown; known: tiny, small, demo"),
+        (["--seed", "-1"], "--seed -1 is negative"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_the_remedy(
+    tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    done = invoke_grace("synth", "--out", tmp_path / "out", *arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"error: {named}")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()

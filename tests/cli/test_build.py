@@ -1,18 +1,16 @@
 """`grace build` and `grace inspect` as commands: what they print, write and exit with."""
 
-import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from grace.index.storage.folder import writers_lock
 from support.command import GRACE
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +42,14 @@ def test_a_build_publishes_and_says_what_it_made(catalogue: Path, tmp_path: Path
         assert f"{fact}\n" in out
     assert "without" not in out
     assert (tmp_path / "CURRENT").read_text() == "00000000000000000001\n"
-    code, out, _ = build(catalogue, tmp_path, "--json", "--threads", "1")
-    report = json.loads(out)
-    assert (code, report["sids"], report["rejects"]) == (0, 333, 0)
+    report = reported("build", "--data", catalogue, "--root", tmp_path, "--threads", "1")
+    assert (report["sids"], report["rejects"]) == (333, 0)
     assert (report["published"], report["ignored_columns"]) == (True, ["title"])
     assert report["peak_memory_bytes"] > 0
     code, out, _ = build(catalogue, tmp_path, "--without", "campaign")
     assert code == 0
     assert "without: campaign\n" in out
-    summary = json.loads(invoke_grace("inspect", tmp_path, "--json").stdout)
+    summary = reported("inspect", tmp_path)
     assert [each["distinct"] > 0 for each in summary["entities"]] == [False, True]
     assert invoke_grace("verify", tmp_path, "--deep").exit_code == 0
 
@@ -71,7 +68,7 @@ def test_inspect_derives_the_mode_that_it_is_asked_for(
     root: Path, eligibility: str, shown: str
 ) -> None:
     asked, mode = ("inspect", root, "--eligibility", eligibility), eligibility.partition(":")[0]
-    summary = json.loads(invoke_grace(*asked, "--json").stdout)
+    summary = reported(*asked)
     assert (summary["mode"], summary["sids"], len(summary["levels"])) == (mode, 333, 4)
     printed = invoke_grace(*asked).stdout
     assert f"mode: {mode}" in printed
@@ -102,8 +99,8 @@ def test_inspect_refuses_an_eligibility_with_the_remedy(
 def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_path: Path) -> None:
     for _ in range(2):
         assert build(catalogue, tmp_path)[0] == 0
-    by_number = json.loads(invoke_grace("inspect", tmp_path, "--version", "1", "--json").stdout)
-    by_folder = json.loads(invoke_grace("inspect", tmp_path / f"{1:020d}", "--json").stdout)
+    by_number = reported("inspect", tmp_path, "--version", "1")
+    by_folder = reported("inspect", tmp_path / f"{1:020d}")
     assert by_number == by_folder
     assert (by_number["versions"], by_number["current_version"]) == ([1, 2], 2)
     shown = invoke_grace("inspect", tmp_path).stdout.splitlines()
@@ -114,23 +111,6 @@ def test_inspect_reads_another_version_by_number_or_folder(catalogue: Path, tmp_
     assert shown[0] == "versions here: 1, 2; current: none of them"
 
 
-def test_refused_ads_end_the_build_unless_allowed(catalogue: Path, tmp_path: Path) -> None:
-    table = pq.read_table(catalogue / "ads.parquet")
-    twice = folder_of(pa.concat_tables([table, table.slice(0, 1)]), catalogue, tmp_path / "twice")
-    code, _, err = build(twice, tmp_path / "root")
-    assert (code, "is repeated" in err) == (2, True)
-    code, out, _ = build(twice, tmp_path / "root", "--max-rejects", "2")
-    assert (code, "rejects: 2\nreject file: " in out) == (0, True)
-
-
-def folder_of(ads: pa.Table, catalogue: Path, folder: Path) -> Path:
-    """Return a data folder of these ads, with the schema of the catalogue."""
-    folder.mkdir()
-    pq.write_table(ads, folder / "ads.parquet")
-    shutil.copy(catalogue / "targeting.yaml", folder)
-    return folder
-
-
 def current(root: Path) -> int:
     return int((root / "CURRENT").read_text())
 
@@ -139,8 +119,9 @@ def test_rules_lost_are_written_named_and_not_published(catalogue: Path, tmp_pat
     root, table = tmp_path / "root", pq.read_table(catalogue / "ads.parquet")
     assert build(catalogue, root)[0] == 0
     lost = table.drop_columns(["country", "country_exclude"])
-    data = folder_of(lost, catalogue, tmp_path / "lost")
-    code, out, err = build(data, root, "--without", "country")
+    pq.write_table(lost, tmp_path / "ads.parquet")
+    shutil.copy(catalogue / "targeting.yaml", tmp_path)
+    code, out, err = build(tmp_path, root, "--without", "country")
     assert (code, current(root)) == (1, 1)
     assert "published: no\n" in out
     assert "version 1   change, points" in out

@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from grace.configs.extras import install_command
 from grace.index.builder.sharding.scratch import SCRATCH
+from support.builds import arrays_in
 from support.command import plain_environment, run_grace, run_python
 
 # Ray changes the process that imports it (log records get a field): only ask whether it is there.
@@ -79,16 +81,10 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("catalogue")
     done = run_grace("synth", "--preset", "tiny", "--out", folder / "data")
     assert done.returncode == 0, done.stderr
-    code = """
-import sys
-import pyarrow.parquet as pq
-table = pq.read_table(sys.argv[1] + "/data/ads.parquet")
-half = len(table) // 2
-pq.write_table(table.slice(0, half), sys.argv[1] + "/one.parquet")
-pq.write_table(table.slice(half), sys.argv[1] + "/two.parquet")
-"""
-    done = run_python(f"import sys; sys.argv = ['', {str(folder)!r}]" + code)
-    assert done.returncode == 0, done.stderr
+    table = pq.read_table(folder / "data" / "ads.parquet")
+    half = len(table) // 2
+    pq.write_table(table.slice(0, half), folder / "one.parquet")
+    pq.write_table(table.slice(half), folder / "two.parquet")
     shutil.copy(folder / "data" / "targeting.yaml", folder)
     (folder / "tables.yaml").write_text("ads: {files: [one.parquet, two.parquet]}\n")
     return folder
@@ -103,31 +99,18 @@ def build(
     return run_grace("build", "--data", catalogue, "--root", root, *more, env=env)
 
 
-def arrays(root: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(root.glob("0*/*.npy"))}
-
-
-def test_a_cluster_of_two_machines_builds_the_bytes_of_one(
-    tmp_path: Path, catalogue: Path, cluster: str
+@pytest.mark.parametrize("more", [("--ray", "{cluster}", "--shards", "5"), ("--ray", "local")])
+def test_a_cluster_builds_the_bytes_of_one_machine(
+    tmp_path: Path, catalogue: Path, cluster: str, more: tuple[str, ...]
 ) -> None:
-    whole = build(catalogue, tmp_path / "whole")
-    assert whole.returncode == 0, whole.stderr
-    more = ("--ray", cluster, "--shards", "5")
-    done = build(catalogue, tmp_path / "ray", *more)
-    assert done.returncode == 0, done.stderr
-    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
-    assert (tmp_path / "ray" / "CURRENT").is_file()
-    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
-
-
-def test_a_local_cluster_needs_no_address_and_chooses_the_shards(
-    tmp_path: Path, catalogue: Path
-) -> None:
-    build(catalogue, tmp_path / "whole")
-    done = build(catalogue, tmp_path / "ray", "--ray", "local")
-    assert done.returncode == 0, done.stderr
-    assert arrays(tmp_path / "ray") == arrays(tmp_path / "whole")
-    assert not list((tmp_path / "ray").glob(f"{SCRATCH}*"))
+    """A local cluster needs no address. Without `--shards`, Ray chooses their number."""
+    whole, ray = tmp_path / "whole", tmp_path / "ray"
+    for root, options in ((whole, ()), (ray, more)):
+        done = build(catalogue, root, *(each.format(cluster=cluster) for each in options))
+        assert done.returncode == 0, done.stderr
+    assert arrays_in(ray / f"{1:020d}") == arrays_in(whole / f"{1:020d}")
+    assert (ray / "CURRENT").is_file()
+    assert not list(ray.glob(f"{SCRATCH}*"))
 
 
 def test_an_error_ends_the_tasks_and_not_the_build_s_process() -> None:

@@ -24,7 +24,7 @@ from support.t5_folders import T5Shape, write_t5
 
 pytestmark = pytest.mark.subprocess
 
-WITH_PYTHON = ("README.md", "quickstart.md", "api.md")
+WITH_PYTHON = ("README.md", "quickstart.md", "api.md", "sids.md")
 GRACE_FOR_READERS = """\
 case "$1 $*" in
   synth*--raw*) {grace} "$@" --sids 333 && exec sed -i 9999q raw/clicks.csv; exit 1 ;;

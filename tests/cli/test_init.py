@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from grace.index.tables.data_folder import read_data_folder
-from grace.index.targeting.schema import load_schema
 from support.in_process import complaint, invoke_grace
 from support.raw_tables import (
     FORMATS,
@@ -217,14 +216,6 @@ def test_only_a_column_that_is_there_and_no_rule_can_be_ignored(
     (out / "tables.yaml").write_text(text.replace("ignore: [vector]", f"ignore: [{ignored}]"))
     done = invoke_grace("build", "--data", out, "--root", out / "snapshots")
     assert (done.exit_code, message in done.stderr) == (2, True)
-
-
-def test_a_value_of_the_last_row_of_many_is_in_the_schema(tmp_path: Path) -> None:
-    values = [*(("a", "b", None)[at % 3] for at in range(70_001)), "last"]
-    rows = [{"id": at, "country": value} for at, value in enumerate(values)]
-    initialize(write_table(tmp_path / "ads.csv", rows), tmp_path / "shop")
-    schema = load_schema(tmp_path / "shop" / "targeting.yaml")
-    assert schema.attributes[0].values == ("a", "b", "last")
 
 
 @pytest.mark.parametrize(("count", "role"), [(64, "attribute"), (65, "set")])

@@ -7,7 +7,7 @@ import pytest
 
 from grace.index.storage import current_version, publish
 from support.forgery import forge_array, make_version, read_array_file
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 
 
 @pytest.fixture
@@ -37,9 +37,7 @@ def test_verify_prints_what_a_snapshot_holds(root: Path) -> None:
 
 def test_verify_as_json_is_for_scripts(root: Path) -> None:
     (root / f"{1:020d}" / "not-listed.txt").write_text("no reader looks at it")
-    done = invoke_grace("verify", root, "--deep", "--json")
-    report = json.loads(done.stdout)
-    assert done.exit_code == 0
+    report = reported("verify", root, "--deep")
     assert (report["ok"], report["version"], report["is_current"]) == (True, 1, True)
     assert report["counts"]["nodes_per_level"] == [1, 2, 4, 6]
 
@@ -68,8 +66,7 @@ def test_publish_moves_current_forward_and_back(root: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, f"{root}: 1 -> 2\n")
     done = invoke_grace("publish", root, f"{1:020d}")
     assert (done.exit_code, done.stdout) == (0, f"{root}: 2 -> 1 (back)\n")
-    done = invoke_grace("publish", root, "2", "--json")
-    assert json.loads(done.stdout) == {"root": str(root), "from": 1, "to": 2}
+    assert reported("publish", root, "2") == {"root": str(root), "from": 1, "to": 2}
 
 
 def test_a_damaged_version_is_never_published(root: Path) -> None:

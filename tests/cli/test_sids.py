@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,8 @@ from grace.configs.errors import GraceError
 from grace.index.codebook.items import items_of
 from grace.index.codebook.make import extend
 from grace.index.tables.data_folder import TableSource
-from support.command import plain_environment
-from support.forked_program import forked_grace
-from support.in_process import complaint, invoke_grace
+from support.in_process import complaint, invoke_grace, reported
 from support.known_trees import tree_items
-
-pytestmark = pytest.mark.subprocess
 
 ITEMS, DIMS = 1511, 9
 IDS = [f"sku-{i}" for i in range(ITEMS)]
@@ -95,9 +89,7 @@ def test_float16_vectors_of_items_with_numbers(tmp_path: Path) -> None:
     rows = pa.FixedSizeListArray.from_arrays(pa.array(vectors("float16").reshape(-1)), DIMS)
     pq.write_table(pa.table({"item_id": range(ITEMS), "vector": rows}), tmp_path / "v.parquet")
     given = ("--embeddings", tmp_path / "v.parquet", "--out", tmp_path / "c")
-    done = invoke_grace("sids", *given, *LEARN, "--json")
-    assert done.exit_code == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = reported("sids", *given, *LEARN)
     assert list(sids_of(tmp_path / "c" / "sids.parquet")) == list(range(ITEMS))
     errors = [level["error"] for level in report["levels"]]
     assert errors == sorted(errors, reverse=True)
@@ -229,17 +221,3 @@ def test_an_existing_codebook_stays_unless_force_is_given(codebook: Path, tmp_pa
     (codebook / "notes.txt").unlink()
     assert invoke_grace(*command, "--force").exit_code == 0
     assert (codebook / "codebook.yaml").read_text() != before
-
-
-def test_the_commands_of_the_document_run_in_its_order(repository: Path, tmp_path: Path) -> None:
-    text = (repository / "docs" / "sids.md").read_text()
-    (python,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (shell,) = re.findall(r"```sh.*?\n(.*?)```", text, re.DOTALL)
-    environment = plain_environment(PATH=f"{tmp_path}:/usr/bin:/bin")
-    with forked_grace(tmp_path / "grace"):
-        for command in ([sys.executable, "-c", python], ["bash", "-euo", "pipefail", "-c", shell]):
-            done = subprocess.run(
-                command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr
-    assert len(sids_of(tmp_path / "shop" / "codebook" / "sids.parquet")) == 2000

@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from grace.configs.errors import ConfigError
+from grace.configs.marked_text import replaced
 from grace.configs.options import Fp8Product, Option, declaration
 from grace.configs.serving import ServingConfig, load_serving_config
+from grace.configs.settings import settings_document
 from grace.model.checkpoints.init import load_model_config
 
 GENERATION = {"max_batch": 3, "profiles": {"full": {"beams": [1, 7], "num_sids": 5}}}
@@ -122,3 +124,14 @@ def test_products_that_cannot_be_kept_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"fp8_keep: {fault}"):
         load(tmp_path, {**LEAST, "precision": "fp8", "fp8_keep": kept})
+
+
+def test_the_document_has_the_settings_as_they_are_declared(repository: Path) -> None:
+    text = (repository / "docs" / "operations.md").read_text()
+    assert replaced(text, "settings", settings_document(ServingConfig)) == text, "run `make fix`"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    rows = [line for line in settings_document(ServingConfig).splitlines() if line[:3] == "| `"]
+    assert len(rows) > 30
+    assert [row for row in rows if row.split("|")[4].strip() == ""] == []

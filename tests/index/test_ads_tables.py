@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,14 +86,13 @@ def mostly(
 
 def rule_cells(form: str, column: str, kind: str, faulty: bool) -> st.SearchStrategy[Cell]:
     name = column.removesuffix("_exclude")
-    least = 0 if column != name else 1
+    least = 0 if faulty or column != name else 1
     good = st.sampled_from(GOOD[name])
     texts = mostly(faulty, good, st.sampled_from(ODD[name]))
     if form == "csv":
         joined = st.lists(good.filter(lambda text: SEPARATOR not in text), min_size=1, max_size=3)
-        padded = st.tuples(st.sampled_from(["", " ", "\t"]), joined.map(SEPARATOR.join)).map(
-            "".join
-        )
+        blank = st.sampled_from(["", " ", "\t"])
+        padded = st.tuples(blank, joined.map(SEPARATOR.join)).map("".join)
         odd = st.sampled_from(["US\n", '"', "|", "US|", " | ", "x|y", *ODD[name]])
         return mostly(faulty, st.one_of(st.none(), padded, padded), odd)
     nothing = st.sampled_from([[], [None]])
@@ -123,11 +123,9 @@ def sid_cells(joined: bool, faulty: bool) -> st.SearchStrategy[Cell]:
 
 @st.composite
 def tables(draw: st.DrawFn) -> Table:
-    form, faulty = (
-        draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"])),
-        draw(st.booleans()),
-    )
-    names = {name: ["text", "list", "integer", "boolean", "integers"] for name in GOOD}
+    form = draw(st.sampled_from(["parquet", "parquet", "jsonl", "csv"]))
+    faulty = draw(st.booleans())
+    names = {name: ["list", "text", "list", "integer", "boolean", "integers"] for name in GOOD}
     names["device"] = names["device"] if faulty else ["text", "list"]
     kinds = {
         column: draw(st.sampled_from(names[column.removesuffix("_exclude")])) for column in RULES
@@ -178,27 +176,30 @@ def is_name(text: str) -> bool:
     return 0 < len(text) <= 1024
 
 
-def faulty_columns(table: Table, row: Mapping[str, Cell], copies: int) -> set[str]:
-    faulty = set()
+Fault = tuple[str, str | None, str]
+"""A column, the value that a refusal shows or None for any, and words of its reason."""
+
+
+def faults_of(table: Table, row: Mapping[str, Cell], copies: int) -> set[Fault]:
+    faults: set[Fault] = set()
     if number_of(table, row["ad_id"]) is None or copies > 1:
-        faulty.add("ad_id")
+        faults.add(("ad_id", None, ""))
     sid = row["sid"]
     fits = sid is not None and len(sid) == len(VOCAB_SIZES) and None not in sid
     if not fits or not all(0 <= t < v for t, v in zip(sid, VOCAB_SIZES, strict=True)):
-        faulty.add("sid")
+        faults.add(("sid", None, ""))
     if row["ad_weight"] is not None and not math.isfinite(row["ad_weight"]):
-        faulty.add("ad_weight")
-    for name in SCHEMA.names:
-        faulty |= faulty_rules(table.format, name, row)
-    return faulty
+        faults.add(("ad_weight", None, ""))
+    return faults.union(*(rule_faults(table.format, name, row) for name in SCHEMA.names))
 
 
-def faulty_rules(form: str, name: str, row: Mapping[str, Cell]) -> set[str]:
+def rule_faults(form: str, name: str, row: Mapping[str, Cell]) -> set[Fault]:
     listed = next((set(a.values) for a in SCHEMA.attributes if a.name == name), None)
     columns = (name, f"{name}_exclude")
     lists = {column: stated(form, row[column]) for column in columns}
-    faulty = {
-        column
+    word = "reserved" if listed is None else "schema lists"
+    faults = {
+        (column, value, "" if value is None else word)
         for column, values in lists.items()
         for value in values or ()
         if value is None or (value == RESERVED_VALUE if listed is None else value not in listed)
@@ -208,10 +209,10 @@ def faulty_rules(form: str, name: str, row: Mapping[str, Cell]) -> set[str]:
     # Without an include list, a user whose value is not listed may still pass.
     others = include is None and (listed is None or name == "device")
     if include == []:
-        faulty.add(columns[0])
+        faults.add((columns[0], None, "is empty"))
     if exclude and not others and allowed is not None and allowed <= {*exclude}:
-        faulty.add(columns[1])
-    return faulty
+        faults.add((columns[1], None, "leaves nothing"))
+    return faults
 
 
 def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
@@ -227,7 +228,7 @@ def ad_of(table: Table, row: Mapping[str, Cell]) -> RawAd:
     )
 
 
-def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
+def spec_of(folder: Path, table: Table, batch_rows: int = 1000, threads: int = 1) -> BuildSpec:
     if table.joined:
         items = [(row["ad_id"], row["sid"]) for row in table.rows if row["sid"] is not None]
         items = [(str(item), sid) for item, sid in items if item is not None]
@@ -240,22 +241,20 @@ def spec_of(data: st.DataObject, folder: Path, table: Table) -> BuildSpec:
         theirs = [{THEIRS.get(name, name): row[name] for name in names} for row in part]
         paths.append(str(write_table(folder / f"ads{len(paths)}.{table.format}", theirs)))
     write_schema(folder / "targeting.yaml", SCHEMA)
-    separator = SEPARATOR if table.format == "csv" else None
-    data_folder = DataFolder(
-        folder,
-        TableSource(tuple(paths), THEIRS, separator),
-        sids=str(folder) if table.joined else None,
-        id_map=folder / "ids.parquet" if table.mapped else None,
-    )
     return BuildSpec(
-        data_folder,
+        DataFolder(
+            folder,
+            TableSource(tuple(paths), THEIRS, SEPARATOR if table.format == "csv" else None),
+            sids=str(folder) if table.joined else None,
+            id_map=folder / "ids.parquet" if table.mapped else None,
+        ),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=VOCAB_SIZES,
         max_rejects=100,
         without=unstated(table),
-        batch_rows=data.draw(st.sampled_from([1, 2, 1000])),
-        threads=data.draw(st.sampled_from([1, 2])),
+        batch_rows=batch_rows,
+        threads=threads,
     )
 
 
@@ -273,12 +272,41 @@ def unstated(table: Table) -> tuple[str, ...]:
 
 
 @examples(60)
-@given(data=st.data(), table=tables(), in_shards=st.booleans())
+@given(
+    table=tables(),
+    in_shards=st.booleans(),
+    batch_rows=st.sampled_from([1, 2, 1000]),
+    threads=st.sampled_from([1, 2]),
+)
 def test_every_ad_has_the_rules_of_its_row_or_is_refused(
-    data: st.DataObject, table: Table, in_shards: bool
+    table: Table, in_shards: bool, batch_rows: int, threads: int
 ) -> None:
     with TemporaryDirectory() as name:
-        check(spec_of(data, Path(name), table), table, in_shards)
+        check(spec_of(Path(name), table, batch_rows, threads), table, in_shards)
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"country": []},
+        {"country": ["US", None]},
+        {"country": ["US", "ZZ"]},
+        {"device_exclude": ["radio"]},
+        {"country": ["US"], "country_exclude": ["US", "NO"]},
+        {"location": []},
+        {"location": ["us/ca", "*"]},
+        {"location": ["a,b"], "location_exclude": ["a,b"]},
+    ],
+    ids=str,
+)
+def test_an_ad_with_a_rule_that_cannot_be_enforced_is_refused_among_others(
+    tmp_path: Path, rules: Mapping[str, Cell]
+) -> None:
+    none = {"sid": [0, 0], "ad_weight": 1.0} | dict.fromkeys(RULES)
+    given: list[Mapping[str, Cell]] = [{}, rules, {"country": ["US"]}]
+    rows = [{"ad_id": at, **none, **own} for at, own in enumerate(given)]
+    table = Table("parquet", rows, cut=2, joined=False, mapped=False)
+    check(spec_of(tmp_path, table), table, in_shards=False)
 
 
 def parts_of(table: Table) -> list[Sequence[Mapping[str, Cell]]]:
@@ -295,9 +323,7 @@ def untyped(table: Table) -> bool:
 
 def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
     copies = Counter(number_of(table, row["ad_id"]) for row in table.rows)
-    faults = [
-        faulty_columns(table, row, copies[number_of(table, row["ad_id"])]) for row in table.rows
-    ]
+    faults = [faults_of(table, row, copies[number_of(table, row["ad_id"])]) for row in table.rows]
     pairs = zip(table.rows, faults, strict=True)
     ads = [ad_of(table, row) for row, faulty in pairs if not faulty]
 
@@ -310,14 +336,21 @@ def check(spec: BuildSpec, table: Table, in_shards: bool) -> None:
         return
     assert ads
     assert not untyped(table)
-    assert_same_arrays(load_snapshot(report.path), plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
+    snapshot = load_snapshot(report.path)
+    assert_same_arrays(snapshot, plain_snapshot(SCHEMA, VOCAB_SIZES, ads))
     refused = {}
     if report.reject_file is not None:
         for reject in map(json.loads, report.reject_file.read_text().splitlines()):
             first = 0 if reject["file"] == str(spec.data.ads.files[0]) else table.cut
-            refused[first + reject["row"] - 1] = reject["column"]
+            refused[first + reject["row"] - 1] = reject
     assert sorted(refused) == [at for at, faulty in enumerate(faults) if faulty]
-    assert all(column in faults[at] for at, column in refused.items())
+    assert report.rejects == snapshot.facts.rejects == len(refused)
+    for at, reject in refused.items():
+        said = reject["column"], reject["value"], reject["reason"]
+        assert any(
+            (column, value or said[1]) == said[:2] and words in said[2]
+            for column, value, words in faults[at]
+        ), said
 
 
 DAMAGED = pa.table(

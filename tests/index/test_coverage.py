@@ -65,8 +65,7 @@ def ads_with(country: int, audience: int) -> Case:
 
 def spec_of(folder: Path, case: Case, **changes: object) -> BuildSpec:
     """All builds of a test are in one root."""
-    spec = build_spec(folder / "ads", case, root=folder / "root")
-    return replace(spec, **changes)  # type: ignore[arg-type]
+    return replace(build_spec(folder / "ads", case, root=folder / "root"), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

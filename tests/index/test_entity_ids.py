@@ -18,12 +18,12 @@ from grace.index.storage import load_snapshot, versions
 from grace.index.tables.data_folder import read_data_folder
 from support.arrays import assert_same_arrays
 from support.builds import silent
-from support.raw_tables import FORMATS, write_codebook, write_table
+from support.raw_tables import FORMATS, numbers_of, write_codebook, write_table
 
 TABLES = """
 ads: {{files: [{files}], columns: {{ad_id: sku, brand: Brand Name}}, list_separator: "|"}}
 sids: codebook
-{id_map}
+id_map: ids.parquet
 entity_ids: {{brand: brands.parquet, seller: maps/sellers.parquet}}
 """
 SCHEMA = """
@@ -52,7 +52,7 @@ def write_shop(shop: Path, files: Mapping[str, Sequence[Mapping[str, Any]]]) -> 
     for name, of_file in files.items():
         write_table(shop / name, of_file)
     write_codebook(shop / "codebook", [f"sku-{at}" for at in range(90)])
-    text = TABLES.format(files=", ".join(files), id_map="id_map: ids.parquet")
+    text = TABLES.format(files=", ".join(files))
     (shop / "tables.yaml").write_text(text, encoding="utf-8")
     (shop / "targeting.yaml").write_text(SCHEMA)
     return shop
@@ -65,11 +65,6 @@ def built(
     if shards is None:
         return build(spec, silent)
     return build(spec, silent, sharding=Sharding(shards, run_rows=7))
-
-
-def numbers(path: Path) -> dict[str, int]:
-    columns = pq.read_table(path).to_pydict()
-    return dict(zip(columns["item_id"], columns["ad_id"], strict=True))
 
 
 def entities_of(report: BuildReport) -> dict[int, tuple[int | None, ...]]:
@@ -112,7 +107,7 @@ def test_entities_with_ids_of_any_kind_get_numbers_that_stay(tmp_path: Path, for
             for row in given
         }
     files = ("ids.parquet", "brands.parquet", "maps/sellers.parquet")
-    assert tuple(numbers(shop / file) for file in files) == (ads, brands, sellers)
+    assert tuple(numbers_of(shop / file) for file in files) == (ads, brands, sellers)
 
 
 def without_map(shop: Path) -> None:
@@ -126,28 +121,22 @@ def older_map(shop: Path) -> None:
 
 def forked_map(shop: Path) -> None:
     """Restore an older copy, which another root's build gave new brands in another order."""
-    (first, one, other, *rest) = numbers(shop / "brands.parquet")
-    write_map(shop, [first, other, one, *rest], pq.read_schema(shop / "brands.parquet").metadata)
-
-
-def in_tables(shop: Path, old: str, new: str) -> None:
-    text = (shop / "tables.yaml").read_text("utf-8")
-    (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+    table = pq.read_table(shop / "brands.parquet")
+    (first, one, other, *rest) = table["item_id"].to_pylist()
+    names = pa.array([first, other, one, *rest])
+    pq.write_table(table.set_column(0, "item_id", names), shop / "brands.parquet")
 
 
 def tables(old: str, new: str) -> Callable[[Path], None]:
-    return lambda shop: in_tables(shop, old, new)
+    def change(shop: Path) -> None:
+        text = (shop / "tables.yaml").read_text("utf-8")
+        (shop / "tables.yaml").write_text(text.replace(old, new), "utf-8")
+
+    return change
 
 
 def damaged(text: str) -> Callable[[Path], object]:
     return lambda shop: (shop / "one" / "id_maps.json").write_text(text, encoding="utf-8")
-
-
-def write_map(
-    shop: Path, brands: Sequence[str], metadata: Mapping[bytes, bytes] | None = None
-) -> None:
-    columns = {"item_id": brands, "ad_id": pa.array(range(len(brands)), pa.int64())}
-    pq.write_table(pa.table(columns, metadata=metadata), shop / "brands.parquet")
 
 
 @pytest.mark.parametrize(
@@ -196,13 +185,13 @@ def test_a_build_refuses_maps_that_are_not_those_of_the_build_before(
 def test_a_map_with_the_same_numbers_in_any_order_and_new_ones_is_the_same(tmp_path: Path) -> None:
     shop = write_shop(tmp_path / "shop", {"ads.parquet": rows(0, 9)})
     built(shop)
-    known = numbers(shop / "brands.parquet")
+    known = numbers_of(shop / "brands.parquet")
     grown = {"late": 70, **dict(reversed([*known.items()])), "new": len(known)}
     columns = {"item_id": [*grown], "ad_id": pa.array(grown.values(), pa.int64())}
     pq.write_table(pa.table(columns), shop / "brands.parquet")
     for _ in range(2):
         assert built(shop).published
-        assert numbers(shop / "brands.parquet") == grown
+        assert numbers_of(shop / "brands.parquet") == grown
 
 
 def test_a_build_that_fails_records_no_map(tmp_path: Path) -> None:

@@ -320,41 +320,40 @@ def test_a_matcher_keeps_its_snapshot_alive() -> None:
     assert got.ad_ids.tolist() == list(range(63))
 
 
+ONE_SET = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
+ONE_LEAF = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
+
+
 def test_user_rows_of_another_snapshot_are_refused_even_with_the_same_schema() -> None:
     """Value ids mean other values there: a user of alpha would get the ads of beta."""
-    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
 
     def snapshot_of(value: str) -> Snapshot:
         rules = {"s": (frozenset({value}), None)}
-        return plain_snapshot(schema, (2,), [RawAd(1, (0,), 0.0, rules)])
+        return plain_snapshot(ONE_SET, (2,), [RawAd(1, (0,), 0.0, rules)])
 
     alpha, beta = snapshot_of("alpha"), snapshot_of("beta")
-    rows = UserEncoder(schema, alpha.set_values).encode([{"s": ["alpha"]}])
-    one_leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
-    assert ExactMatcher(alpha, 1).match(rows, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
+    rows = UserEncoder(ONE_SET, alpha.set_values).encode([{"s": ["alpha"]}])
+    assert ExactMatcher(alpha, 1).match(rows, *ONE_LEAF, max_ads=9).ad_ids.tolist() == [1]
     with pytest.raises(InputError, match="encoded for another snapshot"):
-        ExactMatcher(beta, 1).match(rows, *one_leaf, max_ads=9)
+        ExactMatcher(beta, 1).match(rows, *ONE_LEAF, max_ads=9)
 
 
 def test_users_have_the_hashes_that_a_snapshot_reads_and_others_are_refused() -> None:
-    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
     ads = [RawAd(1, (0,), 0.0, {"s": (frozenset({"yes"}), None)})]
-    union = plain_snapshot(schema, (2,), ads, MatcherMode.UNION)
+    union = plain_snapshot(ONE_SET, (2,), ads, MatcherMode.UNION)
     unhashed = UserEncoder.of(replace(union, matchers=None)).encode([{"s": ["yes"]}])
     hashed = UserEncoder.of(union).encode([{"s": ["yes"]}])
     assert (unhashed.asked[1].value_ids.tolist(), unhashed.asked[1].hashes.tolist()) == ([0], [0])
     assert hashed.asked[1].hashes.tolist() == [value_hash("yes", 1)]
-    one_leaf = (np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.float32))
-    assert ExactMatcher(union, 1).match(hashed, *one_leaf, max_ads=9).ad_ids.tolist() == [1]
+    assert ExactMatcher(union, 1).match(hashed, *ONE_LEAF, max_ads=9).ad_ids.tolist() == [1]
     with pytest.raises(InputError, match="encoded for another snapshot"):
-        ExactMatcher(union, 1).match(unhashed, *one_leaf, max_ads=9)
+        ExactMatcher(union, 1).match(unhashed, *ONE_LEAF, max_ads=9)
 
 
 def test_a_single_exclude_value_in_the_whole_catalogue_is_enforced() -> None:
-    schema = TargetingSchema((), (TargetSet("s", 64, 2, 64),), 1)
     ads = [RawAd(1, (0,), 0.0, {"s": (None, frozenset({"no"}))}), RawAd(2, (0,))]
-    snapshot = plain_snapshot(schema, (2,), ads)
-    rows = UserEncoder(schema, snapshot.set_values).encode([{"s": ["no"]}, {"s": ["yes"]}])
+    snapshot = plain_snapshot(ONE_SET, (2,), ads)
+    rows = UserEncoder(ONE_SET, snapshot.set_values).encode([{"s": ["no"]}, {"s": ["yes"]}])
     leaves = (np.array([0, 1, 2]), np.zeros(2, np.int32), np.zeros(2, np.float32))
     matched = ExactMatcher(snapshot, 1).match(rows, *leaves, max_ads=9)
     first, second = np.split(matched.ad_ids, matched.offsets[1:-1])

@@ -5,9 +5,10 @@ import numpy.typing as npt
 import pytest
 
 from grace.configs.errors import NativeError
-from grace.index.matchers.exact_lists import ExactLists, changed_pairs, exact_lists, postings
+from grace.index.matchers.exact_lists import changed_pairs, exact_lists, postings
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
+from support.arrays import assert_same_arrays
 from support.plain_builder import plain_exact_lists
 
 
@@ -40,26 +41,12 @@ def random_rules(
     return TargetingRules(rows, (NumberRows(np.zeros((1, 1), np.uint64)), *sets))
 
 
-def assert_same(one: ExactLists, other: ExactLists) -> None:
-    assert one.num_rules == other.num_rules
-    assert_equal(one.leaf_offsets, other.leaf_offsets)
-    assert_equal(one.leaf_rules, other.leaf_rules)
-    for ours, theirs in zip(one.postings, other.postings, strict=True):
-        for field in ("include_offsets", "include_rules", "exclude_offsets", "exclude_rules"):
-            assert_equal(getattr(ours, field), getattr(theirs, field))
-
-
-def assert_equal(one: npt.NDArray[np.generic], other: npt.NDArray[np.generic]) -> None:
-    assert one.dtype == other.dtype
-    np.testing.assert_array_equal(one, other)
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_many_leaves_and_large_ones_are_joined_from_chunks(threads: int) -> None:
     rng = np.random.default_rng(threads)
     sizes = np.where(rng.random(99_999) < 0.001, 4096, rng.integers(1, 4, 99_999))
     ads, rules = random_ads(rng, sizes, 777), random_rules(rng, 30_001, (7,))
-    assert_same(exact_lists(ads, rules, (7,), threads), plain_exact_lists(ads, rules, (7,)))
+    assert_same_arrays(exact_lists(ads, rules, (7,), threads), plain_exact_lists(ads, rules, (7,)))
 
 
 def test_a_value_out_of_range_is_an_error() -> None:
@@ -93,6 +80,4 @@ def test_changed_pairs_of_several_blocks_are_those_of_one(monkeypatch: pytest.Mo
     assert {lists.num_rules} < set(rules.tolist())
     for size in (1, 3, 64):
         monkeypatch.setattr("grace.index.matchers.exact_lists.CHANGED_ADS", size)
-        found = changed_pairs(ads, lists, stopped, ordinals)
-        assert_equal(found[0], positions)
-        assert_equal(found[1], rules)
+        assert_same_arrays(changed_pairs(ads, lists, stopped, ordinals), (positions, rules))

@@ -78,12 +78,13 @@ def test_a_separator_is_found_by_the_values_that_it_makes(
 
 
 def test_ids_of_any_number_of_batches_are_compared(tmp_path: Path) -> None:
-    """Integers turn into texts late, and the repeated id is far away."""
+    """Integers turn into texts late, the repeated id is far away, and so is the other country."""
     ids = [*map(str, range(70_000)), "x1", "x2"]
-    for name, more in (("good", ["x3"]), ("bad", ["17"])):
+    for name, last in (("good", "x3,NO"), ("bad", "17,NO")):
         file = tmp_path / f"{name}.csv"
-        file.write_text("\n".join(["id,country", *(f"{each},US" for each in [*ids, *more])]))
+        file.write_text("\n".join(["id,country", *(f"{each},US" for each in ids), last]))
     good = propose([str(tmp_path / "good.csv")], (), None, silent)
     assert (good.rows, good.ids_are_integers) == (70_003, False)
+    assert "[NO, US]" in targeting_yaml(good)
     with pytest.raises(InputError, match="repeats '17', in rows 18 and 70003"):
         propose([str(tmp_path / "bad.csv")], (), None, silent)

@@ -21,18 +21,19 @@ SCHEMA = TargetingSchema(
     (Attribute("country", ("US", "NO")),), (TargetSet("location", 256, 4, 64),), 7, ("campaign",)
 )
 TEXTS = pa.list_(pa.string())
-SIDS = pa.list_(pa.uint16())
+
+
+GOOD = {
+    "ad_id": pa.array([1, 2]),
+    "sid": pa.array([[0, 1], [1, 0]], pa.list_(pa.uint16())),
+    "country": pa.array([None, ["US"]], TEXTS),
+    "location_exclude": pa.array([["a"], []], TEXTS),
+    "campaign": pa.array([7, 7]),
+}
 
 
 def spec_of(folder: Path, columns: dict[str, Any]) -> BuildSpec:
-    good = {
-        "ad_id": pa.array([1, 2]),
-        "sid": pa.array([[0, 1], [1, 0]], SIDS),
-        "country": pa.array([None, ["US"]], TEXTS),
-        "location_exclude": pa.array([["a"], []], TEXTS),
-        "campaign": pa.array([7, 7]),
-    }
-    merged = {name: array for name, array in (good | columns).items() if array is not None}
+    merged = {name: array for name, array in (GOOD | columns).items() if array is not None}
     pq.write_table(pa.table(merged), folder / "ads.parquet")
     write_schema(folder / "targeting.yaml", SCHEMA)
     return BuildSpec(
@@ -57,16 +58,7 @@ LISTS = pa.array([["a"], ["b"]], TEXTS)
 FAULTS = {
     "no ad_id": Fault({"ad_id": None}, "column 'ad_id' is missing"),
     "no sid": Fault({"sid": None}, "column 'sid' is missing"),
-    "no rows": Fault(
-        {
-            "ad_id": pa.array([], pa.int64()),
-            "sid": pa.array([], SIDS),
-            "country": pa.array([], TEXTS),
-            "location_exclude": pa.array([], TEXTS),
-            "campaign": pa.array([], pa.int64()),
-        },
-        "the ads table has no rows",
-    ),
+    "no rows": Fault({name: x[:0] for name, x in GOOD.items()}, "the ads table has no rows"),
     "unknown rule": Fault({"city": LISTS}, "'city' looks like a targeting"),
     "unknown exclude": Fault({"city_exclude": pa.array(["a", "b"])}, "'city_exclude' looks like"),
     "capitals": Fault(

@@ -15,7 +15,7 @@ from grace.kernels import Ops, load_ops
 from grace.kernels.encoder.encoder_ops import EncoderOps
 from grace.kernels.features.feature_ops import FeatureOps
 from grace.native.build import Target
-from support import encoder_op_cases, feature_op_cases, op_cases
+from support import encoder_op_cases, op_cases
 from support.command import run_python
 from support.encoder_cases import INTERFORMER, T5, interformer_spec, t5_spec
 
@@ -59,7 +59,7 @@ def name_of(call: Call) -> str:
     [
         (Ops, op_cases.CASES),
         (EncoderOps, encoder_op_cases.CASES),
-        (FeatureOps, feature_op_cases.CASES),
+        (FeatureOps, encoder_op_cases.FEATURE_CASES),
     ],
 )
 def test_every_operation_has_cases(table: type, cases: dict[str, tuple[object, ...]]) -> None:

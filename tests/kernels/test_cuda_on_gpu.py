@@ -1,6 +1,7 @@
-"""The CUDA operations on a GPU: sizes that fill it, and several streams."""
+"""The operations on a GPU: sizes that fill it, the paper's shapes, and several streams."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from grace.kernels import (
     UserTensors,
     load_ops,
 )
+from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
+from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.model.definition.inputs import Value, map_tensors
 from support.decode_cases import (
     assert_same_candidates,
@@ -21,11 +24,13 @@ from support.decode_cases import (
     every_sid_case,
 )
 from support.exact_indexes import random_exact_index, random_exact_users
-from support.op_cases import normal
+from support.op_cases import normal, row_scales
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*determinis")]
 GPU = torch.device("cuda")
 WORDS, SETS = 5, 3
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
+Arguments = tuple[Any, ...]
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +66,11 @@ def test_admission_and_selection_agree_with_a_thousand_beams_of_full_fan_out(ops
             assert torch.equal(getattr(got, name)[1], getattr(expected, name)[1]), name
 
 
-def large_index(seed: int, rules: int = 111_111) -> DecodeIndex:
+def large_index(seed: int) -> DecodeIndex:
     """About a million leaves; rows of both kinds by the hundred thousand."""
     rng = np.random.default_rng(seed)
     fan_outs = (311.0, 63.0, 31.0, 2.7)
-    return there(random_exact_index(rng, fan_outs, WORDS, SETS, rules, 111_111, long_leaves=63))
+    return there(random_exact_index(rng, fan_outs, WORDS, SETS, 111_111, 111_111, long_leaves=63))
 
 
 def users_on_gpu(seed: int, requests: int) -> UserTensors:
@@ -114,3 +119,44 @@ def test_a_batch_on_any_stream_sees_the_last_write_of_pairs(ops: Ops) -> None:
         assert torch.equal(index.exact.leaf_rules.cpu(), torch.from_numpy(written))
         assert torch.equal(seen, REFERENCE.eligible_nodes(users, index))
         assert bool(seen.any()) == (written is rules)
+
+
+def prefixes(rng: np.random.Generator, dtype: torch.dtype, rows: int) -> Arguments:
+    table = torch.from_numpy(rng.integers(4 * rows, size=(rows, 4), dtype=np.int32))
+    generator = torch.Generator("cuda").manual_seed(1)
+    pool = torch.randn(4 * rows, 3, 16, 128, device="cuda", generator=generator).to(dtype)
+    bias, scales = normal(rng, 16, 4), row_scales(rng, 4 * rows)
+    return (PagedPrefixes(pool, table, 3, bias, 0.1, scales),)
+
+
+def queries(rng: np.random.Generator, dtype: torch.dtype, rows: int) -> Arguments:
+    keys, values = (normal(rng, 16, 128, 16, 128).transpose(1, 2).to(dtype) for _ in "kv")
+    mask = torch.from_numpy(rng.random((16, 128)) < 0.8)
+    mask[3] = False
+    asked = normal(rng, rows, 2048).to(dtype)
+    return (BeamQueries(asked, keys, values, mask, 0.1, row_scales(rng, rows)),)
+
+
+PAPER: Mapping[str, Callable[[np.random.Generator, torch.dtype, int], Arguments]] = {
+    "self_attention": prefixes,
+    "cross_attention": queries,
+    "row_factors": lambda rng, dtype, rows: (normal(rng, rows, 2048).to(dtype), 1e-6),
+    "activate": lambda rng, dtype, rows: (
+        normal(rng, rows, 512).to(dtype),
+        row_scales(rng, rows),
+        "relu",
+    ),
+}
+"""Inputs of some rows in the paper's decoder."""
+
+
+@pytest.mark.parametrize("beams", [1, 37, 1024], ids=lambda beams: f"beams={beams}")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("name", PAPER)
+def test_bodies_agree_at_the_papers_shape(
+    ops: Ops, name: str, dtype: torch.dtype, beams: int
+) -> None:
+    arguments = there(PAPER[name](np.random.default_rng(beams), dtype, 16 * beams))
+    got, expected = getattr(ops, name)(*arguments), getattr(REFERENCE, name)(*arguments)
+    tolerance = TOLERANCE[expected.dtype]
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance)

@@ -18,7 +18,7 @@ from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER
 from grace.kernels.encoder.token_product import Run, TokenProduct
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, SingleInputs, SingleTables
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
-from support.feature_op_cases import run_once
+from support.encoder_op_cases import run_once
 from support.strategies import random_schema
 
 pytest.importorskip("triton", reason="the extra `gpu` exists on Linux alone")
@@ -115,12 +115,7 @@ WRONG: list[Row] = [
         {"inputs": replace(INPUTS, bag_offsets=ints(6))},
         "6 bag_offsets and",
     ),
-    (
-        ADMISSION,
-        "admit_children",
-        {"nodes": ints(3, 2)},
-        r"nodes must be .* of 2 users, .*\[3, 2",
-    ),
+    (ADMISSION, "admit_children", {"nodes": ints(3, 2)}, r"nodes must be .* of 2 users, .*\[3, 2"),
     (ADMISSION, "admit_children", {"users": OTHER_USERS}, r"words\] = \[2, 1\], got \[2, 5"),
     *(
         (ADMISSION, "admit_children", {"nodes": ints(2, 2).index_fill(0, ONE, wrong)}, "neither an")
@@ -129,11 +124,7 @@ WRONG: list[Row] = [
     *(
         (ADMISSION, "admit_children", {"users": users, "index": index}, message)
         for users, index, message in (
-            (
-                UserTensors.asking(UNION.users.bitmask),
-                UNION.index,
-                "as many as the snapshot's",
-            ),
+            (UserTensors.asking(UNION.users.bitmask), UNION.index, "as many as the snapshot's"),
             (UNION.users, EXACT.index, "missing, .* pass the users through with_eligible first"),
             (OF_OTHER_NODES, EXACT.index, r"eligible must be \[groups, nodes\] = \[1, \d+\]"),
         )
@@ -144,12 +135,7 @@ WRONG: list[Row] = [
     (ADMISSION, "eligible_nodes", {"index": UNION.index}, "index: it has no lists of mode exact"),
     ((CUDA_DECODER,), "self_attention", {"pool": NARROW, "row_scale": None}, "pool must be contig"),
     ((CUDA_DECODER,), "select_beams", {"logits": ones(6, 14)[:, ::2]}, "logits must be contiguous"),
-    (
-        (CUDA_DECODER,),
-        "select_beams",
-        {"logits": ones(6, 7).half()},
-        "logits must be one of",
-    ),
+    ((CUDA_DECODER,), "select_beams", {"logits": ones(6, 7).half()}, "logits must be one of"),
     ((CUDA_DECODER,), "row_factors", {"x": ones(4, 6).T}, "x must be contiguous, got strides"),
     ((CUDA_ENCODER,), "rms_norm", {"x": TURNED, "gain": ones(8)}, "contiguous"),
     *(

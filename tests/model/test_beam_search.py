@@ -85,12 +85,6 @@ def wide_profile(snapshot: Snapshot) -> BeamProfile:
     return BeamProfile(snapshot.trie.level_counts[:-1], snapshot.trie.num_leaves)
 
 
-def snapshot_of(sids: Sequence[tuple[int, ...]], vocab_sizes: tuple[int, ...]) -> Snapshot:
-    """A catalogue of one ad for each SID, without targeting."""
-    ads = [RawAd(i, sid) for i, sid in enumerate(sids)]
-    return plain_snapshot(TargetingSchema((), (), 0), vocab_sizes, ads)
-
-
 @pytest.mark.parametrize("ops", OPS)
 @pytest.mark.parametrize("name", DECODERS)
 def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(name: str, ops: str) -> None:
@@ -200,7 +194,8 @@ def test_masked_keys_have_no_influence_and_a_context_may_have_no_key() -> None:
 
 
 def test_a_model_snapshot_profile_and_users_that_do_not_match_are_refused() -> None:
-    snapshot, context = snapshot_of([(0, 1)], (2, 3)), random_context(1, 3, D_CONTEXT, 0)
+    snapshot = plain_snapshot(TargetingSchema((), (), 0), (2, 3), [RawAd(0, (0, 1))])
+    context = random_context(1, 3, D_CONTEXT, 0)
     for vocabulary, beams, users, error, message in (
         ((2, 4), (1, 2), 1, ConfigError, r"\(2, 4\), the snapshot's are \(2, 3\)"),
         ((2, 3), (1, 2, 2), 1, ConfigError, "3 steps, a SID has 2 tokens"),

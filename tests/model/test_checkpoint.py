@@ -37,12 +37,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def spoil(folder: Path, change: Callable[[Tensors], object]) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    change(tensors)
-    save_file(tensors, folder / WEIGHTS)
-
-
 def refusal(folder: Path, features: torch.dtype = torch.float32) -> str:
     with pytest.raises((CheckpointError, ConfigError)) as caught:
         load_checkpoint(folder, features=features)
@@ -138,7 +132,12 @@ def rewritten(old: str, new: str) -> Callable[[Path], object]:
 
 
 def spoiled(change: Callable[[Tensors], object]) -> Callable[[Path], object]:
-    return lambda folder: spoil(folder, change)
+    def spoil(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS)
+
+    return spoil
 
 
 @pytest.mark.parametrize(
@@ -184,7 +183,7 @@ def test_what_is_wrong_in_a_folder_is_named(
 
 
 def test_numbers_beyond_the_range_of_a_servers_precision_are_refused(folder: Path) -> None:
-    spoil(folder, lambda tensors: tensors["decoder.start"][:3].fill_(-3.4e38))
+    spoiled(lambda tensors: tensors["decoder.start"][:3].fill_(-3.4e38))(folder)
     assert load_checkpoint(folder).decoder.start[0] == -3.4e38
     fault = refusal(folder, torch.bfloat16)
     assert "tensor 'decoder.start' has 3 numbers beyond the range of bfloat16; use" in fault

@@ -4,9 +4,8 @@ Every step of a search is compared with the truth of the raw table.
 CI asks about thousands of SIDs, `make soak` about a million.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -205,26 +204,13 @@ class Searcher:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def small(request: pytest.FixtureRequest) -> RawCatalogue:
-    return RawCatalogue.make(KINDS[request.param], SMALL, 3)
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RawCatalogue:
+    return RawCatalogue.make(KINDS[request.param], SMALL, 3, tmp_path_factory.mktemp("small"))
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def large(request: pytest.FixtureRequest) -> RawCatalogue:
-    return RawCatalogue.make(KINDS[request.param], LARGE, 5)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[RawCatalogue], Path]:
-    """Return the folder of a catalogue, whose modes share the table."""
-    folders: dict[RawCatalogue, Path] = {}
-
-    def folder_of(catalogue: RawCatalogue) -> Path:
-        if catalogue not in folders:
-            folders[catalogue] = tmp_path_factory.mktemp("catalogue")
-        return folders[catalogue]
-
-    return folder_of
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> RawCatalogue:
+    return RawCatalogue.make(KINDS[request.param], LARGE, 5, tmp_path_factory.mktemp("large"))
 
 
 def searcher(
@@ -256,20 +242,18 @@ def assert_full_searches(tally: Tally, mode: MatcherMode, catalogue: RawCatalogu
 
 @all_modes
 def test_every_step_of_thousands_of_sids_keeps_the_promises(
-    small: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
+    small: RawCatalogue, mode: MatcherMode
 ) -> None:
-    snapshot = small.snapshot(folder(small), mode)
-    tally = compare_all_users(searcher(small, snapshot), size=21)
+    tally = compare_all_users(searcher(small, small.snapshot(mode)), size=21)
     assert_full_searches(tally, mode, small)
 
 
 @pytest.mark.soak
 @all_modes
 def test_every_step_of_a_million_sids_keeps_the_promises(
-    large: RawCatalogue, mode: MatcherMode, folder: Callable[[RawCatalogue], Path]
+    large: RawCatalogue, mode: MatcherMode
 ) -> None:
-    snapshot = large.snapshot(folder(large), mode)
-    tally = compare_all_users(searcher(large, snapshot, WIDE))
+    tally = compare_all_users(searcher(large, large.snapshot(mode), WIDE))
     assert_full_searches(tally, mode, large)
     if mode is MatcherMode.EXACT:
         # The ads of each rule spread over many first tokens, so 64 beams lead to enough of them.

@@ -1,23 +1,22 @@
 """`grace evaluate` on a small checkpoint: with targeting, against the plain definition."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import torch
 
 from grace.index.snapshot import Snapshot
 from grace.index.tables.data_folder import ADS_FILE, TARGETING_FILE
-from grace.index.targeting.schema import TargetingSchema, load_schema
+from grace.index.targeting.schema import load_schema
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.interactions import HistoryBatches, Interactions, history_input
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 from support.models import sequence_scores
-from support.oracle import RawAd, User, eligible
+from support.oracle import eligible
+from support.stage_cases import raw_ads
 
 SIDS = 111
 
@@ -31,27 +30,7 @@ def checkpoint(training_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def evaluated(checkpoint: Path, data: Path, *options: str) -> dict[str, Any]:
-    done = invoke_grace("evaluate", "--checkpoint", checkpoint, "--data", data, "--json", *options)
-    assert done.exit_code == 0, done.stderr
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
-
-
-def leaves_for(user: User, ads: Path, schema: TargetingSchema, catalogue: Snapshot) -> set[int]:
-    """Return the SIDs with an ad that the user may see, by the definition on raw strings."""
-    leaf_of = {
-        tuple(s): leaf for leaf, s in enumerate(catalogue.trie.sids(np.arange(SIDS)).tolist())
-    }
-    found = set()
-    for row in pq.read_table(ads).to_pylist():
-        lists = {name: (row.get(name), row.get(f"{name}_exclude")) for name in schema.names}
-        rules = {
-            name: (None if inside is None else frozenset(inside), outside and frozenset(outside))
-            for name, (inside, outside) in lists.items()
-        }
-        if eligible(schema, RawAd(row["ad_id"], tuple(row["sid"]), rules=rules), user):
-            found.add(leaf_of[tuple(row["sid"])])
-    return found
+    return reported("evaluate", "--checkpoint", checkpoint, "--data", data, *options)
 
 
 def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
@@ -67,6 +46,8 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
     context = model.user_context(HistoryBatches(log, history_input(model.spec)).inputs(events))
     sids = torch.from_numpy(training_catalogue.trie.sids(np.arange(SIDS))).long()
     schema = load_schema(folder_with_users / TARGETING_FILE)
+    ads = raw_ads(folder_with_users / ADS_FILE, schema)
+    leaf_of = {tuple(sid): leaf for leaf, sid in enumerate(sids.tolist())}
     counts = log.leaf_counts(SIDS)
     by_popularity = np.argsort(-counts, kind="stable").tolist()
     ranks: dict[str, list[int]] = {"model": [], "popularity": []}
@@ -79,7 +60,7 @@ def test_with_targeting_only_sids_of_eligible_ads_are_ranked(
             "gender": [["female"], ["male"]][number % 2],
             "location": [["us", "us/ca"], ["de"], []][number % 3],
         }
-        allowed = leaves_for(user, folder_with_users / ADS_FILE, schema, training_catalogue)
+        allowed = {leaf_of[ad.sid] for ad in ads if eligible(schema, ad, user)}
         sizes.append(len(allowed))
         truth = int(log.leaves[event])
         if truth not in allowed:

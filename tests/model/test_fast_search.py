@@ -22,6 +22,7 @@ from support.fast_cases import (
     DECODERS,
     WIDE_DECODERS,
     FastCase,
+    assert_same_sids,
     fast_case,
     on,
     search_fast,
@@ -43,12 +44,6 @@ def poisoned_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_deterministic_debug_mode("warn")
     yield
     torch.set_deterministic_debug_mode("default")
-
-
-def assert_same_sids(got: Generated, expected: Generated) -> None:
-    assert torch.equal(got.leaves, expected.leaves)
-    assert torch.equal(got.corrupt, expected.corrupt)
-    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
 
 
 @DEVICES

@@ -3,6 +3,7 @@
 tests/server/test_wire_readers.py compares what is read and refused with the plain reader.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,10 +16,13 @@ from grace.configs.errors import ConfigError
 from grace.model.definition.inputs import AGE_BUCKETS, ModelInputs, age_buckets
 from grace.model.definition.spec import BagInput, ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureReader, read_inputs
-from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers
+from grace.proto.retrieval_pb2 import Events, Features, Ids
 from support.encoder_cases import INTERFORMER, random_features
-from support.named_tensors import named_tensors
-from support.plain_inputs import assert_same_inputs, encode_inputs, features_message
+from support.plain_inputs import assert_same_inputs, encode_inputs, features_message, named_tensors
+
+
+def bags(**given: Sequence[int]) -> Features:
+    return Features(bags={name: Ids(ids=ids) for name, ids in given.items()})
 
 
 def inputs_of(*requests: Features, spec: ModelSpec = INTERFORMER) -> ModelInputs:
@@ -26,9 +30,8 @@ def inputs_of(*requests: Features, spec: ModelSpec = INTERFORMER) -> ModelInputs
 
 
 def test_any_number_of_names_the_model_lacks_is_listed() -> None:
-    names = {f"{'x' * 100}{number}": Ids(ids=[1]) for number in range(3000)}
-    bags: list[dict[str, Ids]] = [names, {"mood": Ids()}, {}]
-    messages = [features_message(Features(bags=each)) for each in bags]
+    names = {f"{'x' * 100}{number}": [1] for number in range(3000)}
+    messages = [features_message(each) for each in (bags(**names), bags(mood=[]), bags())]
     got = FeatureReader(INTERFORMER).read(messages, 3)
     assert got.ignored == (tuple(sorted(f"bags.{name}" for name in names)), ("bags.mood",), ())
 
@@ -36,8 +39,8 @@ def test_any_number_of_names_the_model_lacks_is_listed() -> None:
 def test_a_batch_is_read_alike_on_any_number_of_threads_and_a_fault_empties_its_row_alone() -> None:
     rng = np.random.default_rng(3)
     requests = [random_features(INTERFORMER, rng) for _ in range(57)]
-    strange = Features(bags={"mood": Ids(ids=[1]), "place": Ids()})
-    faulty = Features(bags={"mood": Ids(ids=[1])}, dense={"hour": Numbers(values=[1, 2])})
+    strange, faulty = bags(mood=[1], place=[]), bags(mood=[1])
+    faulty.dense["hour"].values.extend([1, 2])
     messages = list(map(features_message, [*requests[:5], faulty, strange, *requests[8:]]))
     messages.insert(7, b"\xff")
     one, three = (FeatureReader(INTERFORMER, threads).read(messages, 64) for threads in (1, 3))
@@ -75,12 +78,12 @@ def test_age_buckets_are_whole_logarithms_of_the_time_to_the_newest_event(ages: 
 def test_bag_rows_never_change() -> None:
     """Trained tables depend on the rows, which are SplitMix64 modulo their number."""
     spec = replace(INTERFORMER, inputs={"pages": BagInput(1_000_000)})
-    (bag,) = inputs_of(Features(bags={"pages": Ids(ids=[0, 1, -1, 2**62])}), spec=spec).bags
+    (bag,) = inputs_of(bags(pages=[0, 1, -1, 2**62]), spec=spec).bags
     assert bag.values.tolist() == [607535, 822465, 443936, 772075]
 
 
 def test_the_rows_of_all_bags_have_numbers_of_32_bits() -> None:
-    request = features_message(Features(bags={"ads": Ids(ids=[11])}))
+    request = features_message(bags(ads=[11]))
     most = replace(INTERFORMER, inputs={"pages": BagInput(2**31 - 8), "ads": BagInput(7)})
     (row,) = FeatureReader(most).read([request], 1).inputs.bag_rows
     assert 2**31 - 8 <= int(row) < 2**31 - 1

@@ -48,19 +48,15 @@ def model_of(spec: ModelSpec) -> Model:
     return random_model(spec, seed=3).eval().requires_grad_(False)
 
 
-def requests_of(spec: ModelSpec, seed: int, count: int) -> list[Features]:
+def requests_of(spec: ModelSpec, seed: int) -> list[Features]:
     """Return full requests, an empty one, and one whose sequences have neither times nor sides."""
     rng = np.random.default_rng(seed)
-    full = [random_features(spec, rng) for _ in range(count)]
-    bare = Features.FromString(full[0].SerializeToString())
+    full = [random_features(spec, rng) for _ in range(5)]
+    (bare := Features()).CopyFrom(full[0])
     for events in bare.sequences.values():
         events.ClearField("timestamps_ms")
         events.ClearField("side")
     return [full[0], Features(), bare, *full[1:]]
-
-
-def messages_of(spec: ModelSpec, seed: int, count: int = 5) -> list[bytes]:
-    return [features_message(each) for each in requests_of(spec, seed, count)]
 
 
 def assert_same_features(got: FeatureTensors, expected: FeatureTensors, tolerance: float) -> None:
@@ -80,7 +76,7 @@ def assert_same_features(got: FeatureTensors, expected: FeatureTensors, toleranc
 def test_look_ups_give_the_model_s_features(kind: str, device: torch.device) -> None:
     spec = SPECS[kind]
     model = model_of(spec)
-    requests = [requests_of(spec, seed, 5) for seed in range(3)] + [[]]
+    requests = [requests_of(spec, seed) for seed in range(3)] + [[]]
     expected = [model.features(encode_inputs(spec, each, 9)) for each in requests]
     fast, blocks = FastStage(model.to(device), torch.float32), Blocks(device)
     for each, wanted in zip(requests, expected, strict=True):
@@ -97,8 +93,9 @@ def test_bf16_rounds_once_where_the_model_would_round_each_sum(kind: str) -> Non
     model = model_of(spec)
     fast = FastStage(model, dtype)
     staging = Staging(Blocks(torch.device("cpu")))
-    _, compute = fast.read(messages_of(spec, 1), 8, staging)
+    requests = requests_of(spec, seed=1)
+    _, compute = fast.read([*map(features_message, requests)], 8, staging)
     got = compute()
     assert got.sequences[0].states.dtype == dtype
-    expected = model.features(encode_inputs(spec, requests_of(spec, 1, 5), 8))
+    expected = model.features(encode_inputs(spec, requests, 8))
     assert_same_features(got, expected, 4 * torch.finfo(dtype).eps)

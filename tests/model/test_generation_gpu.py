@@ -22,7 +22,7 @@ from grace.model.engine.generation import (
     GraphGeneration,
     PlainGeneration,
 )
-from support.fast_cases import ALL_STEPS
+from support.fast_cases import ALL_STEPS, assert_same_sids
 from support.generation_cases import MODELS, PROFILES, Batch, index_of, make_batch, make_model
 
 pytestmark = pytest.mark.gpu
@@ -74,13 +74,6 @@ def both(request: pytest.FixtureRequest) -> Both:
 
 def index_on_gpu(both: Both, seed: int, mode: MatcherMode = MatcherMode.UNION) -> DecodeIndex:
     return index_of(both.model, seed, mode, GPU)
-
-
-def assert_same_sids(got: Generated, expected: Generated) -> None:
-    got = map_tensors(got, torch.Tensor.cpu)
-    assert torch.equal(got.leaves, expected.leaves)
-    assert torch.equal(got.corrupt, expected.corrupt)
-    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=["narrow", "wide"])

@@ -48,12 +48,6 @@ def edit(folder: Path, name: str = CONFIG, **changes: Any) -> None:
     (folder / name).write_text(json.dumps(kept))
 
 
-def edit_weights(folder: Path, change: Callable[[Tensors], object]) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    change(tensors)
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-
 def assert_equal(one: Model, other: Model) -> None:
     assert one.spec == other.spec
     expected = other.state_dict()
@@ -80,7 +74,7 @@ def test_tied_weights_may_all_be_written_out(folder: Path) -> None:
         cross = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
         tensors[cross] = torch.zeros(32, 3)
 
-    edit_weights(folder, change)
+    weights(change)(folder)
     assert_equal(import_t5(folder, LAYOUT), expected)
 
 
@@ -116,7 +110,12 @@ def written(name: str, text: str) -> Change:
 
 
 def weights(change: Callable[[Tensors], object]) -> Change:
-    return lambda folder: edit_weights(folder, change)
+    def edit_weights(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+
+    return edit_weights
 
 
 def replaced(name: str, text: str) -> Change:
@@ -156,13 +155,7 @@ FAULTS: list[tuple[str, Change, str]] = [
     ("pytorch_model.bin", replaced("pytorch_model.bin", "PK"), "save_file(torch.load("),
     *(
         (INDEX, replaced(INDEX, f'{{"weight_map": {owners}}}'), "weight_map: expected names of f")
-        for owners in (
-            "null",
-            "[]",
-            '{"a": "../x.safetensors"}',
-            '{"a": 3}',
-            '{"a": "/etc"}',
-        )
+        for owners in ("null", "[]", '{"a": "../x.safetensors"}', '{"a": 3}', '{"a": "/etc"}')
     ),
     ("gone.safetensors", replaced(INDEX, '{"weight_map": {"a": "gone.safetensors"}}'), "cannot be"),
 ]

@@ -15,7 +15,7 @@ from grace.model.checkpoints.model_cost import decoder_flops
 from grace.model.definition.spec import DecoderSpec, InterFormerSpec
 from support.encoder_cases import INTERFORMER
 from support.generation_cases import MODELS
-from support.in_process import invoke_grace
+from support.in_process import invoke_grace, reported
 from support.models import random_context
 
 T5 = MODELS["t5"]
@@ -56,10 +56,10 @@ def test_the_command_prints_the_papers_numbers_beside_ours(repository: Path) -> 
     assert (done.exit_code, done.stderr) == (0, "")
     page = (repository / "docs" / "checkpoints.md").read_text()
     assert f"--dry-run\n{done.stdout}```" in page, "docs/checkpoints.md shows the output"
-    printed = json.loads(invoke_grace(*command, "--json").stdout)
-    assert printed["checkpoint"] is None
-    assert printed["bytes"] == 2 * printed["weights"]
-    assert [cost["paper_gflop"] for cost in printed["decoder"]] == [533.0, 446.0, None]
+    report = reported(*command)
+    assert report["checkpoint"] is None
+    assert report["bytes"] == 2 * report["weights"]
+    assert [cost["paper_gflop"] for cost in report["decoder"]] == [533.0, 446.0, None]
 
 
 @pytest.fixture
@@ -71,10 +71,9 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_the_command_writes_what_it_says(config: Path, tmp_path: Path) -> None:
-    options = ["--seed", "7", "--dtype", "float32", "--json"]
-    done = invoke_grace("init-model", "--config", config, "--out", tmp_path / "m", *options)
-    assert (done.exit_code, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["checkpoint"] == checkpoint_id(tmp_path / "m")
+    given = ("--config", config, "--seed", "7", "--dtype", "float32")
+    report = reported("init-model", *given, "--out", tmp_path / "m")
+    assert report["checkpoint"] == checkpoint_id(tmp_path / "m")
     expected = random_model(T5, seed=7).state_dict()
     for name, weight in load_checkpoint(tmp_path / "m").state_dict().items():
         assert torch.equal(weight, expected[name]), name

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -135,14 +136,11 @@ def test_a_user_in_both_splits_and_a_missing_column_or_log_are_named(
 
 def by_ad(rows: Rows, catalogue: Snapshot) -> Rows:
     """Return the rows with an ad of each SID, in place of the SID and the split."""
-    leaf_of = {
-        tuple(sid): leaf for leaf, sid in enumerate(catalogue.trie.sids(np.arange(111)).tolist())
-    }
-    ads = catalogue.ads
+    ads, sids = catalogue.ads, catalogue.trie.sids(np.arange(111)).tolist()
     first = ads.ad_ids[ads.ad_offsets[:-1]].tolist()
     kept = ("user_id", "timestamp_ms", "action")
     return [
-        {**{name: row[name] for name in kept}, "ad_id": first[leaf_of[tuple(row["sid"])]]}
+        {**{name: row[name] for name in kept}, "ad_id": first[sids.index(row["sid"])]}
         for row in rows
     ]
 
@@ -156,19 +154,12 @@ def test_without_splits_the_newest_event_of_each_user_is_held_out(
     assert log.last_events().tolist() == (log.offsets[1:-1] - 1).tolist()
     assert log.held_out.sum() == 63
     assert log.training_users() == 64
-    assert log.leaves[log.last_events()].tolist() == [
-        leaves_by_time(rows, training_catalogue, user)[-1] for user in log.user_ids[:-1]
-    ]
+    newest = {row["user_id"]: row["sid"] for row in sorted(rows, key=itemgetter("timestamp_ms"))}
+    assert log.sids(log.last_events()).tolist() == [newest[user] for user in log.user_ids[:-1]]
     sample = log.last_events(9)
     assert len(sample) == 9
     assert set(sample.tolist()) <= set(log.last_events().tolist())
     assert sample.tolist() == log.last_events(9).tolist()
-
-
-def leaves_by_time(rows: Rows, catalogue: Snapshot, user: int) -> list[int]:
-    sids = [tuple(sid) for sid in catalogue.trie.sids(np.arange(111)).tolist()]
-    own = sorted((row["timestamp_ms"], row["sid"]) for row in rows if row["user_id"] == user)
-    return [sids.index(tuple(sid)) for _, sid in own]
 
 
 def triples(log: Interactions) -> list[tuple[int, int, int]]:

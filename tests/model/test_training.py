@@ -17,8 +17,9 @@ from grace.model.train.interactions import HistoryBatches, Interactions, history
 from grace.model.train.loop import fit, learning_rate_at, reproducible, sequence_loss
 from grace.model.train.recipe import Recipe, TrainingConfig, read_recipe, recipe_for
 from grace.model.train.run import RECIPE_FILE, train_model
+from support.builds import silent
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
-from support.training import SMALL_RECIPE, silent, small_run
+from support.training import SMALL_RECIPE, small_run
 
 
 @pytest.fixture(autouse=True)

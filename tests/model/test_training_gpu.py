@@ -1,6 +1,5 @@
 """Training and evaluation on a GPU. `make test-gpu` runs them on a machine that has one."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +9,9 @@ import torch
 from grace.kernels import device_named
 from grace.model.checkpoints.checkpoint import load_checkpoint
 from grace.model.train.run import train_model
-from support.in_process import invoke_grace
-from support.training import silent, small_run
+from support.builds import silent
+from support.in_process import reported
+from support.training import small_run
 
 pytestmark = pytest.mark.gpu
 
@@ -41,10 +41,8 @@ def test_an_evaluation_on_the_gpu_finds_what_the_cpu_finds(
     train_model(small_run(training_folder, out, steps=60, device="cuda"), silent)
     found = {}
     for device in ("cpu", "cuda"):
-        given = ("--checkpoint", out, "--data", folder_with_users, "--device", device, "--json")
-        done = invoke_grace("evaluate", *given)
-        assert done.exit_code == 0, done.stderr
-        found[device] = json.loads(done.stdout)
+        given = ("--checkpoint", out, "--data", folder_with_users, "--device", device)
+        found[device] = reported("evaluate", *given)
     for kind in ("without_targeting", "targeted"):
         cpu, cuda = found["cpu"][kind], found["cuda"][kind]
         if kind == "targeted":

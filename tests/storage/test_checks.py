@@ -60,14 +60,6 @@ def test_a_fault_among_many_is_found_at_its_place(
         assert words.format(at=at, before=at - 1) in found, at
 
 
-@pytest.mark.parametrize(
-    ("offsets", "words"),
-    [([1, 2], "offset 0 is 1, expected 0"), ([0, 1], "the last offset is 1, but members has 2")],
-)
-def test_offsets_cut_all_members(offsets: list[int], words: str) -> None:
-    assert words in fault(Offsets("members", "thing"), np.array(offsets), members=np.zeros(2))
-
-
 def is_utf8(text: bytes) -> bool:
     try:
         text.decode()

@@ -16,7 +16,8 @@ from grace.index.storage import current_version, load_snapshot, versions, write_
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.verify import verify_snapshot
 from support.arrays import assert_same_arrays
-from support.oracle import RawAd, Rule
+from support.forgery import some
+from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 
 GOLDEN = Path(__file__).parent / "golden" / "v2"
@@ -32,44 +33,24 @@ SCHEMA = TargetingSchema(
 )
 FACTS = SnapshotFacts(7, "2026-01-31T12:00:00Z", "golden-1", rejects=3, updates_watermark=63)
 
-ADS: dict[tuple[int, ...], dict[int, tuple[float, dict[str, Rule]]]] = {
-    (0, 2, 1): {
-        5: (0.5, {"country": (frozenset({"NO"}), None)}),
-        40: (0.0, {"country": (frozenset({"NO"}), None)}),
-    },
-    (0, 2, 4): {3: (1.25, {"location": (frozenset({"no/oslo", "pt/évora"}), None)})},
-    (2, 0, 0): {111: (-1.0, {"gender": (None, frozenset({"male"}))})},
-    (2, 1, 4): {
-        9: (0.0, {"location": (None, frozenset({"no/oslo"}))}),
-        2**63 - 1: (2.0, {}),
-    },
-}
-
-
-ENTITIES = {
-    40: {"campaign": 12},
-    3: {"campaign": 2**40},
-    9: {"campaign": 12},
-    2**63 - 1: {"campaign": 12},
-}
-
-
-def raw_ads() -> list[RawAd]:
-    return [
-        RawAd(ad_id, sid, weight, rules)
-        for sid, ads in ADS.items()
-        for ad_id, (weight, rules) in ads.items()
-    ]
+PLACES = some("no/oslo", "pt/évora")
+ADS = (
+    RawAd(5, (0, 2, 1), 0.5, {"country": (some("NO"), None)}),
+    RawAd(40, (0, 2, 1), 0.0, {"country": (some("NO"), None)}, {"campaign": 12}),
+    RawAd(3, (0, 2, 4), 1.25, {"location": (PLACES, None)}, {"campaign": 2**40}),
+    RawAd(111, (2, 0, 0), -1.0, {"gender": (None, some("male"))}),
+    RawAd(9, (2, 1, 4), 0.0, {"location": (None, some("no/oslo"))}, {"campaign": 12}),
+    RawAd(2**63 - 1, (2, 1, 4), 2.0, {}, {"campaign": 12}),
+)
 
 
 def snapshot_of(version: int) -> Snapshot:
-    schema, ads = SCHEMA, raw_ads()
+    schema = SCHEMA
     if version == 8:
         schema = replace(SCHEMA, sets=())
     if version == 9:
         schema = replace(SCHEMA, entities=("campaign", "advertiser"))
-        ads = [replace(ad, entities=ENTITIES.get(ad.ad_id, {})) for ad in ads]
-    snapshot = plain_snapshot(schema, (3, 3, 5), ads, MatcherMode.EXACT)
+    snapshot = plain_snapshot(schema, (3, 3, 5), ADS, MatcherMode.EXACT)
     return replace(snapshot, facts=replace(FACTS, version=version))
 
 

@@ -1,11 +1,12 @@
 """Arrays of wrong contents, dtypes or shapes under right digests: refused by name, or harmless."""
 
 import io
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,132 +28,98 @@ from support.forgery import (
     forge_bytes,
     forge_manifest,
     read_array_file,
+    refusal,
     small_snapshot,
     some,
 )
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
 from support.strategies import examples, random_case
-from support.wrong_snapshots import Array, corrupt
 
+Array = npt.NDArray[Any]
 FILES = sorted(arrays_of(small_snapshot()))
 
 
-def put(at: int | tuple[int, ...], value: float) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[at] = value
-
-    return change
-
-
-def set_bit(row: int, word: int, bit: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[row, word] |= np.uint64(1 << bit)
-
-    return change
-
-
-def copy_row(one: int, other: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[other] = array[one]
-
-    return change
-
-
-def swap(one: int, other: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[[one, other]] = array[[other, one]]
-
-    return change
-
-
-def flip(row: int, bit: int) -> Callable[[Array], None]:
-    def change(array: Array) -> None:
-        array[row, 0] ^= np.uint64(1 << bit)
-
-    return change
-
+Row = tuple[str, Any, Any, str]
+ROW = ("name", "at", "value", "fault")
 
 # The small catalogue: nodes per level 1, 2, 4, 6; 8 ads in 7 rules; attributes of 8 bits.
-FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
-    ("node_offsets", put(0, 1), "offset 0 is 1, expected 0"),
-    ("node_offsets", put(2, -1), "offset 2 is -1, below the one before it, 2"),
-    ("node_offsets", put(2, 99), "offset 3 is 6, below the one before it, 99"),
-    ("node_offsets", put(1, 0), "node 0 is empty: offsets 0 and 1 are both 0"),
-    ("node_offsets", put(-1, 13), "the last offset is 13, but csr_tokens has 12 entries"),
-    ("node_offsets", put(1, 3), "offset 1 is 3, expected 2: there the children of level 0 end"),
-    ("csr_tokens", put(0, 4), "entry 0 is token 4, expected 0 to 3"),
-    ("csr_tokens", put(-1, 65535), "entry 11 is token 65535, expected 0 to 8"),
-    ("csr_tokens", put(1, 0), "entry 1 is token 0, not above the one before it, 0"),
-    ("ad_offsets", put(1, 0), "leaf 0 is empty: offsets 0 and 1 are both 0"),
-    ("ad_offsets", put(-1, 2**62), f"the last offset is {2**62}, but ad_ids has 8 entries"),
-    ("ad_ids", put(0, -7), "entry 0 is id -7, expected 0 to 9223372036854775807"),
-    ("ad_ids", put(1, 7), "entry 1 is id 7, not above the one before it, 7"),
-    ("ad_ids", put(2, 111), "entry 6 is ad id 111, not above the one before it, 111"),
-    ("ad_rule", put(3, 99), "entry 3 is rule 99, expected 0 to 6"),
-    ("ad_rule", put(3, -1), "entry 3 is rule -1, expected 0 to 6"),
-    ("ad_weight", put(2, np.nan), "entry 2 is nan, expected a finite number"),
-    ("ad_weight", put(2, -np.inf), "entry 2 is -inf, expected a finite number"),
-    ("ad_lookup", put(0, 8), "entry 0 is ad 8, expected 0 to 7"),
-    ("ad_lookup", put(7, -1), "entry 7 is ad -1, expected 0 to 7"),
-    ("ad_lookup", put(1, 3), "entry 1 is ad id 5, not above the one before it, 5"),
-    ("rule_rows", put((0, 0), 4), "entry 0 is row 4, expected 0 to 3"),
-    ("rule_bitmask_table", set_bit(1, 0, 8), "row 1 has a bit set beyond the 8 bits"),
-    ("rule_rows", put((2, 2), 3), "entry 8 is row 3, expected 0 to 2"),
-    ("rule_rows", put((6, 1), -9), "entry 19 is row -9, expected 0 to 3"),
-    ("set_include_offsets.location", put(-1, 9), "last offset is 9, but set_include_values has 3"),
-    ("set_include_values.location", put(1, 3), "entry 1 is value 3, expected 0 to 2"),
-    ("set_include_values.location", put(0, 1), "entry 1 is value 1, not above"),
-    ("set_exclude_values.audience", put(0, -1), "entry 0 is value -1, expected 0 to 2"),
-    ("set_exclude_offsets.audience", put(1, 9), "offset 2 is 1, below the one before it, 9"),
-    ("value_offsets.audience", put(1, 99), "offset 2 is 13, below the one before it, 99"),
-    ("value_utf8.audience", put(3, 0x80), r"entry 0 is b'caf\x80\xa9', expected UTF-8"),
-    (
-        "value_utf8.audience",
-        put(0, 0x7A),
-        r"entry 1 is value b'cyclists', not above the one before it",
-    ),
-    ("entity_ids.campaign", put(0, -1), "entry 0 is id -1, expected 0 to 9223372036854775807"),
-    ("entity_ids.campaign", put(1, 9), "entry 1 is id 9, not above the one before it, 9"),
-    ("entity_of_ad.campaign", put(3, 3), "entry 3 is entity 3, expected -1 to 2"),
-    ("entity_of_ad.campaign", put(3, -2), "entry 3 is entity -2, expected -1 to 2"),
-    ("entity_offsets.campaign", put(0, -1), "offset 0 is -1, expected 0"),
-    ("entity_offsets.campaign", put(1, 0), "entity 0 is empty: offsets 0 and 1 are both 0"),
-    ("entity_offsets.campaign", put(1, 99), "offset 2 is 5, below the one before it, 99"),
-    ("entity_offsets.campaign", put(-1, 7), "the last offset is 7, but entity_ads has 6 entries"),
-    ("entity_ads.campaign", put(0, 8), "entry 0 is ad 8, expected 0 to 7"),
-    ("entity_ads.advertiser", put(0, -1), "entry 0 is ad -1, expected 0 to 7"),
-    ("entity_ads.campaign", put(1, 0), "entry 1 is ad 0, not above the one before it, 0"),
+FAULTS: list[Row] = [
+    ("node_offsets", 0, 1, "offset 0 is 1, expected 0"),
+    ("node_offsets", 2, -1, "offset 2 is -1, below the one before it, 2"),
+    ("node_offsets", 2, 99, "offset 3 is 6, below the one before it, 99"),
+    ("node_offsets", 1, 0, "node 0 is empty: offsets 0 and 1 are both 0"),
+    ("node_offsets", -1, 13, "the last offset is 13, but csr_tokens has 12 entries"),
+    ("node_offsets", 1, 3, "offset 1 is 3, expected 2: there the children of level 0 end"),
+    ("csr_tokens", 0, 4, "entry 0 is token 4, expected 0 to 3"),
+    ("csr_tokens", -1, 65535, "entry 11 is token 65535, expected 0 to 8"),
+    ("csr_tokens", 1, 0, "entry 1 is token 0, not above the one before it, 0"),
+    ("ad_offsets", 1, 0, "leaf 0 is empty: offsets 0 and 1 are both 0"),
+    ("ad_offsets", -1, 2**62, f"the last offset is {2**62}, but ad_ids has 8 entries"),
+    ("ad_ids", 0, -7, "entry 0 is id -7, expected 0 to 9223372036854775807"),
+    ("ad_ids", 1, 7, "entry 1 is id 7, not above the one before it, 7"),
+    ("ad_ids", 2, 111, "entry 6 is ad id 111, not above the one before it, 111"),
+    ("ad_rule", 3, 99, "entry 3 is rule 99, expected 0 to 6"),
+    ("ad_rule", 3, -1, "entry 3 is rule -1, expected 0 to 6"),
+    ("ad_weight", 2, np.nan, "entry 2 is nan, expected a finite number"),
+    ("ad_weight", 2, -np.inf, "entry 2 is -inf, expected a finite number"),
+    ("ad_lookup", 0, 8, "entry 0 is ad 8, expected 0 to 7"),
+    ("ad_lookup", 7, -1, "entry 7 is ad -1, expected 0 to 7"),
+    ("ad_lookup", 1, 3, "entry 1 is ad id 5, not above the one before it, 5"),
+    ("rule_rows", (0, 0), 4, "entry 0 is row 4, expected 0 to 3"),
+    ("rule_bitmask_table", 1, 1 << 8, "row 1 has a bit set beyond the 8 bits"),
+    ("rule_rows", (2, 2), 3, "entry 8 is row 3, expected 0 to 2"),
+    ("rule_rows", (6, 1), -9, "entry 19 is row -9, expected 0 to 3"),
+    ("set_include_offsets.location", -1, 9, "last offset is 9, but set_include_values has 3"),
+    ("set_include_values.location", 1, 3, "entry 1 is value 3, expected 0 to 2"),
+    ("set_include_values.location", 0, 1, "entry 1 is value 1, not above"),
+    ("set_exclude_values.audience", 0, -1, "entry 0 is value -1, expected 0 to 2"),
+    ("set_exclude_offsets.audience", 1, 9, "offset 2 is 1, below the one before it, 9"),
+    ("value_offsets.audience", 1, 99, "offset 2 is 13, below the one before it, 99"),
+    ("value_utf8.audience", 3, 0x80, r"entry 0 is b'caf\x80\xa9', expected UTF-8"),
+    ("value_utf8.audience", 0, 0x7A, r"entry 1 is value b'cyclists', not above the one before it"),
+    ("entity_ids.campaign", 0, -1, "entry 0 is id -1, expected 0 to 9223372036854775807"),
+    ("entity_ids.campaign", 1, 9, "entry 1 is id 9, not above the one before it, 9"),
+    ("entity_of_ad.campaign", 3, 3, "entry 3 is entity 3, expected -1 to 2"),
+    ("entity_of_ad.campaign", 3, -2, "entry 3 is entity -2, expected -1 to 2"),
+    ("entity_offsets.campaign", 0, -1, "offset 0 is -1, expected 0"),
+    ("entity_offsets.campaign", 1, 0, "entity 0 is empty: offsets 0 and 1 are both 0"),
+    ("entity_offsets.campaign", 1, 99, "offset 2 is 5, below the one before it, 99"),
+    ("entity_offsets.campaign", -1, 7, "the last offset is 7, but entity_ads has 6 entries"),
+    ("entity_ads.campaign", 0, 8, "entry 0 is ad 8, expected 0 to 7"),
+    ("entity_ads.advertiser", 0, -1, "entry 0 is ad -1, expected 0 to 7"),
+    ("entity_ads.campaign", 1, 0, "entry 1 is ad 0, not above the one before it, 0"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "fault"), FAULTS, ids=[f"{name}-{fault}" for name, _, fault in FAULTS]
-)
+def row_id(row: Row) -> str:
+    return f"{row[0]}-{row[3]}"
+
+
+@pytest.mark.parametrize(ROW, FAULTS, ids=map(row_id, FAULTS))
 def test_a_wrong_number_is_named_with_its_file_and_place(
-    name: str, change: Callable[[Array], None], fault: str, version: Path
+    name: str, at: Any, value: Any, fault: str, version: Path
 ) -> None:
     file = f"{name}.npy"
     array = read_array_file(version, file)
-    change(array)
+    array[at] = value
     forge_array(version, file, array)
     expected_file = "ad_lookup.npy" if "ad id" in fault else file
     for threads in (1, 2):
-        with pytest.raises(SnapshotError) as caught:
-            load_snapshot(version, threads=threads)
-        assert caught.value.file == expected_file
-        assert fault in caught.value.fault
+        refused = refusal(version, threads=threads)
+        assert refused.file == expected_file
+        assert fault in refused.fault
 
 
 def test_every_row_of_the_table_has_a_wrong_number_here() -> None:
-    kinds = {name.partition(".")[0] for name, _, _ in FAULTS}
+    kinds = {name.partition(".")[0] for name, *_ in FAULTS}
     alike = {"set_include_offsets": "set_exclude_offsets"}
     stems = {row.name.partition(".")[0] for row in TABLE}
     assert {alike.get(each, each) for each in stems} == {alike.get(each, each) for each in kinds}
 
 
-# What a load accepts, and no build writes. Bitmasks: NO, PT, all; location rules: {a, b}, -{c},
-# none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
+# What a load accepts, and no build writes. Bitmasks: NO (0xF1), PT, all (0xFF); location rules:
+# {a, b}, -{c}, none; campaign 7 has ad 1, campaign 63 has ads 0 and 3.
 BUILT = (
     RawAd(
         1,
@@ -170,38 +137,41 @@ BUILT = (
     RawAd(4, (1, 0), rules={"country": (some("NO"), None)}, entities={"campaign": 63}),
     RawAd(5, (1, 1)),
 )
-DEEP_FAULTS: list[tuple[str, Callable[[Array], None], str]] = [
-    ("ad_rule", put(0, 1), "ad_rule.npy: entry 0 is 1, but built again 0"),
-    ("ad_rule", put(1, 3), "ad_rule.npy: entry 1 is 3, but built again 1"),
-    ("ad_rule", put(4, 0), "rule_rows.npy: has shape [5, 3], but built again [4, 3]"),
-    ("rule_rows", put((4, 0), 0), "ad_rule.npy: entry 4 is 4, but built again 3"),
-    ("rule_rows", swap(0, 1), "rule_rows.npy: entry 0 is 1, but built again 0"),
-    ("rule_bitmask_table", copy_row(0, 1), "rule_rows.npy: entry 3 is 1, but built again 0"),
-    ("rule_bitmask_table", flip(0, 0), "no build keeps rule 0: country: the include list is empty"),
-    ("rule_bitmask_table", flip(2, 0), "rule_bitmask_table.npy: entry 2 is 254, but built again"),
-    ("rule_rows", put((0, 1), 1), "rule_rows.npy: entry 1 is 1, but built again 0"),
-    ("set_include_offsets.location", put(1, 0), "ad_rule.npy: entry 3 is 3, but built again 0"),
-    ("set_exclude_values.audience", put(0, 0), "no build keeps rule 2: audience_exclude: the"),
-    ("set_exclude_values.location", put(0, 0), "value_offsets.location.npy: has shape [4], but"),
-    ("value_utf8.location", put(0, ord("*")), "value_utf8.location.npy: value 0 is the reserved"),
-    ("entity_of_ad.campaign", put(0, 0), "entity_offsets.campaign.npy: entry 1 is 1, but built"),
-    ("entity_of_ad.campaign", put(2, 0), "entity_offsets.campaign.npy: entry 1 is 1, but built"),
-    ("entity_ads.campaign", put(1, 1), "entity_ads.campaign.npy: entry 1 is 1, but built again 0"),
+DEEP_FAULTS: list[Row] = [
+    ("ad_rule", 0, 1, "ad_rule.npy: entry 0 is 1, but built again 0"),
+    ("ad_rule", 1, 3, "ad_rule.npy: entry 1 is 3, but built again 1"),
+    ("ad_rule", 4, 0, "rule_rows.npy: has shape [5, 3], but built again [4, 3]"),
+    ("rule_rows", (4, 0), 0, "ad_rule.npy: entry 4 is 4, but built again 3"),
+    (
+        "rule_rows",
+        slice(2),
+        [[1, 1, 0], [0, 0, 0]],
+        "rule_rows.npy: entry 0 is 1, but built again 0",
+    ),
+    ("rule_bitmask_table", 1, 0xF1, "rule_rows.npy: entry 3 is 1, but built again 0"),
+    ("rule_bitmask_table", 0, 0xF0, "no build keeps rule 0: country: the include list is"),
+    ("rule_bitmask_table", 2, 0xFE, "rule_bitmask_table.npy: entry 2 is 254, but built again"),
+    ("rule_rows", (0, 1), 1, "rule_rows.npy: entry 1 is 1, but built again 0"),
+    ("set_include_offsets.location", 1, 0, "ad_rule.npy: entry 3 is 3, but built again 0"),
+    ("set_exclude_values.audience", 0, 0, "no build keeps rule 2: audience_exclude: the"),
+    ("set_exclude_values.location", 0, 0, "value_offsets.location.npy: has shape [4], but"),
+    ("value_utf8.location", 0, ord("*"), "value_utf8.location.npy: value 0 is the reserved"),
+    ("entity_of_ad.campaign", 0, 0, "entity_offsets.campaign.npy: entry 1 is 1, but built"),
+    ("entity_of_ad.campaign", 2, 0, "entity_offsets.campaign.npy: entry 1 is 1, but built"),
+    ("entity_ads.campaign", 1, 1, "entity_ads.campaign.npy: entry 1 is 1, but built again 0"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "fault"),
-    DEEP_FAULTS,
-    ids=[f"{name}-{fault}" for name, _, fault in DEEP_FAULTS],
+    ("name", "at", "value", "fault"), DEEP_FAULTS, ids=map(row_id, DEEP_FAULTS)
 )
 def test_what_no_build_writes_is_named_with_deep_alone(
-    name: str, change: Callable[[Array], None], fault: str, tmp_path: Path
+    name: str, at: Any, value: Any, fault: str, tmp_path: Path
 ) -> None:
     version = write_snapshot(plain_snapshot(SCHEMA, (2, 3), BUILT), tmp_path)
     verify_snapshot(version, deep=True)
     array = read_array_file(version, f"{name}.npy")
-    change(array)
+    array[at] = value
     forge_array(version, f"{name}.npy", array)
     verify_snapshot(version)
     with pytest.raises(SnapshotError) as caught:
@@ -222,12 +192,10 @@ def test_rules_in_several_blocks_are_built_again_alike(monkeypatch: pytest.Monke
 def test_a_wrong_dtype_is_refused(file: str, version: Path) -> None:
     array = read_array_file(version, file)
     forge_array(version, file, array.astype("<f8" if array.dtype != "<f8" else "<i8"))
-    with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
-        load_snapshot(version)
+    assert f"{file}: dtype must be " in str(refusal(version))
     if array.dtype.itemsize > 1:
         forge_array(version, file, array.astype(array.dtype.newbyteorder(">")))
-        with pytest.raises(SnapshotError, match=f"{file}: dtype must be "):
-            load_snapshot(version)
+        assert f"{file}: dtype must be " in str(refusal(version))
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -237,13 +205,12 @@ def test_a_wrong_shape_is_refused(file: str, version: Path) -> None:
     free = file.startswith(("set_include_values", "set_exclude_values", "value_utf8", "entity_ads"))
     for changed in (np.concatenate([array, array]), array[:-1], array[:0], flat, array[..., None]):
         forge_array(version, file, changed)
-        with pytest.raises(SnapshotError) as caught:
-            load_snapshot(version)
+        refused = refusal(version)
         if free and changed.ndim == array.ndim:
-            assert "the last offset is" in caught.value.fault
+            assert "the last offset is" in refused.fault
         else:
-            assert caught.value.file == file
-            assert "shape must be [" in caught.value.fault
+            assert refused.file == file
+            assert "shape must be [" in refused.fault
 
 
 def npy(array: Array, **changes: object) -> bytes:
@@ -267,8 +234,7 @@ HEADERS = [
 @pytest.mark.parametrize("content", HEADERS)
 def test_a_header_that_contradicts_the_manifest_is_refused(content: bytes, version: Path) -> None:
     forge_bytes(version, "ad_rule.npy", content)
-    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: its \.npy header is not version 1\.0"):
-        load_snapshot(version)
+    assert "ad_rule.npy: its .npy header is not version 1.0" in str(refusal(version))
 
 
 @pytest.mark.parametrize("header", [0, 1, 10, 4097, 70_000])
@@ -324,6 +290,25 @@ def use(snapshot: Snapshot) -> None:
 
 
 USERS = [{}, {"country": ["NO"], "location": ["no/oslo", "us/tx"], "audience": ["runners"]}]
+
+
+def corrupt(array: Array, data: st.DataObject) -> Array:
+    """Replace a few numbers by extremes, neighbours or anything, or swap two of them."""
+    flat = array.copy().reshape(-1)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(flat) - 1))
+        if data.draw(st.booleans()):
+            other = data.draw(st.integers(0, len(flat) - 1))
+            flat[[at, other]] = flat[[other, at]]
+        elif flat.dtype.kind == "f":
+            flat[at] = data.draw(st.floats(width=32))
+        else:
+            limits = np.iinfo(flat.dtype)
+            least, most = int(limits.min), int(limits.max)
+            near = st.integers(max(int(flat[at]) - 2, least), min(int(flat[at]) + 2, most))
+            extreme = st.sampled_from([least, most])
+            flat[at] = data.draw(extreme | near | st.integers(least, most))
+    return flat.reshape(array.shape)
 
 
 @given(data=st.data())

@@ -64,47 +64,37 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_version(
     assert deaths - left[1] >= 2  # CURRENT's folder is synced, and descriptors are closed
 
 
-class Recorder:
-    """The order of the calls that decide what survives a power cut."""
+def recorded_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the calls that decide what survives a power cut, in the order in which they come."""
+    calls: list[str] = []
+    real_sync = os.fsync
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.names: dict[int, str] = {}
-        real_open = os.open
+    def synced(file: int) -> None:
+        calls.append(f"fsync {Path(f'/proc/self/fd/{file}').readlink().name}")
+        real_sync(file)
 
-        def opened(path: Any, *arguments: Any, **keywords: Any) -> int:
-            file = real_open(path, *arguments, **keywords)
-            self.names[file] = Path(path).name
-            return file
-
-        monkeypatch.setattr(os, "open", opened)
-        for name in ("rename", "replace"):
-            monkeypatch.setattr(os, name, self._recorded(getattr(os, name), name))
-        real_sync = os.fsync
-
-        def synced(file: int) -> None:
-            self.calls.append(f"fsync {self.names[file]}")
-            real_sync(file)
-
-        monkeypatch.setattr(os, "fsync", synced)
-
-    def _recorded(self, call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def recorded(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(old: str, new: str, **keywords: Any) -> Any:
-            self.calls.append(f"{name} {old} {new}")
+            calls.append(f"{name} {old} {new}")
             return call(old, new, **keywords)
 
         return wrapped
+
+    monkeypatch.setattr(os, "fsync", synced)
+    for name in ("rename", "replace"):
+        monkeypatch.setattr(os, name, recorded(name, getattr(os, name)))
+    return calls
 
 
 def test_nothing_gets_its_name_before_it_is_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder = Recorder(monkeypatch)
+    calls = recorded_calls(monkeypatch)
     root = tmp_path / "root"
     version = make_version(root, 1)
     publish(root, 1)
     partial = ".writing-00000000000000000001"
-    *files, manifest, folder, rename, parent, current, replace, parent_again = recorder.calls
+    *files, manifest, folder, rename, parent, current, replace, parent_again = calls
     arrays = {path.name for path in version.iterdir()} - {"MANIFEST.json"}
     assert {call.removeprefix("fsync ") for call in files} == arrays
     assert [manifest, folder] == ["fsync MANIFEST.json", f"fsync {partial}"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -49,15 +50,7 @@ def _naming_all(values: UserAttributes, case: Case) -> Case:
     return replace(case, ads=(*case.ads, naming))
 
 
-def static_case(rng: np.random.Generator) -> Case:
-    return _many_partitions(rng, StaticKWay((64, 3)))
-
-
-def dynamic_case(rng: np.random.Generator) -> Case:
-    return _many_partitions(rng, DynamicKWay(1, 64))
-
-
-def _many_partitions(rng: np.random.Generator, k_way: KWay) -> Case:
+def _partitions(k_way: KWay, rng: np.random.Generator) -> Case:
     """Each first token has 1 to 63 SIDs, each for one value and one location. So most partitions
     are needed, and a user may pass any of them."""
     values = tuple(f"v{i}" for i in range(127))
@@ -161,8 +154,8 @@ ADMISSION: Mapping[str, Arguments] = {
     "64-locations": _admission(_locations(64)),
     "many-locations": _admission(many_locations_case),
     "many-locations-static": _admission(many_locations_case, MatcherMode.STATIC),
-    "partitions-static": _admission(static_case, MatcherMode.STATIC),
-    "partitions-dynamic": _admission(dynamic_case, MatcherMode.DYNAMIC),
+    "partitions-static": _admission(partial(_partitions, StaticKWay((64, 3))), MatcherMode.STATIC),
+    "partitions-dynamic": _admission(partial(_partitions, DynamicKWay(1, 64)), MatcherMode.DYNAMIC),
     "many-words": _admission(many_words_case),
     "many-words-dynamic": _admission(many_words_case, MatcherMode.DYNAMIC),
     "fan-out-512": _admission(_full((3, 512), 3)),

@@ -18,19 +18,19 @@ from grace.kernels.decode.self_attention import PagedPrefixes
 from grace.kernels.encoder.encoder_ops import PLAIN_ENCODER, EncoderOps
 from grace.kernels.features.feature_ops import PLAIN_FEATURES, FeatureOps
 from grace.kernels.ops_cuda import CUDA_ENCODER, CUDA_FEATURES
-from grace.model.definition.inputs import map_tensors
-from support import encoder_op_cases, feature_op_cases, op_cases
-from support.named_tensors import named_tensors
+from support import encoder_op_cases, op_cases
 from support.op_cases import (
     Arguments,
     OpCase,
     Rng,
     attention_pool,
+    copied,
     cross_in,
     cross_inputs,
     normal,
     row_scales,
 )
+from support.plain_inputs import named_tensors
 
 Table: TypeAlias = Ops | EncoderOps | FeatureOps
 
@@ -68,11 +68,8 @@ def encoder_calls(dtypes: Collection[torch.dtype], most: int | None = None) -> l
 
 
 def feature_calls(dtypes: Collection[torch.dtype]) -> list[Call]:
-    return list(
-        _calls(
-            CUDA_FEATURES, PLAIN_FEATURES, feature_op_cases.CASES, dtypes, feature_op_cases.run_once
-        )
-    )
+    cases, run_once = encoder_op_cases.FEATURE_CASES, encoder_op_cases.run_once
+    return list(_calls(CUDA_FEATURES, PLAIN_FEATURES, cases, dtypes, run_once))
 
 
 def calls_in_turns(dtypes: Collection[torch.dtype]) -> Iterator[Call]:
@@ -107,8 +104,8 @@ def _calls(
 def difference(call: Call, device: str) -> str | None:
     """Return how the body differs from its reference, or writes to its arguments; or None."""
     arguments = call.arguments(np.random.default_rng(7), call.dtype)
-    expected = call.reference(*_moved(arguments, "cpu"))
-    own = _moved(arguments, device)
+    expected = call.reference(*copied(arguments))
+    own = copied(arguments, device)
     with poisoned_memory():
         got = call.body(*own)
     if isinstance(expected, Candidates):
@@ -140,17 +137,6 @@ def poisoned_memory() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def _moved(value: Any, device: str) -> Any:
-    """Copy tensors to the device with their strides."""
-
-    def moved(tensor: Tensor) -> Tensor:
-        place = torch.device(device)
-        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=place)
-        return made.copy_(tensor)
-
-    return map_tensors(value, moved)
 
 
 def _many_beams(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """Compares snapshots array by array."""
 
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -7,7 +8,10 @@ import numpy as np
 
 
 def assert_same_arrays(got: Any, expected: Any, path: str = "snapshot") -> None:
-    """Every array of two dataclasses is the same in dtype, shape and bytes; `facts` may differ."""
+    """Require arrays of the same dtype, shape and bytes, also in dataclasses, tuples and mappings.
+
+    `facts` may differ.
+    """
     if isinstance(expected, np.ndarray):
         assert got.dtype == expected.dtype, f"{path}: {got.dtype}, expected {expected.dtype}"
         assert got.shape == expected.shape, f"{path}: {got.shape}, expected {expected.shape}"
@@ -18,6 +22,10 @@ def assert_same_arrays(got: Any, expected: Any, path: str = "snapshot") -> None:
             if item.name != "facts":
                 inner = f"{path}.{item.name}"
                 assert_same_arrays(getattr(got, item.name), getattr(expected, item.name), inner)
+    elif isinstance(expected, Mapping):
+        assert got.keys() == expected.keys(), path
+        for key, value in expected.items():
+            assert_same_arrays(got[key], value, f"{path}[{key!r}]")
     elif isinstance(expected, tuple):
         assert len(got) == len(expected), path
         for i, (one, other) in enumerate(zip(got, expected, strict=True)):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,6 @@ def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
     return pa.table(columns)
 
 
-def write_ads(
-    path: Path, schema: TargetingSchema, ads: Sequence[RawAd], row_group_rows: int = 1000
-) -> Path:
-    pq.write_table(ads_table(schema, ads), path, row_group_size=row_group_rows)
-    return path
-
-
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
     """Write the schema in YAML, the way a person would."""
     document = json.loads(json.dumps(asdict(schema)))
@@ -58,8 +52,8 @@ def write_schema(path: Path, schema: TargetingSchema) -> Path:
     return path
 
 
-def silent(step: str, done: int, total: int) -> None:
-    pass
+def silent(*_: object) -> None:
+    """Progress, for nobody."""
 
 
 def build_spec(
@@ -74,19 +68,17 @@ def build_spec(
     It goes without the names on which no ad has a rule.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    ads = [ad for part in files or [case.ads] for ad in part]
-    paths = (
-        write_ads(folder / f"ads-{at}.parquet", case.schema, part, row_group_rows)
-        for at, part in enumerate(files or [case.ads])
-    )
+    parts = {folder / f"ads-{at}.parquet": part for at, part in enumerate(files or [case.ads])}
+    for path, part in parts.items():
+        pq.write_table(ads_table(case.schema, part), path, row_group_size=row_group_rows)
     write_schema(folder / "targeting.yaml", case.schema)
     spec = BuildSpec(
-        DataFolder(folder, TableSource(tuple(map(str, paths)))),
+        DataFolder(folder, TableSource(tuple(map(str, parts)))),
         root=folder / "snapshots",
         sid_space=PLAIN_SID_SPACE,
         vocab_sizes=case.vocab_sizes,
         threads=1,
-        without=unused_names(case.schema, ads),
+        without=unused_names(case.schema, chain(*parts.values())),
     )
     return replace(spec, **changes)  # type: ignore[arg-type]
 

@@ -17,7 +17,7 @@ from grace.model.definition.spec import (
     SequenceInput,
     T5EncoderSpec,
 )
-from grace.proto.retrieval_pb2 import Events, Features, Ids
+from grace.proto.retrieval_pb2 import Features
 from support.plain_inputs import encode_inputs
 
 DECODER = DecoderSpec(layers=1, d_model=8, heads=1, d_head=8, d_ff=8)
@@ -76,25 +76,22 @@ def random_features(spec: ModelSpec, rng: np.random.Generator) -> Features:
     features = Features()
     for name, value in spec.inputs.items():
         if isinstance(value, DenseInput):
-            features.dense[name].values.extend(rng.normal(0, 10, value.size).tolist())
+            features.dense[name].values.extend(rng.normal(0, 10, value.size))
         elif isinstance(value, CategoricalInput):
             features.categorical[name].ids.append(int(rng.integers(value.cardinality)))
         elif isinstance(value, BagInput):
             ids = rng.integers(-(2**63), 2**63 - 1, rng.integers(1, 7))
             features.bags[name].ids.extend(ids.tolist())
         else:
-            events = int(rng.integers(value.max_length // 2 + 1, value.max_length + 1))
-            features.sequences[name].CopyFrom(random_events(spec, value, events, rng))
+            count = int(rng.integers(value.max_length // 2 + 1, value.max_length + 1))
+            sids = rng.integers(0, spec.vocab_sizes, (count, spec.sid_length))
+            passed = np.cumsum(rng.integers(1, 2 ** rng.integers(1, 30, count)))
+            events = features.sequences[name]
+            events.sids.extend(sids.flatten().tolist())
+            events.timestamps_ms.extend((1_700_000_000_000 + passed).tolist())
+            for side, size in value.side.items():
+                events.side[side].ids.extend(rng.integers(0, size, count).tolist())
     return features
-
-
-def random_events(
-    spec: ModelSpec, sequence: SequenceInput, events: int, rng: np.random.Generator
-) -> Events:
-    sids = rng.integers(0, spec.vocab_sizes, (events, spec.sid_length))
-    times = 1_700_000_000_000 + np.cumsum(rng.integers(1, 2 ** rng.integers(1, 30, events)))
-    side = {n: Ids(ids=rng.integers(0, k, events).tolist()) for n, k in sequence.side.items()}
-    return Events(sids=sids.flatten().tolist(), timestamps_ms=times.tolist(), side=side)
 
 
 def context_of(model: Model, *requests: Features, batch: int | None = None) -> UserContext:

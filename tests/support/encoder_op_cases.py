@@ -1,4 +1,4 @@
-"""Inputs on which the bodies of an encoder's operations must agree with their references."""
+"""Inputs on which bodies must agree with their references: of the encoders, and of features."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -18,6 +18,7 @@ from grace.kernels.encoder.token_product import (
     empty_squares,
     write_squares,
 )
+from grace.kernels.features.feature_ops import SingleInputs, SingleTables
 from grace.kernels.ops_cuda import CUDA_ENCODER
 from grace.model.checkpoints.init import random_model
 from grace.model.definition.inputs import map_tensors
@@ -25,7 +26,7 @@ from grace.model.definition.spec import ModelSpec
 from grace.model.engine.fast_encoder import fast_encoder
 from grace.proto.retrieval_pb2 import Features
 from support.encoder_cases import random_features
-from support.op_cases import Arguments, OpCase, Rng, normal
+from support.op_cases import Arguments, OpCase, Rng, copied, normal
 from support.plain_inputs import encode_inputs
 
 
@@ -74,19 +75,7 @@ def _mean_squares(tokens: Tensor, squares: Tensor) -> Tensor:
 
 
 def _cast(make: Callable[[Rng], tuple[Any, ...]]) -> Arguments:
-    """Cast floats to the type, with their strides: a slice stays a slice of a wider tensor."""
-
-    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
-        def cast(tensor: Tensor) -> Tensor:
-            if not tensor.is_floating_point():
-                return tensor
-            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=dtype)
-            return made.copy_(tensor)
-
-        made: tuple[Any, ...] = map_tensors(make(rng), cast)
-        return made
-
-    return arguments
+    return lambda rng, dtype: copied(make(rng), dtype=dtype)
 
 
 def _normed(shape: tuple[int, ...], head: int | None = None) -> OpCase:
@@ -252,6 +241,55 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
 }
 
 
+def _events(batch: int, lengths: tuple[int, ...], ids: int, d: int) -> OpCase:
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+        table = normal(rng, 41, d)
+        table[-1] = 0.0
+        events = rng.integers(41, size=(batch, sum(lengths), ids), dtype=np.int32)
+        events[rng.random(events.shape[:2]) < 0.3] = 40  # no event
+        return table.to(dtype), torch.from_numpy(events), lengths
+
+    return OpCase(f"{batch}x{lengths}-ids={ids}-d={d}", arguments)
+
+
+def _inputs(
+    sizes: tuple[int, ...], bags: int, width: int, dense: int = 0, numbers: int = 0, ids: int = 0
+) -> OpCase:
+    """One request for every `bags` bags of these sizes."""
+
+    def arguments(rng: Rng, dtype: torch.dtype) -> tuple[Any, ...]:
+        requests = len(sizes) // bags
+        offsets = np.cumsum([0, *sizes], dtype=np.int32)
+        rows = rng.integers(41, size=offsets[-1], dtype=np.int32)
+        categorical = rng.integers(19, size=(requests, ids), dtype=np.int32)
+        shapes = ((dense * width, numbers), (dense * width,), (19 if ids else 0, width))
+        tables = SingleTables(*(normal(rng, *each).to(dtype) for each in (*shapes, (41, width))))
+        found = (categorical, offsets, rows)
+        return tables, SingleInputs(normal(rng, requests, numbers), *map(torch.from_numpy, found))
+
+    return OpCase(f"{sizes}-bags={bags}-width={width}-dense={dense}-ids={ids}", arguments)
+
+
+FEATURE_CASES: Mapping[str, tuple[OpCase, ...]] = {
+    "sum_events": (
+        _events(3, (7, 5, 3), ids=6, d=24),
+        _events(2, (9,), ids=1, d=2111),
+        _events(5, (1, 17), ids=8, d=512),
+    ),
+    "join_inputs": (
+        _inputs((0, 3, 67, 0, 32, 8), bags=2, width=24, dense=3, numbers=7, ids=5),
+        _inputs((1, 33), bags=1, width=131, ids=1),
+        _inputs((0,), bags=1, width=7),
+        _inputs((5, 9), bags=2, width=129, dense=1, numbers=19),
+    ),
+}
+
+
+def run_once(table: Any, name: str) -> Callable[..., Any]:
+    """Return an operation of features that is prepared and run."""
+    return lambda *arguments: getattr(table, name)(*arguments)()
+
+
 def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> float:
     """Return how far the fast encoder's user context is from the definition's in float32.
 
@@ -264,16 +302,10 @@ def encoder_difference(spec: ModelSpec, device: str, dtype: torch.dtype) -> floa
     with torch.inference_mode():
         features = model.features(inputs)
         expected = model.encoder(features)
-        place = torch.device(device)
-        given = map_tensors(features, lambda x: _moved(x, place, dtype))
+        given = copied(features, device, dtype)
         before = map_tensors(given, Tensor.clone)
-        got = fast_encoder(model.to(place), dtype, CUDA_ENCODER)(given)
+        got = fast_encoder(model.to(device), dtype, CUDA_ENCODER)(given)
     untouched = all(map(torch.equal, given.tensors(), before.tensors()))
     if not untouched or not torch.equal(got.mask.cpu(), expected.mask):
         return math.inf
     return float((got.states.cpu().float() - expected.states).abs().max())
-
-
-def _moved(tensor: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    moved = tensor.to(device, copy=True)
-    return moved.to(dtype) if moved.is_floating_point() else moved

@@ -1,6 +1,6 @@
 """Decoders of every kind with a catalogue and users, for the plain search and the fast one."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import torch
 from grace.configs.eligibility import MatcherMode
 from grace.configs.generation import BeamProfile
 from grace.configs.options import Fp8Product
-from grace.index.users.user_rows import UserAttributes, UserEncoder
+from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, admission_slot, load_rounded_ops
 from grace.model.definition.beam_search import Generated, beam_search, leaves_of
 from grace.model.definition.decoder import Decoder
@@ -63,15 +63,13 @@ def fast_case(
     requests: int = 5,
     beams: int = 9,
     ads: int = 150,
-    users: Sequence[UserAttributes] | None = None,
 ) -> FastCase:
     """On the CPU. The last user gives nothing; most steps have more candidates than beams."""
     spec, vocab_sizes = (DECODERS | WIDE_DECODERS)[name]
     rng = np.random.default_rng(seed)
     schema = random_schema(rng, (5, 64), 1)
     snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, ads), mode)
-    if users is None:
-        users = [*random_users(rng, schema, requests - 1), {}]
+    users = [*random_users(rng, schema, requests - 1), {}]
     rows = UserEncoder(schema, snapshot.set_values).encode(users)
     cpu = torch.device("cpu")
     return FastCase(
@@ -86,6 +84,14 @@ def fast_case(
 def on(case: FastCase, device: torch.device) -> FastCase:
     moved: FastCase = map_tensors(case, lambda tensor: tensor.to(device))
     return replace(moved, decoder=case.decoder.to(device))
+
+
+def assert_same_sids(got: Generated, expected: Generated) -> None:
+    """Require the same SIDs, on any device, whose scores differ by rounding only."""
+    got, expected = (map_tensors(each, torch.Tensor.cpu) for each in (got, expected))
+    assert torch.equal(got.leaves, expected.leaves)
+    assert torch.equal(got.corrupt, expected.corrupt)
+    torch.testing.assert_close(got.scores, expected.scores, rtol=1e-4, atol=0)
 
 
 def search_plainly(case: FastCase, ops: Ops) -> Generated:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import xxhash
 
 from grace.configs.eligibility import MatcherMode
+from grace.configs.errors import SnapshotError
 from grace.index.snapshot import Snapshot
-from grace.index.storage import write_snapshot
+from grace.index.storage import load_snapshot, write_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule
 from support.plain_builder import plain_snapshot
@@ -112,6 +114,13 @@ def _write_blank(version: Path, content: bytes) -> None:
     before, zeros, after = content.rpartition(b"0" * 32)
     assert zeros
     (version / "MANIFEST.json").write_bytes(before + digest + after)
+
+
+def refusal(version: Path, **how: Any) -> SnapshotError:
+    """Require that a load refuses a version, and return why."""
+    with pytest.raises(SnapshotError) as caught:
+        load_snapshot(version, **how)
+    return caught.value
 
 
 def read_array_file(version: Path, file: str) -> npt.NDArray[Any]:

@@ -35,18 +35,16 @@ class Batch:
     users: UserTensors
 
 
-def make_model(kind: str, device: torch.device, seed: int = 1) -> Model:
-    return random_model(MODELS[kind], seed).eval().requires_grad_(False).to(device)
+def make_model(kind: str, device: torch.device) -> Model:
+    return random_model(MODELS[kind], seed=1).eval().requires_grad_(False).to(device)
 
 
-def index_of(
-    model: Model, seed: int, mode: MatcherMode, device: torch.device, ads: int = 150
-) -> DecodeIndex:
+def index_of(model: Model, seed: int, mode: MatcherMode, device: torch.device) -> DecodeIndex:
     """Return a catalogue with the schema of every batch's users."""
     rng = np.random.default_rng(seed)
     schema = random_schema(np.random.default_rng(7), (5, 64), 1)
     vocab_sizes = model.spec.vocab_sizes
-    snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, ads), mode)
+    snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, 150), mode)
     return DecodeIndex.of(snapshot, device)
 
 

@@ -1,6 +1,8 @@
 """Runs `grace` in this process, which saves loading torch again."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner, Result
 
@@ -18,6 +20,13 @@ def printed(*arguments: str | Path) -> str:
     done = invoke_grace(*arguments)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout
+
+
+def reported(*arguments: str | Path) -> dict[str, Any]:
+    """Return the report that a command prints with `--json`."""
+    done = invoke_grace(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    return dict(json.loads(done.stdout))
 
 
 def complaint(*arguments: str | Path, code: int = 2) -> str:

@@ -10,13 +10,7 @@ import json
 import torch
 
 from grace.kernels.ops_cuda import CUDA_DECODER
-from support.agreement import (
-    TRITON,
-    calls_in_turns,
-    decoder_calls,
-    difference,
-    encoder_calls,
-)
+from support.agreement import TRITON, calls_in_turns, decoder_calls, difference, encoder_calls
 from support.encoder_cases import INTERFORMER, T5
 from support.encoder_op_cases import encoder_difference
 

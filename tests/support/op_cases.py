@@ -17,6 +17,7 @@ from grace.kernels import NO_BLOCK, Candidates
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.select_beams import Choice
 from grace.kernels.decode.self_attention import PagedPrefixes
+from grace.model.definition.inputs import map_tensors
 from support.admission_cases import ADMISSION, ELIGIBILITY
 
 Rng: TypeAlias = np.random.Generator
@@ -38,6 +39,17 @@ def normal(rng: Rng, *shape: int) -> Tensor:
 
 def row_scales(rng: Rng, count: int) -> Tensor:
     return torch.from_numpy(rng.uniform(0.5, 1.5, count).astype(np.float32))
+
+
+def copied(value: Any, device: str = "cpu", dtype: torch.dtype | None = None) -> Any:
+    """Copy tensors with their strides: a slice stays a slice. Cast floats, if there is a type."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind, device=device)
+        return made.copy_(tensor)
+
+    return map_tensors(value, copy)
 
 
 def attention_pool(

@@ -4,18 +4,16 @@ Matcher rows are Python integers here: bit i of the integer is bit i of the row.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from grace.configs.eligibility import (
-    DynamicKWay,
-    KWay,
-    MatcherMode,
-    StaticKWay,
-)
+from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.entities import Entities
 from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
 from grace.index.matchers.exact_lists import ExactLists, Postings
@@ -27,10 +25,10 @@ from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSch
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from support.oracle import NO_RULE, RawAd, Rule
-from support.plain_partitions import plain_k_way, plain_partitions
 
 PLAIN_CREATED_AT = "2026-01-31T12:00:00Z"
 PLAIN_SID_SPACE = "plain-1"
+_WIDTHS = (3, 4, 2, 1, 5)  # of the partitions of static matchers, level by level
 
 Prefix = tuple[int, ...]
 ValueIds = tuple[int, ...]
@@ -284,7 +282,7 @@ def _node_matchers(
         below: dict[Prefix, list[int]] = {prefix: [] for prefix in level}
         for sid, row in sorted(sid_rows.items()):
             below[sid[:length]].append(row)
-        nodes = [plain_partitions(rows, bits, k_way, length) for rows in below.values()]
+        nodes = [_partitions(rows, bits, k_way, length) for rows in below.values()]
         ids = _first_use(row for node in nodes for row in node)
         index.extend(len(table) + ids[row] for node in nodes for row in node)
         counts.extend(map(len, nodes))
@@ -314,3 +312,48 @@ def _table(rows: Iterable[int], words: int) -> npt.NDArray[np.uint64]:
 
 def _integer(row: npt.NDArray[np.uint64]) -> int:
     return sum(int(word) << (64 * w) for w, word in enumerate(row))
+
+
+def plain_k_way(mode: MatcherMode, sid_length: int) -> KWay | None:
+    """Partitions for small catalogues: fewer than some nodes have SIDs, more than others."""
+    if mode is MatcherMode.STATIC:
+        return StaticKWay(tuple(_WIDTHS[level % len(_WIDTHS)] for level in range(sid_length)))
+    return DynamicKWay(300_000, 8) if mode is MatcherMode.DYNAMIC else None
+
+
+def _partitions(sid_rows: list[int], bits: int, k_way: KWay | None, level: int) -> list[int]:
+    """The rows that a node of a level stores, from those of the SIDs below it in SID order."""
+    if k_way is None:
+        return [reduce(or_, sid_rows)]
+    if isinstance(k_way, StaticKWay):
+        width = k_way.widths[level - 1]
+        taken = _assigned(sid_rows, width)
+        return taken + [0] * (width - len(taken))
+    k = 1
+    while True:
+        taken = _assigned(sid_rows, k)
+        if _mean_fill(taken, bits) <= Fraction(k_way.fill_target_millionths, FILL_UNIT):
+            return taken
+        if k == k_way.k_max:
+            return taken
+        k *= 2
+
+
+def _assigned(sid_rows: list[int], k: int) -> list[int]:
+    """Every SID to the partition with the smallest popcount after the union, the first of equals.
+
+    The rows of the partitions that have SIDs, which are the first ones.
+    """
+    rows, members = [0] * k, [0] * k
+    for row in sid_rows:
+        sizes = [(partition | row).bit_count() for partition in rows]
+        chosen = sizes.index(min(sizes))
+        rows[chosen] |= row
+        members[chosen] += 1
+    stored = [row for row, count in zip(rows, members, strict=True) if count]
+    assert rows[: len(stored)] == stored
+    return stored
+
+
+def _mean_fill(rows: list[int], bits: int) -> Fraction:
+    return Fraction(sum(row.bit_count() for row in rows), max(1, bits) * len(rows))

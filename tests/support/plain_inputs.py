@@ -1,7 +1,7 @@
-"""The plain reader of features, from protobuf's values to model inputs: C++ is compared with it."""
+"""The plain reader of features, from messages to model inputs: C++ is compared with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import chain
 
 import numpy as np
@@ -13,7 +13,6 @@ from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
 from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest
-from support.named_tensors import named_tensors
 
 NO_AGE = -1
 """Of an event whose request gave no times."""
@@ -198,6 +197,19 @@ def _join(rows: Sequence[EncodedEvents], sid_length: int) -> SequenceEvents:
     )
 
 
+def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor of a value with its name, also inside dataclasses and tuples."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from named_tensors(item, f"{name}[{i}]")
+    elif is_dataclass(value):
+        for each in fields(value):
+            inner = f"{name}.{each.name}" if name else each.name
+            yield from named_tensors(getattr(value, each.name), inner)
+
+
 def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInputs) -> None:
     """Require that the rows of a batch stand for these inputs."""
     if spec.encoder.t5 is not None:  # whose features are its tokens alone
@@ -210,5 +222,4 @@ def assert_same_inputs(spec: ModelSpec, got: FeatureLookups, expected: ModelInpu
 
 
 def features_message(features: Features) -> bytes:
-    """A grace.v1.RetrieveRequest of these features."""
     return RetrieveRequest(features=features).SerializeToString()

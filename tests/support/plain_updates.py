@@ -1,17 +1,18 @@
 """What updates of ads mean, on plain Python data, and snapshots with random entities for them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import RequestError
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema, is_name
-from grace.index.updates.update import MOST_IDS, MOST_LEVELS
+from grace.index.updates.update import MOST_IDS, MOST_LEVELS, AdUpdate
 from grace.proto.retrieval_pb2 import Ids, UpdateAdsRequest
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
@@ -21,22 +22,7 @@ ENTITIES = ("campaign", "advertiser")
 SCHEMA = TargetingSchema((), (), hash_seed=7, entities=ENTITIES)
 
 
-PlainLevels = dict[str, list[int]]
-
-
-@dataclass(frozen=True)
-class PlainUpdate:
-    """Ids are ascending, each once."""
-
-    sequence: int
-    full: bool
-    stop: PlainLevels
-    resume: PlainLevels
-    weights: dict[int, float]
-    unweight: list[int]
-
-
-def plain_update(message: bytes) -> PlainUpdate:
+def plain_update(message: bytes) -> AdUpdate:
     """Read an UpdateAdsRequest with the strict reader and protobuf's own, and refuse what is wrong
     with it. Levels are checked in the order of their names."""
     try:
@@ -67,21 +53,26 @@ def plain_update(message: bytes) -> PlainUpdate:
     weights = plain_weights(request)
     stop, resume = plain_levels("stop", request.stop), plain_levels("resume", request.resume)
     for level in sorted(stop.keys() & resume.keys()):
-        if twice := set(stop[level]) & set(resume[level]):
+        if twice := {*stop[level].tolist()} & {*resume[level].tolist()}:
             fault = f"{min(twice)} is in stop, too; send it in one of them"
             raise RequestError(f"resume[{level!r}]", fault)
     if twice := set(request.unweight) & weights.keys():
         raise RequestError("unweight", f"{min(twice)} is in weights, too; send it in one of them")
-    unweight = sorted(set(request.unweight))
-    return PlainUpdate(request.sequence, full, stop, resume, weights, unweight)
+    of_ads = np.array([weights[ad] for ad in sorted(weights)], np.float32)
+    weighted, unweight = sorted_ids(weights), sorted_ids(request.unweight)
+    return AdUpdate(request.sequence, full, stop, resume, weighted, of_ads, unweight)
 
 
-def plain_levels(name: str, given: Mapping[str, Ids]) -> PlainLevels:
+def sorted_ids(ids: Iterable[int]) -> npt.NDArray[np.int64]:
+    return np.array(sorted(set(ids)), np.int64)
+
+
+def plain_levels(name: str, given: Mapping[str, Ids]) -> dict[str, npt.NDArray[np.int64]]:
     for level in sorted(given):
         if not is_name(level):
             fault = "not a level; send 'ad', or the name of an entity of the targeting schema"
             raise RequestError(f"{name}[{level[:80]!r}]", fault)
-    return {level: sorted(set(ids.ids)) for level, ids in given.items()}
+    return {level: sorted_ids(ids.ids) for level, ids in given.items()}
 
 
 def plain_weights(request: UpdateAdsRequest) -> dict[int, float]:

@@ -13,18 +13,13 @@ from grace.index.matchers.bloom import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
+from support.arrays import assert_same_arrays
 
 
 def assert_same_rows(got: UserRows, expected: UserRows) -> None:
-    """Require equal arrays of equal types."""
     assert got.encoder is expected.encoder
     assert got.ignored == expected.ignored
-    np.testing.assert_array_equal(got.asked[0].bitmask, expected.asked[0].bitmask)
-    for one, other in zip(got.asked[1:], expected.asked[1:], strict=True):
-        for array in ("offsets", "hashes", "value_offsets", "value_ids"):
-            mine, theirs = getattr(one, array), getattr(other, array)
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_array_equal(mine, theirs)
+    assert_same_arrays(got.asked, expected.asked, "asked")
 
 
 def plain_rows(encoder: UserEncoder, users: Sequence[UserAttributes]) -> UserRows:

@@ -58,6 +58,7 @@ class RawCatalogue:
     ad_id  int64 [ads]   in no order
     """
 
+    folder: Path  # of the table, and of the snapshot that is built from it
     schema: TargetingSchema
     vocab_sizes: tuple[int, ...]
     rules: Sequence[Mapping[str, Rule]]
@@ -67,7 +68,7 @@ class RawCatalogue:
     ad_id: Ints
 
     @staticmethod
-    def make(kind: Kind, scale: Scale, seed: int) -> "RawCatalogue":
+    def make(kind: Kind, scale: Scale, seed: int, folder: Path) -> "RawCatalogue":
         rng = np.random.default_rng(seed)
         schema = _schema(rng, kind)
         rules = _rules(rng, schema, scale.rules, kind.least_includes)
@@ -82,7 +83,7 @@ class RawCatalogue:
             rule[local] = _local_rules(rng, scale, len(rules), sid)[local]
         users = _users(rng, schema, scale.users)
         ad_id = rng.permutation(7 * len(sid))[: len(sid)]
-        return RawCatalogue(schema, scale.vocab_sizes, rules, users, sid, rule, ad_id)
+        return RawCatalogue(folder, schema, scale.vocab_sizes, rules, users, sid, rule, ad_id)
 
     @cached_property
     def sids(self) -> Ints:
@@ -117,14 +118,14 @@ class RawCatalogue:
         gone = rng.choice(prefixes, len(prefixes) // 20, replace=False)
         return np.isin(depth_2, gone) | (rng.random(len(self.sid)) < 0.05)
 
-    def snapshot(self, folder: Path, mode: MatcherMode) -> Snapshot:
+    def snapshot(self, mode: MatcherMode) -> Snapshot:
         """Write the table in no order and build it, once; return the snapshot in a mode."""
-        root = folder / "snapshots"
+        root = self.folder / "snapshots"
         if not root.exists():
-            pq.write_table(self._table(), folder / "ads.parquet")
-            write_schema(folder / "targeting.yaml", self.schema)
+            pq.write_table(self._table(), self.folder / "ads.parquet")
+            write_schema(self.folder / "targeting.yaml", self.schema)
             spec = BuildSpec(
-                read_data_folder(folder),
+                read_data_folder(self.folder),
                 root=root,
                 sid_space=PLAIN_SID_SPACE,
                 vocab_sizes=self.vocab_sizes,

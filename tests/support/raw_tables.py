@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from support.in_process import invoke_grace
+from support.in_process import reported
 
 Row = Mapping[str, Any]
 Roles = Mapping[str, tuple[str, str | None]]
@@ -52,18 +52,19 @@ def write_codebook(folder: Path, ids: Sequence[object]) -> None:
     pq.write_table(table, folder / "sids.parquet")
 
 
+def numbers_of(id_map: Path) -> dict[str, int]:
+    """Return the number of each name in an id map."""
+    columns = pq.read_table(id_map).to_pydict()
+    return dict(zip(columns["item_id"], columns["ad_id"], strict=True))
+
+
 def build_data(folder: Path, *options: str) -> dict[str, Any]:
     """Run `grace build --data`; return the report that it prints."""
-    root = folder / "snapshots"
-    done = invoke_grace("build", "--data", folder, "--root", root, "--json", *options)
-    assert done.exit_code == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return reported("build", "--data", folder, "--root", folder / "snapshots", *options)
 
 
 def initialize(ads: Path, out: Path, *options: str | Path) -> dict[str, Any]:
-    done = invoke_grace("init", "--ads", ads, "--out", out, "--json", *options)
-    assert done.exit_code == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return reported("init", "--ads", ads, "--out", out, *options)
 
 
 def roles(report: Mapping[str, Any]) -> Roles:

@@ -30,7 +30,3 @@ def small_run(data: Path, out: Path, **others: Any) -> TrainingRun:
     """Return a run on the CPU, by the recipe of the data's folder."""
     given = {"config": data / "recipe.yaml", "device": "cpu", **others}
     return TrainingRun(data=data, out=out, **given)
-
-
-def silent(*_: object) -> None:
-    """A run's progress, for nobody."""
