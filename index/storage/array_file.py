@@ -39,13 +39,20 @@ def map_array(path: Path, dtype: str, shape: tuple[int, ...], offset: int = 0) -
 
 
 def read_rows(array: AnyArray, begin: int, end: int) -> AnyArray:
-    """Return rows begin .. end - 1. Those of a map are read from its file, not into its pages."""
+    """Return rows begin .. end - 1. Those of a map are read from its file, not into its pages.
+
+    Raises SnapshotError if the file was removed or cut since it was mapped.
+    """
     base: Any = array.base
     if not (isinstance(array, np.memmap) and isinstance(base, mmap.mmap)):  # part of a map is none
         return array[begin:end]
     shape = (end - begin, *array.shape[1:])
     place = array.offset + begin * array.strides[0]
-    return np.fromfile(str(array.filename), array.dtype, prod(shape), offset=place).reshape(shape)
+    file = Path(str(array.filename))
+    try:
+        return np.fromfile(file, array.dtype, prod(shape), offset=place).reshape(shape)
+    except (OSError, ValueError) as error:
+        raise SnapshotError(file.name, f"changed while it was read: {error}", file.parent) from None
 
 
 def write_array(name: str, array: AnyArray, folder: int, *, synced: bool = True) -> FileEntry:

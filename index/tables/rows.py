@@ -5,6 +5,7 @@ meaning. A builder lists the faults and goes on; `require_good` ends at the firs
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from grace.index.tables.addresses import Format
 from grace.index.tables.cells import ListParts, Mask, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
 from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
+from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
 
 NO_ID = -1
@@ -189,7 +191,8 @@ class Rows:
         column = self.given(name)
         if not is_text(column.type):
             return list_parts(column)
-        lists, bad = cells.integer_lists(cells.split_cells(column, self.file.list_separator))
+        with self._as_text(name):
+            lists, bad = cells.integer_lists(cells.split_cells(column, self.file.list_separator))
         reason = (
             "is not a list of integers; list_separator of tables.yaml says how it lists several"
         )
@@ -216,7 +219,17 @@ class Rows:
         if is_csv:
             self._refuse_line_breaks(name)
         column = self.batch.column(self.theirs[name])
-        return cells.rule_lists(column, self.file.list_separator, is_csv=is_csv)
+        with self._as_text(name):
+            return cells.rule_lists(column, self.file.list_separator, is_csv=is_csv)
+
+    @contextmanager
+    def _as_text(self, name: str) -> Iterator[None]:
+        """Refuse the table if splitting the texts of a column fails."""
+        try:
+            yield
+        except pa.ArrowInvalid as error:
+            where = f"{self.file.address}: column {both_names(name, self.theirs[name])}"
+            raise InputError(f"{where}: {error}; write the table's texts in UTF-8") from None
 
     def rule_values(self, name: str, row: int) -> list[str | None]:
         """Return one row's rule, None for a value that is not UTF-8; for messages."""

@@ -91,7 +91,7 @@ def test_a_rungs_replies_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = ExactMatcher.held
 
     def held(self: ExactMatcher, users: Any, *arguments: Any, **named: Any) -> Any:
-        nothing = np.zeros_like(users.bitmask)  # no attribute forbids anything
+        nothing = np.zeros_like(users.asked[0].bitmask)  # no attribute forbids anything
         everybody = users.asked[0]._replace(bitmask=nothing)
         asked = (everybody, *users.asked[1:])
         return whole(self, replace(users, asked=asked), *arguments, **named)

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,9 @@ def test_bytes_that_are_not_utf8_name_nothing(tmp_path: Path) -> None:
     assert rows.faults[1].reason == "is not UTF-8"
     with pytest.raises(InputError, match=r"t\.parquet row 2: x: is not UTF-8"):
         rows.require_good("ad")
+    split = replace(rows, file=replace(rows.file, list_separator=";"))
+    with pytest.raises(InputError, match=r"t\.parquet: column 'x': .*; write .* in UTF-8"):
+        split.rules("x")
 
 
 def test_a_row_has_its_first_fault_and_is_named_by_its_key(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Coverage against counting raw rules, and which versions a build publishes by it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from grace.configs.errors import SnapshotError
 from grace.index.builder import BuildSpec, Sharding, build
 from grace.index.coverage import CoverageFall, coverage, coverage_of_version
 from grace.index.storage import current_version, load_snapshot, publish
+from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import build_spec, silent
 from support.oracle import NO_RULE, RawAd, Rule
@@ -124,6 +127,20 @@ def test_a_name_that_the_schema_loses_is_a_fall_and_a_new_one_is_none(tmp_path: 
     report = build(spec_of(tmp_path, only_country), silent)
     assert report.coverage.falls == (CoverageFall("audience", 0.6, None),)
     assert not report.published
+
+
+def test_a_version_that_is_removed_or_cut_while_it_is_read_is_refused_by_name(
+    tmp_path: Path,
+) -> None:
+    report = build(spec_of(tmp_path, ads_with(50, 0)), silent)
+    mapped = map_snapshot(report.path.parent, report.version)
+    file = report.path / "ad_rule.npy"
+    os.truncate(file, file.stat().st_size - 4)
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: changed while it was read"):
+        coverage(mapped)
+    file.unlink()
+    with pytest.raises(SnapshotError, match=r"ad_rule\.npy: changed while it was read"):
+        coverage(mapped)
 
 
 @pytest.mark.parametrize("damaged", ["ad_rule.npy", "MANIFEST.json"])
