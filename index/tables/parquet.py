@@ -22,7 +22,8 @@ def read_header(source: pa.NativeFile, address: str) -> tuple[pa.Schema, int]:
             f"{address}: damaged: its row groups hold {sum(groups)} rows, its footer says "
             f"{footer.num_rows}"
         )
-    return with_types(found, _without_view), footer.num_rows
+    # Arrow cannot take rows of a view.
+    return with_types(found, lambda kind: _PLAIN_OF_VIEW.get(kind, kind)), footer.num_rows
 
 
 def batches(
@@ -44,8 +45,3 @@ def batches(
                 # Arrow selects columns by path, in which a dot leads into a nested one.
                 selected = batch.select(list(columns))
                 yield selected.cast(plain) if has_views else selected
-
-
-def _without_view(kind: pa.DataType) -> pa.DataType:
-    """Return the plain type of a view, of which Arrow cannot take rows."""
-    return _PLAIN_OF_VIEW.get(kind, kind)

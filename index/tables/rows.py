@@ -19,7 +19,7 @@ from grace.index.tables import cells
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import ListParts, Mask, is_text, list_parts
 from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND, TIME_UNITS
-from grace.index.tables.item_numbers import LONGEST_ID, IdMap, no_name
+from grace.index.tables.item_numbers import LONGEST_ID, IdMap, Int64, no_name
 from grace.index.tables.roles import both_names
 from grace.index.tables.table_file import TableFile
 
@@ -32,8 +32,6 @@ LARGEST = 1e15  # so that a sum of squares stays finite in float32
 _LINE_BREAK = "[\r\n]"
 _BLANKS_AROUND = "^[ \t]|[ \t]$"
 _INT64_MAX = pa.scalar((1 << 63) - 1, pa.uint64())
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

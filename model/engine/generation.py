@@ -29,7 +29,6 @@ from grace.kernels import (
     load_encoder_ops,
     load_rounded_ops,
 )
-from grace.kernels.products.fp8_products import RoundedOps
 from grace.model.definition.beam_search import (
     Generated,
     beam_search,
@@ -127,14 +126,7 @@ class FastGeneration:
     Products share a workspace. So only one batch runs at a time, here or in graphs of this object.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        ops: Ops,
-        settings: EngineSettings,
-        rounded: RoundedOps | None = None,
-    ) -> None:
-        """The device's own operations compute rounded products unless others are given."""
+    def __init__(self, model: Model, ops: Ops, settings: EngineSettings) -> None:
         folded = FastWeights.of(model.decoder)
         precision, dtype = settings.precision, PRECISIONS[settings.precision]
         self.dtype = dtype
@@ -142,8 +134,7 @@ class FastGeneration:
         self.vocab_sizes = folded.vocab_sizes
         self.ops = ops
         self.memo = PrefixMemo.build(folded, dtype, settings.memo_bytes, ops)
-        if precision == "fp8" and rounded is None:
-            rounded = load_rounded_ops(self.device)
+        rounded = load_rounded_ops(self.device) if precision == "fp8" else None
         self._weights = weights_in(folded, self.device, precision, rounded, settings.fp8_keep)
         self._encoder = fast_encoder(model, dtype, load_encoder_ops(self.device))
 

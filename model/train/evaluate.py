@@ -36,12 +36,11 @@ from grace.kernels.eligibility.masks import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.model import Model
 from grace.model.engine.generation import PlainGeneration
-from grace.model.train.interactions import HistoryBatches, Interactions, history_input
+from grace.model.train.interactions import HistoryBatches, Int64, Interactions, history_input
 from grace.model.train.log_reader import catalogue_of, read_log
 from grace.model.train.loop import Progress, reproducible
 from grace.model.train.recipe import profile_of
 
-Int64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 CUTOFFS = (1, 5, 10, 50)

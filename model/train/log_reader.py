@@ -29,9 +29,7 @@ from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import Role, require_column
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.model.train.interactions import Interactions
-
-Int64 = npt.NDArray[np.int64]
+from grace.model.train.interactions import Int64, Interactions
 
 _SPLITS = ("train", "test")
 _BATCH_ROWS = 1 << 20

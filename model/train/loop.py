@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -17,10 +16,9 @@ from torch.utils import deterministic
 from grace.configs.errors import ConfigError
 from grace.model.checkpoints.checkpoint import CPU
 from grace.model.definition.model import Model
-from grace.model.train.interactions import HistoryBatches
+from grace.model.train.interactions import HistoryBatches, Int64
 from grace.model.train.recipe import TrainingConfig
 
-Int64 = npt.NDArray[np.int64]
 Progress = Callable[[str, int, int, str], None]  # (what, done, total, details)
 
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"

@@ -92,7 +92,7 @@ class _Carried(Generic[Batch]):
 
 
 class Pipeline:
-    """Any thread may submit, cancel and close, and ask the scheduler how much waits.
+    """Any thread may submit to the scheduler, cancel there, ask how much waits, and close.
 
     `died` is called once, from one of the threads here, when a stage has died and all requests have
     ended. The process must end then.
@@ -147,14 +147,6 @@ class Pipeline:
     def start(self) -> None:
         for thread in dict.fromkeys(self._threads.values()):
             thread.start()
-
-    def submit(self, request: PendingRequest) -> None:
-        """Take a request, or raise why it is refused."""
-        self.scheduler.submit(request)
-
-    def cancel(self, request: PendingRequest) -> bool:
-        """Note that the caller has gone. True if the request still waited: it has no outcome."""
-        return self.scheduler.cancel(request)
 
     def beat(self) -> None:
         """Let a stage that hangs die. The server calls this once a second to count the time."""

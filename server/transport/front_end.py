@@ -158,7 +158,7 @@ class FrontEnd:
         call.request = PendingRequest(
             retrieval, perf_counter(), call.given.deadline, call.given.connection, completion
         )
-        state.pipeline.submit(call.request)
+        state.pipeline.scheduler.submit(call.request)
         outcome = await completion
         if isinstance(outcome, Failure):
             raise outcome.error
@@ -168,7 +168,7 @@ class FrontEnd:
         """The caller has gone, or the deadline has passed, while the call waited."""
         if call.request is not None:
             assert self._state.pipeline is not None
-            self._state.pipeline.cancel(call.request)
+            self._state.pipeline.scheduler.cancel(call.request)
         late = perf_counter() >= call.given.deadline - _deadline_tolerance(call.given)
         text = "the deadline passed before the answer was ready"
         error = ServiceError("deadline_exceeded", text) if late else cancelled()

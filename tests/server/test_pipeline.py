@@ -20,7 +20,7 @@ def test_a_lone_request_goes_through_the_stages_in_order(
 ) -> None:
     request, timeline, predictions = request_of("lone"), Timeline(), Predictions()
     pipeline = start(predictions=predictions, timeline=timeline)
-    pipeline.submit(request)
+    pipeline.scheduler.submit(request)
     recorder.wait_for(request)
     assert script.batches == [(stage, ("lone",)) for stage in STAGE_NAMES]
     assert recorder.reason(request) is None
@@ -46,7 +46,7 @@ def test_while_generate_works_one_batch_is_prepared_and_the_others_wait_to_fill_
     occupy(pipeline, script)
     requests = [request_of(f"w{i}") for i in range(5)]
     for request in requests:
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
     assert (pipeline.scheduler.waiting, pipeline.scheduler.in_flight) == (5, 7)
     assert script.given("input") == [("running",), ("prepared",)]
     script.open("generate")
@@ -62,7 +62,7 @@ def test_generate_goes_on_with_what_is_prepared_without_waiting_for_the_stages_b
     occupy(pipeline, script)
     script.close("input")
     third = request_of("third")
-    pipeline.submit(third)
+    pipeline.scheduler.submit(third)
     script.open("generate")
     script.wait_for("post", "prepared")
     assert script.given("generate") == [("running",), ("prepared",)]
@@ -79,21 +79,21 @@ def test_a_prepared_batch_is_not_generated_once_all_its_callers_have_gone(
     in_an_hour = time.perf_counter() + 3600.0
     batch = [request_of("cancelled"), request_of("expired", deadline=in_an_hour)]
     script.close("input")
-    pipeline.submit(request_of("first"))
+    pipeline.scheduler.submit(request_of("first"))
     script.wait_for("input", "first")
     for request in batch:
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
     script.close("generate")
     script.open("input")
     script.wait_for("generate", "first")
     script.wait_for("features", "cancelled", "expired")
-    assert not pipeline.cancel(batch[0])
+    assert not pipeline.scheduler.cancel(batch[0])
     late = 3600.0
     script.open("generate")
     recorder.wait_for(*batch)
     assert [recorder.reason(each) for each in batch] == ["cancelled", "deadline_exceeded"]
     later = request_of("later")
-    pipeline.submit(later)
+    pipeline.scheduler.submit(later)
     recorder.wait_for(later)
     assert script.given("generate") == [("first",), ("later",)]
 
@@ -108,16 +108,16 @@ def test_a_request_that_is_displaced_or_expires_ends_while_no_batch_may_form(
     expires = reason == "deadline_exceeded"
     soon = time.perf_counter() + 1.0
     request = request_of(priority="LOW", deadline=soon if expires else math.inf)
-    pipeline.submit(request)
+    pipeline.scheduler.submit(request)
     if not expires:
-        pipeline.submit(request_of())
+        pipeline.scheduler.submit(request_of())
     wait_until(lambda: request in recorder.reports(), "it ends", LONG / 2)  # generate ends later
     assert recorder.reason(request) == reason
 
 
 def test_a_batch_that_was_held_long_enough_starts(start: Start, recorder: Recorder) -> None:
     request = request_of()
-    start(max_wait_ms=5.0).submit(request)
+    start(max_wait_ms=5.0).scheduler.submit(request)
     recorder.wait_for(request)
 
 
@@ -127,10 +127,10 @@ def test_input_ends_when_the_last_waiting_request_is_cancelled_after_the_end(
     pipeline = start()
     occupy(pipeline, script)
     waiting = request_of()
-    pipeline.submit(waiting)
+    pipeline.scheduler.submit(waiting)
     pipeline.close()
     time.sleep(0.1)  # until input sleeps again: what `close` wakes would also see the empty queue
-    assert pipeline.cancel(waiting)
+    assert pipeline.scheduler.cancel(waiting)
     script.open("generate")
     assert pipeline.join(LONG)
 
@@ -144,14 +144,14 @@ def test_a_request_starts_at_once_if_the_held_one_was_cancelled_and_generate_end
     pipeline = start(predictions=predictions)
     script.close("generate")
     ahead, held, later = request_of("ahead"), request_of("held"), request_of("later")
-    pipeline.submit(ahead)
+    pipeline.scheduler.submit(ahead)
     script.wait_for("generate", "ahead")
-    pipeline.submit(held)
+    pipeline.scheduler.submit(held)
     wait_until(lambda: 0.0 < pipeline.scheduler.asleep_until < math.inf, "it is held")
-    assert pipeline.cancel(held)
+    assert pipeline.scheduler.cancel(held)
     script.open("generate")
     recorder.wait_for(ahead)
-    pipeline.submit(later)
+    pipeline.scheduler.submit(later)
     recorder.wait_for(later)
 
 

@@ -51,7 +51,7 @@ def test_a_batch_that_succeeds_in_between_forgives_the_failures_before_it(
         else:
             script.raises.clear()
         request = request_of(str(turn))
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
         recorder.wait_for(request)
     assert recorder.deaths == 0
 
@@ -82,7 +82,7 @@ def test_a_request_that_a_stage_forgets_fails_with_its_batch(
 ) -> None:
     pipeline = start(stages=replace(plain_stages(script), post=forgetful_post))
     request = request_of()
-    pipeline.submit(request)
+    pipeline.scheduler.submit(request)
     recorder.wait_for(request)
     assert recorder.reason(request) == "internal"
 
@@ -108,7 +108,7 @@ def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     script.close(stage)
     requests = [request_of(f"r{i}") for i in range(63)]
     for request in requests:
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
     script.raises[stage] = error
     script.open(stage)
     recorder.wait_for(*requests)
@@ -119,9 +119,9 @@ def test_a_dead_stage_fails_all_requests_in_flight_and_is_reported_once(
     assert "stage_died" in reasons
     assert reasons <= {"stage_died", "internal"}
     assert [recorder.reason(request) for request in requests].count("internal") <= 4 * (batches - 1)
-    assert not any(pipeline.cancel(request) for request in requests)
+    assert not any(pipeline.scheduler.cancel(request) for request in requests)
     with pytest.raises(ServiceError, match="draining"):
-        pipeline.submit(request_of())
+        pipeline.scheduler.submit(request_of())
 
 
 @pytest.mark.parametrize("stage", STAGE_NAMES)
@@ -137,7 +137,7 @@ def test_a_stage_dies_when_it_works_on_one_batch_for_too_long(
     slow, hanging, waiting = map(request_of, ("slow", "hanging", "waiting"))
     for request in slow, hanging:
         script.close(stage)
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
         script.wait_for(stage, request.retrieval.request_id)
         for _ in range(limit):
             pipeline.beat()
@@ -145,7 +145,7 @@ def test_a_stage_dies_when_it_works_on_one_batch_for_too_long(
             script.open(stage)
             recorder.wait_for(request)
     assert recorder.deaths == 0
-    pipeline.submit(waiting)
+    pipeline.scheduler.submit(waiting)
     pipeline.beat()
     assert recorder.deaths == 1
     assert recorder.reason(hanging) == recorder.reason(waiting) == "stage_died"
@@ -192,14 +192,14 @@ class Caller:
         for _ in range(REQUESTS):
             request = self._request()
             try:
-                self.pipeline.submit(request)
+                self.pipeline.scheduler.submit(request)
             except ServiceError:
                 self.refused += 1
             else:
                 self.taken.append(request)
             if self.taken and self.chance.random() < 0.3:
                 withdrawn = self.chance.choice(self.taken)
-                if self.pipeline.cancel(withdrawn):
+                if self.pipeline.scheduler.cancel(withdrawn):
                     self.cancelled.append(withdrawn)
             if self.chance.random() < 0.5:
                 time.sleep(self.chance.random() * 0.0005)

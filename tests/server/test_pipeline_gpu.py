@@ -39,7 +39,7 @@ def test_the_stages_of_different_batches_overlap_and_spans_are_the_devices() -> 
     begin = time.perf_counter()
     pipeline.start()
     for number, request in enumerate(requests):
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
         time.sleep(0.008 if number % 5 == 0 else 0.0)
     pipeline.close()
     assert pipeline.join(LONG)

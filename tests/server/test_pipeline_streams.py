@@ -207,7 +207,7 @@ def run(stages: LazyStages) -> Recorder:
     pipeline = make_pipeline(stages.stages(), recorder, streams=device.streams())
     pipeline.start()
     for number in range(REQUESTS):
-        pipeline.submit(request_of(str(number)))
+        pipeline.scheduler.submit(request_of(str(number)))
     pipeline.close()
     assert pipeline.join(LONG)
     assert recorder.deaths == 0
@@ -281,7 +281,7 @@ def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None
 
     def features(batch: InputBatch) -> FeatureBatch:
         if fate == "cancelled" and batch.requests[0] in early:
-            assert not pipeline.cancel(batch.requests[0])
+            assert not pipeline.scheduler.cancel(batch.requests[0])
         computed = plain.features(batch)
         assert computed.features.non_sequence is not None
         made.append(weakref.ref(computed.features.non_sequence))
@@ -302,7 +302,7 @@ def test_a_batch_that_ends_early_leaves_no_memory_to_the_next(fate: str) -> None
     pipeline = make_pipeline(lazy, recorder, streams=device.streams())
     pipeline.start()
     for number, request in enumerate(requests):
-        pipeline.submit(request)
+        pipeline.scheduler.submit(request)
         wait_until(lambda: len(made) > number, "it is made")  # noqa: B023
         if request in early:
             recorder.wait_for(request)

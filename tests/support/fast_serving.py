@@ -96,7 +96,7 @@ def answers_of(
     )
     pipeline.start()
     for request in requests:
-        pipeline.submit(PendingRequest(retrieval_of(request), 0.0, float("inf")))
+        pipeline.scheduler.submit(PendingRequest(retrieval_of(request), 0.0, float("inf")))
     pipeline.close()
     assert pipeline.join(LONG)
     assert not recorder.deaths

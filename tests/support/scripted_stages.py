@@ -66,7 +66,7 @@ def pipelines(script: Script, recorder: Recorder) -> Iterator[Start]:
 def occupy(pipeline: Pipeline, script: Script) -> None:
     """Stop one batch in generate and prepare one ahead of it: all others wait in the queue."""
     script.close("generate")
-    pipeline.submit(request_of("running"))
+    pipeline.scheduler.submit(request_of("running"))
     script.wait_for("generate", "running")
-    pipeline.submit(request_of("prepared"))
+    pipeline.scheduler.submit(request_of("prepared"))
     script.wait_for("features", "prepared")

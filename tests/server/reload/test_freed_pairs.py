@@ -80,7 +80,7 @@ class Server:
 
     def submit(self) -> PendingRequest:
         request = PendingRequest(retrieval_of(self._live.requests[0]), 0.0, float("inf"))
-        self.pipeline.submit(request)
+        self.pipeline.scheduler.submit(request)
         return request
 
     def serve(self) -> None:
