@@ -89,7 +89,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs
 	@head=$$(sed '/^spec:/q' $(OPERATOR_ALERTS)) && { echo "$$head"; \
-	sed -n '/^groups:/,$$ { s/^./  &/; p; }' docker/monitoring/alerts.yaml; } >$(OPERATOR_ALERTS)
+	sed -n '/^groups:/,$$ { s/^./  &/; p; }' docker/monitoring/alerts.yaml; } >$(OPERATOR_ALERTS).new && mv $(OPERATOR_ALERTS).new $(OPERATOR_ALERTS)
 	$(if $(CPP_FILES),$(BIN)/clang-format -i $(CPP_FILES))
 
 check: $(TOOLS) $(PROTO_TOOLS)/.installed  ## check lint, format, types and the API; writes nothing

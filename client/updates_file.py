@@ -23,7 +23,7 @@ from grace.client.admin_client import AdminClient
 from grace.client.request_json import filled
 from grace.configs.errors import CallError, RequestError, one_line
 from grace.configs.regular_files import open_regular
-from grace.index.storage.strict_json import without_repeats
+from grace.configs.strict_json import without_repeats
 from grace.proto.retrieval_pb2 import UpdateAdsRequest
 
 LOOK_SECONDS, RETRY_SECONDS, PAGE_SECONDS = 0.1, 1.0, 60.0

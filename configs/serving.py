@@ -126,7 +126,7 @@ class LimitsConfig(Section):
     message_bytes: Annotated[
         int,
         Option(least=1, most=256 << 20),
-        "encoded size of a request; reading 256 KiB takes the event loop up to 5 ms",
+        "encoded size of a request; reading 256 KiB takes the event loop up to 10 ms",
     ] = 1 << 18
     request_id_bytes: Annotated[int, Option(least=1, most=4096), "UTF-8 size of request_id"] = 128
     names: Annotated[

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.configs.options import ImportSpec
+from grace.configs.strict_json import parse_object
 from grace.index.progress import Progress
 from grace.index.rejects import Fault, brief
 from grace.index.snapshot import MAX_SID_LENGTH, MAX_VOCAB_SIZE, require_sids
-from grace.index.storage.strict_json import parse_object
 from grace.index.tables.cells import integers
 from grace.index.tables.rows import Rows, other_rows
 from grace.index.tables.sid_table import write_sid_table

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from grace.configs.errors import InputError, RejectedAdsError
-from grace.index.storage.strict_json import shown
+from grace.configs.strict_json import shown
 
 _LONGEST = 200
 _NO_LIMIT_REMEDY = (

@@ -14,8 +14,8 @@ from typing import TypeVar
 import pyarrow as pa
 
 from grace.configs.errors import InputError
+from grace.configs.strict_json import shown
 from grace.index.snapshot import require_ids
-from grace.index.storage.strict_json import shown
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
 from grace.index.tables.cells import is_text

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from grace.configs.errors import SnapshotError
+from grace.configs.strict_json import shown
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
@@ -32,7 +33,6 @@ from grace.index.storage.checks import (
     View,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.index.storage.strict_json import shown
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie

@@ -12,6 +12,7 @@ import xxhash
 
 from grace.configs.errors import ConfigError, SnapshotError
 from grace.configs.sections import load_section
+from grace.configs.strict_json import parse_object, shown
 from grace.index.snapshot import (
     MAX_ID,
     MAX_SID_LENGTH,
@@ -21,7 +22,6 @@ from grace.index.snapshot import (
     is_sid_space,
 )
 from grace.index.storage.folder import version_of_name
-from grace.index.storage.strict_json import parse_object, shown
 from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
 
 MANIFEST = "MANIFEST.json"

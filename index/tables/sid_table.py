@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from grace.configs.errors import InputError
+from grace.configs.strict_json import shown
 from grace.index.progress import Advance
 from grace.index.rejects import brief
-from grace.index.storage.strict_json import shown
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format, ending_format, within
 from grace.index.tables.data_folder import SID_SPACE_KEY, SIDS_FILE, VOCAB_SIZES_KEY

@@ -4,6 +4,7 @@ tests/server/test_wire_readers.py compares all of it with the plain encoder on o
 """
 
 import tracemalloc
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -54,8 +55,11 @@ def test_values_of_every_length_are_found_and_have_their_hashes(seed: int) -> No
 def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(case: Case, seed: int) -> None:
     """A user with a fault has the row of an empty one, and the others are as without it."""
     random = Random(seed)
-    interned = (InternedValues.of(set_values(each)[::2]) for each in case.schema.sets)
-    encoder = UserEncoder(case.schema, tuple(interned))
+    sets = [
+        replace(each, max_request_values=random.choice((1, 3, 64))) for each in case.schema.sets
+    ]
+    interned = (InternedValues.of(set_values(each)[::2]) for each in sets)
+    encoder = UserEncoder(replace(case.schema, sets=tuple(sets)), tuple(interned))
     users_sent = [
         {
             name: {"values": [*values, *random.choices(ODD, k=random.randrange(2))]}

@@ -21,7 +21,8 @@ from grace.client import (
     request_of,
     request_of_json,
 )
-from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids
+from grace.client.request_json import filled
+from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids, UpdateAdsRequest
 from support.documents import the_file
 from support.known_server import known_server
 from support.server_process import ServerProcess
@@ -234,7 +235,11 @@ def test_a_fault_is_told_with_its_path_and_value(text: str, error: str) -> None:
         {"exclude_ads": [-(2**63), str(2**63 - 1)]},
         {"request_id": "país\u2028"},
         {"features": {"dense": {"hour": {"values": ["Infinity"]}}}},
-        {"features": {"dense": {"hour": {"values": ["NaN", "-Infinity", "-1.5e3", 2, 0.5, "3"]}}}},
+        {
+            "features": {
+                "dense": {"hour": {"values": ["NaN", "-Infinity", "-1.5e3", 2, ".5", "3."]}}
+            }
+        },
     ],
     ids=str,
 )
@@ -242,3 +247,20 @@ def test_what_protobuf_allows_is_taken(values: dict[str, Any]) -> None:
     """The server checks which numbers are finite."""
     parsed = ParseDict(values, RetrieveRequest())
     assert request_of_json(values).SerializeToString() == parsed.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sequence": str(2**64 - 1), "kind": "KIND_FULL", "weights": []},
+        {"sequence": 2**64 - 1, "kind": 2, "stop": {"ad": {}, "campaign": {"ids": [7, 2**63 - 1]}}},
+        {"kind": 7, "weights": [{"ad_id": 1, "weight": 0.5}, {"adId": "2"}], "unweight": ["3", 4]},
+        {"resume": {"ad": {"ids": [1, 2.0]}, "shop": {"ids": []}}},
+    ],
+    ids=str,
+)
+def test_an_update_is_read_as_protobuf_reads_it(values: dict[str, Any]) -> None:
+    parsed = ParseDict(values, UpdateAdsRequest())
+    assert filled(UpdateAdsRequest(), values).SerializeToString(deterministic=True) == (
+        parsed.SerializeToString(deterministic=True)
+    )
