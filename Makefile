@@ -84,7 +84,7 @@ fix: $(TOOLS)  ## fix what a tool can fix: lint, format, generated tables
 	-$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/python -m grace.configs.settings docs/operations.md
-	$(BIN)/python -m grace.index.storage.document docs/snapshot.md
+	$(BIN)/python -m grace.index.storage.arrays docs/snapshot.md
 	$(BIN)/python -m grace.server.observe.metrics docs/operations.md
 	$(BIN)/python -m grace.bench.gpu.pages.document docs/performance.md bench/results/h200
 	$(BIN)/python -m grace.bench.result_tables docs

@@ -19,7 +19,7 @@ from grace.index.matching.ads_table import AdsTable, KnownAd
 from grace.index.snapshot import Snapshot
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, UserTensors, load_ops
-from grace.kernels.eligibility.masks import has_bit
+from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.model import Model

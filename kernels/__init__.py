@@ -18,24 +18,3 @@ from grace.kernels.load import (
     load_rounded_ops,
     require_fp8,
 )
-
-__all__ = [
-    "NO_BLOCK",
-    "REFERENCE",
-    "AdmissionSlot",
-    "Beams",
-    "Candidates",
-    "DecodeIndex",
-    "Ops",
-    "UserTensors",
-    "admission_slot",
-    "device_named",
-    "load_encoder_ops",
-    "load_feature_ops",
-    "load_ops",
-    "load_rounded_ops",
-    "on_device",
-    "require_device",
-    "require_fp8",
-    "with_eligible",
-]

@@ -10,7 +10,7 @@ from grace.catalogues.paper.generator import BEAMS, NUM_SIDS
 from grace.index.trie import NO_NODE
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.decode.admit_children import AdmitChildren
-from grace.kernels.eligibility.masks import has_bit
+from grace.kernels.eligibility.tensors import has_bit
 
 
 @dataclass(frozen=True, slots=True)

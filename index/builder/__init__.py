@@ -7,5 +7,3 @@ from grace.index.builder.build import RunTasks, Sharding, build
 from grace.index.builder.plan import BuildSpec
 from grace.index.builder.report import BuildReport
 from grace.index.builder.sharding.tasks import Task
-
-__all__ = ["BuildReport", "BuildSpec", "RunTasks", "Sharding", "Task", "build"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from grace.index.forms.component import Reason
-from grace.index.matching.explain import explain_lists
+from grace.index.forms.components import explain_lists
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.ids import DataIds

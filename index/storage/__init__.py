@@ -16,16 +16,3 @@ from grace.index.storage.versions import (
     versions,
 )
 from grace.index.storage.writer import write_snapshot
-
-__all__ = [
-    "Published",
-    "current_version",
-    "load_snapshot",
-    "next_version",
-    "publish",
-    "published",
-    "readable_current",
-    "root_of",
-    "versions",
-    "write_snapshot",
-]

@@ -1,19 +1,23 @@
 """The arrays of a snapshot: one table of their files, dtypes, shapes, places, words and checks.
 
-Writing, reading, checking and the table in docs/snapshot.md follow from it.
+Writing, reading, checking and the table in docs/snapshot.md follow from it: run
+`python -m grace.index.storage.arrays docs/snapshot.md` to write that one.
 A new array is a row, and a field of the dataclass that its place names.
 
 SET stands for each set of the schema, ENTITY for each entity. A shape is made of the sizes that
 `ArrayOf.sizes` returns; `any` means that only the array itself knows its length.
 """
 
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from grace.configs.errors import SnapshotError
+from grace.configs.marked_text import rewrite
 from grace.configs.strict_json import shown
 from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
@@ -310,3 +314,17 @@ def counts_of(snapshot: Snapshot) -> Counts:
         set_values={n: len(interned) for n, interned in zip(names, values, strict=True)},
         entities={entities.name: len(entities) for entities in snapshot.entities},
     )
+
+
+def arrays_document() -> str:
+    """Return the table in Markdown."""
+    lines = ["| file | dtype and shape | holds |", "| --- | --- | --- |"]
+    for row in TABLE:
+        dtype = row.dtype.replace("|", "\\|")
+        lines.append(f"| `{row.name}.npy` | `{dtype}` [{', '.join(row.shape)}] | {row.holds} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    for document in sys.argv[1:]:
+        rewrite(Path(document), "arrays", arrays_document())

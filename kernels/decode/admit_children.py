@@ -15,8 +15,7 @@ from grace.index.trie import NO_NODE
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.tensors import BloomTensors, Candidates, DecodeIndex, members_of
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.masks import has_bit, masks_of
-from grace.kernels.eligibility.tensors import ExactTensors
+from grace.kernels.eligibility.tensors import ExactTensors, has_bit, masks_of
 
 AdmitChildren: TypeAlias = Callable[[Tensor, UserTensors, DecodeIndex], Candidates]
 

@@ -17,8 +17,8 @@ from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
-from grace.kernels.eligibility.masks import masks_of
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
+from grace.kernels.eligibility.tensors import masks_of
 from grace.native.loader import declare, load_cuda_library
 
 STEPS = ("attributes", "sets", "rules", "leaves")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from grace.kernels.checks import require_tensor
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.masks import pack_masks
+from grace.kernels.eligibility.tensors import pack_masks
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.masks import has_bit, pack_masks
-from grace.kernels.eligibility.tensors import ExactTensors
+from grace.kernels.eligibility.tensors import ExactTensors, has_bit, pack_masks
 
 
 def eligible_nodes_reference(users: UserTensors, index: DecodeIndex) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from grace.index.forms.lists import AskedLists
 from grace.kernels.decode.users import UserTensors
-from grace.kernels.eligibility.masks import pack_masks
-from grace.kernels.eligibility.tensors import SetPostings
+from grace.kernels.eligibility.tensors import SetPostings, pack_masks
 
 HAS_INCLUDE = 1
 HAS_EXCLUDE = 2

@@ -1,15 +1,19 @@
 """The lists of mode `exact` on one device: rows, rules and leaves, as kernels read them.
 
-Requests work in groups of 16: request b is bit b % 16 of an int16 mask in group b // 16. The mask
-of a row, rule, leaf or node says which of the 16 requests pass it.
+Requests work in groups of 16, so that one AND or OR works for all of them: request b is bit b % 16
+of an int16 mask in group b // 16. The mask of a row, rule, leaf or node says which of the 16
+requests pass it.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from grace.kernels.decode.users import UserTensors
+
+REQUESTS_PER_MASK = 16
 
 
 class Predicate(Protocol):
@@ -58,3 +62,24 @@ class ExactTensors:
     leaf_rules: Tensor
     num_rules: int
     level_starts: tuple[int, ...]
+
+
+def masks_of(requests: int) -> int:
+    """Return the number of masks that hold this number of requests."""
+    return -(-requests // REQUESTS_PER_MASK)
+
+
+def pack_masks(passes: Tensor) -> Tensor:
+    """Pack bool [B, n] into int16 [ceil(B / 16), n]: request b is bit b % 16 of row b // 16."""
+    requests, rows = passes.shape
+    packed = torch.zeros(masks_of(requests), rows, dtype=torch.int16, device=passes.device)
+    for request in range(requests):
+        # The last bit is the sign of an int16, which has no literal 1 << 15.
+        bit = torch.tensor(1 << request % REQUESTS_PER_MASK).to(torch.int16).to(passes.device)
+        packed[request // REQUESTS_PER_MASK] |= passes[request] * bit
+    return packed
+
+
+def has_bit(masks: Tensor, request: int) -> Tensor:
+    """Return whether a request passes.   int16 [groups, n] -> bool [n]"""
+    return masks[request // REQUESTS_PER_MASK] >> request % REQUESTS_PER_MASK & 1 != 0

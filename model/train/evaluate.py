@@ -32,7 +32,7 @@ from grace.kernels import (
     load_ops,
     with_eligible,
 )
-from grace.kernels.eligibility.masks import has_bit
+from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import checkpoint_id, load_checkpoint, require_match
 from grace.model.definition.model import Model
 from grace.model.engine.generation import PlainGeneration

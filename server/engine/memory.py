@@ -19,7 +19,7 @@ from grace.index.storage.arrays import counts_of
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
 from grace.index.users.user_rows import UserEncoder
 from grace.kernels import DecodeIndex, Ops, UserTensors, with_eligible
-from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
+from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK
 from grace.model.checkpoints.folder import WEIGHTS
 
 MARGIN_BYTES = 64 << 20

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.component import Reason
-from grace.index.matching.explain import explain
+from grace.index.forms.components import explain
 from grace.index.snapshot import Snapshot
 from grace.index.trie import NO_NODE
 from grace.index.updates.live_ads import levels_of

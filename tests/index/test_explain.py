@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from grace.index.forms.component import Reason
-from grace.index.matching.explain import explain, explain_lists
+from grace.index.forms.components import explain, explain_lists
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.oracle import RawAd, Rule, eligible
 from support.plain_builder import plain_snapshot

@@ -11,7 +11,7 @@ import torch
 
 from grace.configs.eligibility import MatcherMode
 from grace.kernels import REFERENCE, Ops, UserTensors, load_ops, with_eligible
-from grace.kernels.eligibility.masks import has_bit
+from grace.kernels.eligibility.tensors import has_bit
 from support.decode_cases import CPU, branching_case, decode_case
 from support.oracle import eligible_prefixes
 

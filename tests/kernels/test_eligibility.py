@@ -18,8 +18,7 @@ from grace.configs.errors import NativeError
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
-from grace.kernels.eligibility.masks import REQUESTS_PER_MASK
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate
+from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK, ExactTensors, Predicate
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import random_lists

@@ -9,7 +9,7 @@ import pytest
 
 from grace.configs.marked_text import replaced
 from grace.index.storage import publish, write_snapshot
-from grace.index.storage.document import arrays_document
+from grace.index.storage.arrays import arrays_document
 from grace.index.storage.manifest import FORMAT_VERSION
 from support.forgery import make_version, read_fields
 from support.oracle import eligible
