@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from grace.kernels.checks import require_tensor
+
 ALIGNMENT = 16  # float32 numbers in a cache line, the widest vector
 
 
@@ -59,3 +61,19 @@ def gelu(x: Tensor) -> Tensor:
 def sigmoid(x: Tensor) -> Tensor:
     """Return 1 / (1 + exp(-x)) as (1 + tanh(x / 2)) / 2."""
     return 0.5 * (1.0 + torch.tanh(0.5 * x))
+
+
+def rms_norm_reference(x: Tensor, gain: Tensor, eps: float) -> Tensor:
+    """Return x / sqrt(mean(x^2) + eps) * gain, the mean in float32.   [..., d], [d] -> [..., d]"""
+    check_rms_norm(x, gain)
+    square = x.to(torch.float32).square().mean(dim=-1, keepdim=True)
+    return (x * torch.rsqrt(square + eps)).to(gain.dtype) * gain
+
+
+def check_rms_norm(x: Tensor, gain: Tensor) -> None:
+    require_tensor("gain", gain, d=x.shape[-1])
+
+
+def gate(x: Tensor, opening: Tensor) -> Tensor:
+    """Return x * sigmoid(opening).   both [B, T, d] -> [B, T, d]"""
+    return x * sigmoid(opening)

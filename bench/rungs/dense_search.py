@@ -26,7 +26,7 @@ from grace.bench.rungs.attention import (
 from grace.bench.rungs.coalesced_triton import Tile, attend_coalesced
 from grace.configs.errors import InputError
 from grace.configs.generation import BeamProfile
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
+from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import UserContext
 

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from grace.kernels.encoder.arrange_tokens import arrange_tokens_reference
 from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference
 from grace.kernels.encoder.token_product import (
     TokenProduct,
     share_user_reference,
     token_product_reference,
 )
+from grace.kernels.row_stable import rms_norm_reference
 
 ArrangeTokens: TypeAlias = Callable[
     [Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Tensor, Tensor]

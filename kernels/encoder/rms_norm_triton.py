@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
 from grace.kernels.early_launch import await_kernel_before, early_launch
-from grace.kernels.encoder.norm_and_gates import check_rms_norm
+from grace.kernels.row_stable import check_rms_norm
 
 _TILE = 2048  # elements of a program
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous, require_tensor
-from grace.kernels.encoder.norm_and_gates import gate
-from grace.kernels.row_stable import linear, sigmoid
+from grace.kernels.row_stable import gate, linear, sigmoid
 
 After: TypeAlias = Literal["nothing", "relu", "opening", "open", "gate", "add"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from grace.kernels import Ops
 from grace.kernels.decode.cross_attention import BeamQueries
 from grace.kernels.decode.self_attention import PagedPrefixes
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
+from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import UserContext
 from grace.model.definition.spec import DecoderSpec
 from grace.model.definition.t5_encoder import hidden_units

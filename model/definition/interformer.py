@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from grace.kernels.encoder.encoder_attention import TokenQueries, encoder_attention_reference
-from grace.kernels.encoder.norm_and_gates import gate
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
-from grace.kernels.row_stable import linear, sigmoid
+from grace.kernels.row_stable import gate, linear, sigmoid
+from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.inputs import FeatureTensors, SequenceTensors, UserContext
 from grace.model.definition.spec import InterFormerSpec
 

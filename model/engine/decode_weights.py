@@ -15,10 +15,10 @@ from typing import Literal, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.products.fp8_products import RoundedOps, RoundedWeight
 from grace.kernels.products.lt_products import LtProducts
 from grace.kernels.row_stable import linear
+from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.decoder import Decoder
 from grace.model.definition.inputs import map_tensors
 from grace.model.definition.spec import DecoderSpec

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from grace.kernels.encoder.norm_and_gates import rms_norm_reference as rms_norm
 from grace.kernels.row_stable import linear
+from grace.kernels.row_stable import rms_norm_reference as rms_norm
 from grace.model.definition.interformer import (
     Attention,
     FeedForward,

@@ -131,9 +131,6 @@ struct Scratch {
   std::vector<Limit> limits;
 };
 
-// Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
-void match_rules(const Ads& ads, const Request& request, Scratch& scratch);
-
 // Writes the best matches, up to max_ads, and counts those that a limit (`at_most`) leaves out.
 void write_reply(const Ads& ads, const Request& request, Scratch& scratch, Reply& reply);
 
