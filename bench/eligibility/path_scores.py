@@ -11,7 +11,7 @@ from torch import Tensor
 
 from grace.catalogues.paper.draws import Stream
 from grace.catalogues.paper.generator import Generator
-from grace.kernels.staged_copy import staged_copy
+from grace.kernels.devices import staged_copy
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)

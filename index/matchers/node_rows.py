@@ -15,8 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.eligibility import DynamicKWay, KWay, StaticKWay
-from grace.index.matchers.bloom import bloom_positions, star_hash, star_rows
-from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
+from grace.index.matchers.node_matchers import (
+    BloomMatchers,
+    Matchers,
+    NodeMatchers,
+    bloom_positions,
+    star_hash,
+    star_rows,
+)
 from grace.index.snapshot import SEVERAL_SNAPSHOTS, Snapshot, require_ids
 from grace.index.targeting.rules import SetRules
 from grace.index.targeting.schema import TargetSet

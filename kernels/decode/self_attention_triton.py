@@ -19,7 +19,7 @@ from torch import Tensor
 from grace.kernels.checks import require_contiguous
 from grace.kernels.decode.self_attention import PagedPrefixes, check_rearrange
 from grace.kernels.decode.tensors import NO_BLOCK
-from grace.kernels.early_launch import await_kernel_before, early_launch
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _REARRANGED_ROWS = 128  # of a program
 

@@ -16,11 +16,10 @@ from grace.configs.errors import ConfigError
 from grace.index.snapshot import Snapshot
 from grace.kernels.decode.needed_rows import NeededRows, needed_rows
 from grace.kernels.decode.users import on_device
-from grace.kernels.devices import require_device
+from grace.kernels.devices import require_device, staged_copy
 from grace.kernels.eligibility.plan import EligibilityPlan
 from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import ExactTensors
-from grace.kernels.staged_copy import staged_copy
 
 MOST_SETS_ON_GPU = 8
 """The most targeting sets that admission on a GPU tests: kMostSets of grace/admission.h."""

@@ -11,10 +11,10 @@ from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.rules import NumberRows, SetRules
 from grace.index.targeting.schema import TargetSet
+from grace.kernels.devices import staged_copy
 from grace.kernels.eligibility.bits import BitsPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
 from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
-from grace.kernels.staged_copy import staged_copy
 
 
 def exact_tensors(snapshot: Snapshot, lists: ExactLists, device: torch.device) -> ExactTensors:

@@ -7,9 +7,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.arrange_tokens import check_arrange_tokens
 from grace.kernels.encoder.token_product import empty_squares
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _TILE = 2048  # elements of a program
 

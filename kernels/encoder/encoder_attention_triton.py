@@ -17,10 +17,9 @@ import triton.language as tl
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from grace.kernels.attention_triton import LOG2_E, add_keys, padded
 from grace.kernels.checks import require_contiguous, require_whole_rows
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.encoder_attention import Part, TokenQueries
+from grace.kernels.triton_parts import LOG2_E, add_keys, await_kernel_before, early_launch, padded
 
 _MAPPED_REGISTERS = 96  # of a thread, if a copy engine loads its keys and values
 _LEAST_MAPPED = 256  # programs; fewer of them leave room enough

@@ -10,8 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.row_stable import check_rms_norm
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _TILE = 2048  # elements of a program
 

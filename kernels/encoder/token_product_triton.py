@@ -18,7 +18,6 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from grace.kernels.checks import require_whole_rows
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.encoder.token_product import (
     PART,
     After,
@@ -26,6 +25,7 @@ from grace.kernels.encoder.token_product import (
     check_share_user,
     empty_squares,
 )
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _PART = tl.constexpr(PART)
 

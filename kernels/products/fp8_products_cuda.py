@@ -15,7 +15,6 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import address, current_stream, fields, require_contiguous
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.fp8_products import (
     E4M3,
     GROWN,
@@ -30,6 +29,7 @@ from grace.kernels.products.fp8_products import (
     check_round_grown,
 )
 from grace.kernels.products.row_factors import check_row_factors
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 from grace.native.loader import declare, load_cuda_library
 
 _TILE_COLUMNS = 128  # whose squares the product sums

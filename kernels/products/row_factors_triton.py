@@ -11,8 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from grace.kernels.checks import require_contiguous
-from grace.kernels.early_launch import await_kernel_before, early_launch
 from grace.kernels.products.row_factors import check_activation, check_row_factors
+from grace.kernels.triton_parts import await_kernel_before, early_launch
 
 _FACTOR_TILE = 4096  # elements that a program reads at a time
 _ACTIVATION_TILE = 2048  # elements that a program writes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import InputError, NativeError
-from grace.index.matchers.bloom import value_hash
+from grace.index.matchers.node_matchers import value_hash
 from grace.index.matching.exact import ExactMatcher, MatchedAds
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
-from grace.index.matchers.bloom import value_hash
+from grace.index.matchers.node_matchers import value_hash
 from grace.index.targeting.schema import TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes, UserEncoder
 from grace.index.users.values import InternedValues

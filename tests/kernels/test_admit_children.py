@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
-from grace.index.matchers.bloom import bloom_positions, value_hash
+from grace.index.matchers.node_matchers import bloom_positions, value_hash
 from grace.index.targeting.schema import TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.kernels.decode.admit_children import admit_children_reference, fan_outs

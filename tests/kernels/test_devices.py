@@ -10,7 +10,7 @@ import torch
 from grace.configs.errors import DeviceError
 from grace.configs.extras import install_command
 from grace.kernels import device_named, load_ops, require_device, require_fp8
-from grace.kernels.staged_copy import PIECE_BYTES, staged_copy
+from grace.kernels.devices import PIECE_BYTES, staged_copy
 from support.command import run_python
 from support.pretended_gpus import pretend_gpus
 
@@ -46,7 +46,7 @@ uses = {
     "stages' streams": lambda: streams_for(device),
 }
 try:
-    from grace.kernels.early_launch import early_launch
+    from grace.kernels.triton_parts import early_launch
     uses["early launch"] = lambda: early_launch(device)
 except ModuleNotFoundError:
     pass  # the extra `gpu` exists on Linux alone
@@ -130,7 +130,7 @@ def test_gpus_from_hopper_on_launch_the_kernels_of_few_rows_early(
     major: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("triton")
-    from grace.kernels.early_launch import early_launch
+    from grace.kernels.triton_parts import early_launch
 
     pretend_gpus(monkeypatch, count=major + 1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (major, 0))

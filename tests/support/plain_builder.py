@@ -15,9 +15,15 @@ import numpy.typing as npt
 
 from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.entities import Entities
-from grace.index.matchers.bloom import bloom_positions, star_hash, value_hash
 from grace.index.matchers.exact_lists import ExactLists, Postings
-from grace.index.matchers.node_matchers import BloomMatchers, Matchers, NodeMatchers
+from grace.index.matchers.node_matchers import (
+    BloomMatchers,
+    Matchers,
+    NodeMatchers,
+    bloom_positions,
+    star_hash,
+    value_hash,
+)
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from grace.configs.errors import RequestError
 from grace.index.forms.bits import AskedBits
 from grace.index.forms.lists import AskedLists
-from grace.index.matchers.bloom import value_hash
+from grace.index.matchers.node_matchers import value_hash
 from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
 from grace.index.users.user_rows import UserAttributes, UserEncoder, UserRows
 from grace.index.users.values import InternedValues
