@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 PARTS = {
-    "product": ("proto configs native index kernels model server client cli docker", 46_100),
+    "product": ("proto configs native index kernels model server client cli docker", 45_040),
     "bench and catalogues": ("bench catalogues", 13_140),
-    "tests": ("tests native/tests", 36_600),
+    "tests": ("tests native/tests", 35_500),
 }
 """The folders and the budget of each part."""
 
