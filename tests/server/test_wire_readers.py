@@ -46,10 +46,7 @@ LIMITS = LimitsConfig(
     names=9, values_per_name=70, value_bytes=128, user_values=14, events=40, exclude_ads=9
 )
 SCHEMA = TargetingSchema(
-    (
-        Attribute("country", ("US", "NO", "é")),
-        Attribute("gender", ("f", "m", "?"), missing="?"),
-    ),
+    (Attribute("country", ("US", "NO", "é")), Attribute("gender", ("f", "m", "?"), missing="?")),
     (TargetSet("location", 256, 4, 3), TargetSet("audience", 64, 2, 64)),
     hash_seed=7,
     entities=("campaign", "advertiser"),
