@@ -20,11 +20,8 @@ from support.documents import the_file
 
 KUBECTL = shutil.which("kubectl")
 OLDEST, NEWEST = "1.30", "1.34"  # preStop's sleep came with 1.30
-NO_SCHEMA = {
-    "PrometheusRule",
-    "ScaledObject",
-    "ServiceMonitor",
-}  # of KEDA and the Prometheus operator
+# Objects of KEDA and the Prometheus operator.
+NO_SCHEMA = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
 OVERLAYS = ("cpu", "gpu", "fleet")
 USER = 65532
 
@@ -69,13 +66,7 @@ def content(overlay: str, volume: Any) -> dict[str, str]:
         if secret := source.get("secret"):
             found.update({item["path"]: "" for item in secret["items"]})
         else:
-            maps = [
-                each["data"]
-                for (kind, _), each in rendered(overlay).items()
-                if kind == "ConfigMap" and each["metadata"]["name"] == source["configMap"]["name"]
-            ]
-            (data,) = maps
-            found.update(data)
+            found.update(rendered(overlay)["ConfigMap", source["configMap"]["name"]]["data"])
     return found
 
 

@@ -187,11 +187,7 @@ def test_a_request_gets_the_same_reply_at_every_row_and_beside_any_neighbours(
 
 
 FAULTY: dict[str, tuple[dict[str, Any], str, str | None]] = {
-    "user": (
-        {"user": {"country": {"values": ["US", "*"]}}},
-        "invalid_field",
-        "user.*.values",
-    ),
+    "user": ({"user": {"country": {"values": ["US", "*"]}}}, "invalid_field", "user.*.values"),
     "features": (
         {"features": {"dense": {"hour": {"values": [1, 2]}}}},
         "invalid_field",

@@ -114,11 +114,7 @@ Damage = Callable[[Path], object]
 # By fault: how to cause it, the file that the log names, and pieces of the fault's text in order.
 VERSIONS: Mapping[str, tuple[Damage, str, tuple[str, ...]]] = {
     "damaged": (flip, "ad_ids.npy", ("damaged: its digest is", "; build or publish another")),
-    "missing": (
-        missing,
-        "ad_rule.npy",
-        ("missing", "; build or publish another version"),
-    ),
+    "missing": (missing, "ad_rule.npy", ("missing", "; build or publish another version")),
     "structure": (break_structure, "ad_rule.npy", ("2147483647",)),
     "too-large": (
         grow,

@@ -166,15 +166,13 @@ def selection_inputs(
     return Choice(torch.from_numpy(logits), torch.from_numpy(-scores), candidates, k, ordered)
 
 
-def tied_selection_inputs(
-    rng: Rng, requests: int, beams: int, columns: int, k: int, ordered: bool
-) -> Choice:
+def _tied_selection(rng: Rng, *, ordered: bool) -> Choice:
     """Totals repeat: the rows of a request share their logits, of few values, and two scores."""
-    logits = np.repeat(rng.integers(4, size=(requests, columns)), beams, axis=0) / 4
-    scores = -8.0 * rng.integers(2, size=(requests, beams))
-    counts = rng.integers(columns - 2, size=requests * beams)
+    logits = np.repeat(rng.integers(4, size=(5, 37)), 11, axis=0) / 4
+    scores = -8.0 * rng.integers(2, size=(5, 11))
+    candidates = _jagged(rng, rng.integers(35, size=55), 34)
     numbers, own = (torch.from_numpy(x.astype(np.float32)) for x in (logits, scores))
-    return Choice(numbers, own, _jagged(rng, counts, columns - 3), k, ordered)
+    return Choice(numbers, own, candidates, 63, ordered)
 
 
 def _jagged(rng: Rng, counts: Any, vocab: int) -> Candidates:
@@ -202,8 +200,7 @@ def _with_room(candidates: Candidates, room: int) -> Candidates:
 def _scaled_selection(rng: Rng, *, ordered: bool) -> Choice:
     """Logits and factors whose products are those of `selection_inputs`; candidates with room."""
     given = selection_inputs(rng, 5, 11, 63, 60, 37, ordered)
-    factors = 2.0 ** rng.integers(-2, 3, size=len(given.logits)).astype(np.float32)
-    row_scale = torch.from_numpy(factors)
+    row_scale = torch.from_numpy(2.0 ** rng.integers(-2, 3, size=55).astype(np.float32))
     logits, candidates = given.logits / row_scale.unsqueeze(1), _with_room(given.candidates, 63)
     return replace(given, logits=logits, candidates=candidates, row_scale=row_scale)
 
@@ -333,8 +330,8 @@ CASES: Mapping[str, tuple[OpCase, ...]] = {
         _choice("one-beam", lambda rng: selection_inputs(rng, 3, 1, 111, 108, 63, False)),
         _choice("k-above-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 5, 111, True)),
         _choice("no-candidates", lambda rng: selection_inputs(rng, 3, 7, 63, 0, 5, False)),
-        _choice("ties", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, False)),
-        _choice("ties-ordered", lambda rng: tied_selection_inputs(rng, 5, 11, 37, 63, True)),
+        _choice("ties", lambda rng: _tied_selection(rng, ordered=False)),
+        _choice("ties-ordered", lambda rng: _tied_selection(rng, ordered=True)),
         _choice("scaled-with-room", lambda rng: _scaled_selection(rng, ordered=False)),
         _choice("scaled-with-room-ordered", lambda rng: _scaled_selection(rng, ordered=True)),
         _choice("dead-everywhere", _dead_everywhere),

@@ -1,8 +1,9 @@
 """The plain reader of features, from messages to model inputs: C++ is compared with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import chain
+from math import isfinite
 
 import numpy as np
 import torch
@@ -12,33 +13,13 @@ from grace.configs.errors import RequestError
 from grace.model.definition.inputs import JaggedIds, ModelInputs, SequenceEvents, age_buckets
 from grace.model.definition.spec import ModelSpec, SequenceInput
 from grace.model.engine.feature_reader import FeatureLookups, model_inputs_of
-from grace.proto.retrieval_pb2 import Events, Features, Ids, Numbers, RetrieveRequest
+from grace.proto.retrieval_pb2 import Events, Features, RetrieveRequest
 
 NO_AGE = -1
 """Of an event whose request gave no times."""
 
 _FIELDS = {"dense": "dense", "categorical": "categorical", "bag": "bags", "sequence": "sequences"}
 """Where a request has the inputs of each kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedEvents:
-    """The tokens of each event, its time before the newest or NO_AGE, and its id in each side."""
-
-    sids: list[list[int]]
-    ages_ms: list[int]
-    side: list[list[int]]  # of each side, those of all events
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedRequest:
-    """One request's inputs, checked, of each kind in declared order; `ignored` the model lacks."""
-
-    dense: list[list[float]]
-    categorical: list[int]
-    bags: list[list[int]]
-    sequences: list[EncodedEvents]
-    ignored: tuple[str, ...]
 
 
 def encode_inputs(
@@ -48,107 +29,100 @@ def encode_inputs(
 
     Raises RequestError, which names the field, if the model cannot read a request.
     """
-    encoder = InputEncoder(spec)
-    encoded = [encoder.encode(request) for request in requests]
-    return encoder.batch(encoded, len(requests) if batch is None else batch)
+    size = len(requests) if batch is None else batch
+    rows = [filled(spec, each) for each in (*requests, *[Features()] * (size - len(requests)))]
+    return ModelInputs(
+        batch=size,
+        dense=tuple(
+            torch.tensor([list(row.dense[name].values) for row in rows]) for name in spec.dense
+        ),
+        categorical=tuple(
+            _integers(row.categorical[name].ids[0] for row in rows) for name in spec.categorical
+        ),
+        bags=tuple(
+            _bag([row.bags[name].ids for row in rows], bag.hash_rows)
+            for name, bag in spec.bags.items()
+        ),
+        sequences=tuple(
+            _events([row.sequences[name] for row in rows], [*declared.side], spec.sid_length)
+            for name, declared in spec.sequences.items()
+        ),
+    )
 
 
-@dataclass(frozen=True)
-class InputEncoder:
-    spec: ModelSpec
+def filled(spec: ModelSpec, request: Features) -> Features:
+    """Return the request with all inputs of the model, and only the newest events of each.
 
-    def encode(self, request: Features) -> EncodedRequest:
-        """Raises RequestError, naming the field."""
-        dense = []
-        for name, numbers in self.spec.dense.items():
-            given = np.array(request.dense.get(name, Numbers()).values, np.float32)
-            where = f"features.dense.{name}.values"
-            for number in given[~np.isfinite(given)]:
+    What a request leaves out is its default. Raises RequestError, naming the field.
+    """
+    made = Features()
+    made.CopyFrom(request)
+    for name, numbers in spec.dense.items():
+        values, where = made.dense[name].values, f"features.dense.{name}.values"
+        for number in values:
+            if not isfinite(number):
                 raise RequestError(where, f"{number} is not finite")
-            if len(given) not in (0, numbers.size):
-                fault = f"{len(given)} values, the model takes {numbers.size}"
-                raise RequestError(where, fault)
-            default = numbers.default or (0.0,) * numbers.size
-            dense.append(given.tolist() or list(default))
-        categorical = []
-        for name, one in self.spec.categorical.items():
-            ids = list(request.categorical.get(name, Ids()).ids) or [one.default]
-            where = f"features.categorical.{name}.ids"
-            if len(ids) != 1:
-                raise RequestError(where, f"{len(ids)} ids, the model takes one")
-            _require_below((one.cardinality,), [ids], where)
-            categorical += ids
-        return EncodedRequest(
-            dense=dense,
-            categorical=categorical,
-            bags=[
-                list(request.bags.get(name, Ids()).ids) or list(bag.default)
-                for name, bag in self.spec.bags.items()
-            ],
-            sequences=[
-                self._events(declared, request.sequences.get(name, Events()), name)
-                for name, declared in self.spec.sequences.items()
-            ],
-            ignored=tuple(sorted(self._unknown(request))),
-        )
+        if len(values) not in (0, numbers.size):
+            raise RequestError(where, f"{len(values)} values, the model takes {numbers.size}")
+        if not values:
+            values.extend(numbers.default or (0.0,) * numbers.size)
+    for name, one in spec.categorical.items():
+        ids, where = made.categorical[name].ids, f"features.categorical.{name}.ids"
+        if len(ids) > 1:
+            raise RequestError(where, f"{len(ids)} ids, the model takes one")
+        if not ids:
+            ids.append(one.default)
+        _require_below((one.cardinality,), [ids], where)
+    for name, bag in spec.bags.items():
+        if not made.bags[name].ids:
+            made.bags[name].ids.extend(bag.default)
+    for name, declared in spec.sequences.items():
+        _keep_newest(declared, made.sequences[name], f"features.sequences.{name}", spec)
+    ignored_inputs(spec, request)
+    return made
 
-    def batch(self, requests: Sequence[EncodedRequest], size: int) -> ModelInputs:
-        """Empty requests, all defaults, fill the batch up to `size`."""
-        rows = [*requests, *[self.encode(Features())] * (size - len(requests))]
-        bags = zip(self.spec.bags.values(), zip(*(r.bags for r in rows), strict=True), strict=True)
-        length = self.spec.sid_length
-        return ModelInputs(
-            batch=size,
-            dense=tuple(torch.tensor(x) for x in zip(*(r.dense for r in rows), strict=True)),
-            categorical=tuple(
-                torch.tensor(ids) for ids in zip(*(r.categorical for r in rows), strict=True)
-            ),
-            bags=tuple(
-                JaggedIds(_offsets(ids), _integers(bag_row(x, bag.hash_rows) for x in chain(*ids)))
-                for bag, ids in bags
-            ),
-            sequences=tuple(
-                _join(events, length) for events in zip(*(r.sequences for r in rows), strict=True)
-            ),
-        )
 
-    def _events(self, spec: SequenceInput, events: Events, name: str) -> EncodedEvents:
-        where, length = f"features.sequences.{name}", self.spec.sid_length
-        tokens, times = list(events.sids), list(events.timestamps_ms)
-        if len(tokens) % length:
-            raise RequestError(f"{where}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
-        sids = [tokens[at : at + length] for at in range(0, len(tokens), length)]
-        _require_below(self.spec.vocab_sizes, sids, f"{where}.sids")
-        _require_per_event(times, len(sids), f"{where}.timestamps_ms")
-        if min(times, default=0) < 0:
-            raise RequestError(f"{where}.timestamps_ms", f"{min(times)} is negative")
-        recent = slice(max(0, len(sids) - spec.max_length), None)
-        side = []
-        for side_name, cardinality in spec.side.items():
-            ids = list(events.side.get(side_name, Ids()).ids)
-            _require_per_event(ids, len(sids), f"{where}.side.{side_name}.ids")
-            one_each = [[each] for each in ids]
-            _require_below((cardinality,), one_each, f"{where}.side.{side_name}.ids")
-            side.append((ids or [cardinality] * len(sids))[recent])
-        times = times[recent]
-        ages = [max(times) - each for each in times] or [NO_AGE] * len(sids[recent])
-        return EncodedEvents(sids[recent], ages, side)
+def _keep_newest(declared: SequenceInput, events: Events, where: str, spec: ModelSpec) -> None:
+    """Also give every event an id of each side: one above all others where it is not known."""
+    tokens, times, length = list(events.sids), events.timestamps_ms, spec.sid_length
+    if len(tokens) % length:
+        raise RequestError(f"{where}.sids", f"{len(tokens)} tokens, not a multiple of {length}")
+    sids = [tokens[at : at + length] for at in range(0, len(tokens), length)]
+    _require_below(spec.vocab_sizes, sids, f"{where}.sids")
+    _require_per_event(times, len(sids), f"{where}.timestamps_ms")
+    if min(times, default=0) < 0:
+        raise RequestError(f"{where}.timestamps_ms", f"{min(times)} is negative")
+    old = max(0, len(sids) - declared.max_length)
+    for name, cardinality in declared.side.items():
+        ids = events.side[name].ids
+        _require_per_event(ids, len(sids), f"{where}.side.{name}.ids")
+        _require_below((cardinality,), [[each] for each in ids], f"{where}.side.{name}.ids")
+        if not ids:
+            ids.extend([cardinality] * len(sids))
+        del ids[:old]
+    del events.sids[: old * length], times[:old]
 
-    def _unknown(self, request: Features) -> Iterator[str]:
-        for kind in _FIELDS.values():
-            for name in sorted(getattr(request, kind)):
-                declared = self.spec.inputs.get(name)
-                if declared is None:
-                    yield f"{kind}.{name}"
-                elif (right := _FIELDS[declared.kind]) != kind:
-                    raise RequestError(
-                        f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
-                    )
-        for name, events in request.sequences.items():
-            sequence = self.spec.inputs.get(name)
-            if isinstance(sequence, SequenceInput):
-                for side in set(events.side) - sequence.side.keys():
-                    yield f"sequences.{name}.side.{side}"
+
+def ignored_inputs(spec: ModelSpec, request: Features) -> tuple[str, ...]:
+    """Return the names that the model lacks, with their kind.
+
+    Raises RequestError, naming the field, if the model reads a name as another kind.
+    """
+    ignored = []
+    for kind in _FIELDS.values():
+        for name in sorted(getattr(request, kind)):
+            declared = spec.inputs.get(name)
+            if declared is None:
+                ignored.append(f"{kind}.{name}")
+            elif (right := _FIELDS[declared.kind]) != kind:
+                raise RequestError(
+                    f"features.{kind}.{name}", f"the model reads it as features.{right}.{name}"
+                )
+    for name, declared in spec.sequences.items():
+        if name in request.sequences:
+            unknown = request.sequences[name].side.keys() - declared.side.keys()
+            ignored += [f"sequences.{name}.side.{side}" for side in unknown]
+    return tuple(sorted(ignored))
 
 
 def bag_row(bag_id: int, hash_rows: int) -> int:
@@ -179,21 +153,25 @@ def _integers(values: Iterable[int]) -> Tensor:
     return torch.tensor([*values], dtype=torch.int64)
 
 
-def _offsets(rows: Sequence[Sequence[object]]) -> Tensor:
-    return torch.from_numpy(np.cumsum([0, *map(len, rows)], dtype=np.int64))
+def _offsets(lengths: Iterable[int]) -> Tensor:
+    return torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int64))
 
 
-def _join(rows: Sequence[EncodedEvents], sid_length: int) -> SequenceEvents:
-    ages = _integers(chain.from_iterable(events.ages_ms for events in rows))
-    sids = chain.from_iterable(chain.from_iterable(events.sids for events in rows))
+def _bag(rows: Sequence[Sequence[int]], hash_rows: int) -> JaggedIds:
+    ids = _integers(bag_row(each, hash_rows) for each in chain(*rows))
+    return JaggedIds(_offsets(map(len, rows)), ids)
+
+
+def _events(rows: Sequence[Events], sides: Sequence[str], sid_length: int) -> SequenceEvents:
+    lengths = [len(row.sids) // sid_length for row in rows]
+    ages: list[int] = []
+    for row, length in zip(rows, lengths, strict=True):
+        ages += [max(row.timestamps_ms) - each for each in row.timestamps_ms] or [NO_AGE] * length
     return SequenceEvents(
-        offsets=_offsets([events.sids for events in rows]),
-        sids=_integers(sids).view(-1, sid_length),
-        age_buckets=torch.from_numpy(age_buckets(ages.numpy())),
-        side=tuple(
-            _integers(chain.from_iterable(ids))
-            for ids in zip(*(events.side for events in rows), strict=True)
-        ),
+        offsets=_offsets(lengths),
+        sids=_integers(chain(*(row.sids for row in rows))).view(-1, sid_length),
+        age_buckets=torch.from_numpy(age_buckets(np.array(ages, np.int64))),
+        side=tuple(_integers(chain(*(row.side[name].ids for row in rows))) for name in sides),
     )
 
 
