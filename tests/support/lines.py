@@ -11,7 +11,7 @@ from pathlib import Path
 PARTS = {
     "product": ("proto configs native index kernels model server client cli docker", 45_040),
     "bench and catalogues": ("bench catalogues", 13_140),
-    "tests": ("tests native/tests", 35_500),
+    "tests": ("tests native/tests", 35_450),
 }
 """The folders and the budget of each part."""
 
