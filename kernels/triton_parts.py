@@ -1,7 +1,6 @@
 """The parts that Triton kernels share: early launches, sizes of tiles, a softmax in powers of two.
 
-A GPU places an early launch while the kernel before it still runs. Between two kernels of a stream,
-most of a GPU waits: for the last programs of one, for its writes,
+Between two kernels of a stream, most of a GPU waits: for the last programs of one, for its writes,
 and for the first programs of the other. A kernel that is launched early takes the places that the
 one before leaves, and waits there for its results. A chain of small kernels thus takes a tenth less
 time, and computes the same. CUDA calls this programmatic dependent launch; it needs compute

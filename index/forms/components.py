@@ -1,8 +1,8 @@
 """The components of a schema: the one place that knows all forms.
 
-`explain` tells why a user may or may not see an ad: every rule of the ad, and the user's values.
-The words are the same wherever rules are shown (docs/targeting.md): `only` for an attribute, whose
-values must all be allowed, `any of` for a set, and `none of` for both.
+`explain` returns every rule of an ad, whether a user passes it, and the user's values. The words
+are the same wherever rules are shown (docs/targeting.md): `only` for an attribute, whose values
+must all be allowed, `any of` for a set, and `none of` for both.
 """
 
 from collections.abc import Iterator
