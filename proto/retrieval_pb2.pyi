@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids", "exclude", "at_most", "strict")
+    __slots__ = ("request_id", "model", "sid_space", "user", "features", "max_ads", "profile", "priority", "exclude_ads", "include_sids", "exclude", "at_most", "strict", "at", "utc_offset_minutes", "filters")
     class UserEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,13 @@ class RetrieveRequest(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class FiltersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Filter
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Filter, _Mapping]] = ...) -> None: ...
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +50,9 @@ class RetrieveRequest(_message.Message):
     EXCLUDE_FIELD_NUMBER: _ClassVar[int]
     AT_MOST_FIELD_NUMBER: _ClassVar[int]
     STRICT_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    UTC_OFFSET_MINUTES_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     sid_space: str
@@ -56,13 +66,36 @@ class RetrieveRequest(_message.Message):
     exclude: _containers.MessageMap[str, Ids]
     at_most: _containers.ScalarMap[str, int]
     strict: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ..., exclude: _Optional[_Mapping[str, Ids]] = ..., at_most: _Optional[_Mapping[str, int]] = ..., strict: bool = ...) -> None: ...
+    at: int
+    utc_offset_minutes: int
+    filters: _containers.MessageMap[str, Filter]
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., sid_space: _Optional[str] = ..., user: _Optional[_Mapping[str, Values]] = ..., features: _Optional[_Union[Features, _Mapping]] = ..., max_ads: _Optional[int] = ..., profile: _Optional[str] = ..., priority: _Optional[str] = ..., exclude_ads: _Optional[_Iterable[int]] = ..., include_sids: bool = ..., exclude: _Optional[_Mapping[str, Ids]] = ..., at_most: _Optional[_Mapping[str, int]] = ..., strict: bool = ..., at: _Optional[int] = ..., utc_offset_minutes: _Optional[int] = ..., filters: _Optional[_Mapping[str, Filter]] = ...) -> None: ...
 
 class Values(_message.Message):
-    __slots__ = ("values",)
+    __slots__ = ("values", "number")
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     values: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, values: _Optional[_Iterable[str]] = ...) -> None: ...
+    number: float
+    def __init__(self, values: _Optional[_Iterable[str]] = ..., number: _Optional[float] = ...) -> None: ...
+
+class Filter(_message.Message):
+    __slots__ = ("any_of", "none_of", "unknown")
+    class Unknown(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN_UNSPECIFIED: _ClassVar[Filter.Unknown]
+        PASSES: _ClassVar[Filter.Unknown]
+        BLOCKED: _ClassVar[Filter.Unknown]
+    UNKNOWN_UNSPECIFIED: Filter.Unknown
+    PASSES: Filter.Unknown
+    BLOCKED: Filter.Unknown
+    ANY_OF_FIELD_NUMBER: _ClassVar[int]
+    NONE_OF_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    any_of: _containers.RepeatedScalarFieldContainer[str]
+    none_of: _containers.RepeatedScalarFieldContainer[str]
+    unknown: Filter.Unknown
+    def __init__(self, any_of: _Optional[_Iterable[str]] = ..., none_of: _Optional[_Iterable[str]] = ..., unknown: _Optional[_Union[Filter.Unknown, str]] = ...) -> None: ...
 
 class Features(_message.Message):
     __slots__ = ("dense", "categorical", "bags", "sequences")

@@ -1,8 +1,8 @@
 """The form `bits`: all attributes together are one component.
 
 A row is a bitmask: the values that a rule allows, one bit each. A request asks with the bits of
-its user's values: `other` for an unknown one, and for an attribute without a value the one that
-its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
+its user's values: `other` for an unknown one, and for an attribute without a value that of its
+clock, the one that its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,13 @@ from grace.index.forms.component import (
     Flags,
     ListColumn,
     Reason,
-    ValuesOf,
     some,
+    values_in,
 )
 from grace.index.targeting.rules import NumberRows
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, Attribute, TargetingSchema
+from grace.index.targeting.schema import CLOCKS, Attribute, TargetingSchema
 from grace.native.loader import array_in, declare
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _add_to_matcher = declare(
     "grace_exact_add_bits", c_uint64, c_void_p, c_int64, c_int32, array_in(np.uint64, 2)
@@ -37,7 +38,7 @@ _add_to_rules = declare("grace_rules_add_bits", c_void_p, c_int32, array_in(np.i
 _add_to_users = declare(
     "grace_users_add_bits",
     *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.int64)),
-    *(array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
+    *(array_in(np.int64), array_in(np.int64), array_in(np.int64), array_in(np.uint8)),
 )
 
 
@@ -119,11 +120,13 @@ class BitsComponent:
             first + (len(a.values) if a.missing is None else a.values.index(a.missing))
             for a, first in self.schema.places
         ]
+        kinds = (None, *CLOCKS)  # as in native/src/forms/bits.cpp
+        clocks = [kinds.index(attribute.clock) for attribute in self.schema.attributes]
         encoded = [value.encode() for values in listed for value in values]
         _add_to_users(
             *(reader, self.schema.words, len(listed)),
             (c_char_p * len(listed))(*(a.name.encode() for a in self.schema.attributes)),
-            *(np.array(numbers, np.int64) for numbers in (list(map(len, listed)), firsts, missing)),
+            *(np.array(n, np.int64) for n in (list(map(len, listed)), firsts, missing, clocks)),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.frombuffer(b"".join(encoded), np.uint8),
         )
@@ -138,23 +141,21 @@ class BitsComponent:
         kept.append(np.ascontiguousarray(asked.bitmask))
         return int(kept[-1].ctypes.data)
 
-    def explain(self, rows: NumberRows, row: int, user: ValuesOf) -> list[Reason]:
+    def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
         return [
             reason
             for attribute, first in self.schema.places
-            for reason in _reasons(attribute, *_allowed(attribute, first, rows.table[row]), user)
+            for reason in _reasons(attribute, *_allowed(attribute, first, rows.table[row]), request)
         ]
 
-    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
-        reasons: list[Reason] = []
-        for attribute in self.schema.attributes:
-            include = lists.get(attribute.name) or ()
-            exclude = lists.get(attribute.name + EXCLUDE_SUFFIX) or ()
-            allowed = include or attribute.values
-            listed = [v for v in attribute.values if v in allowed and v not in exclude]
-            other = not include and (attribute.missing_passes_exclude or not exclude)
-            reasons += _reasons(attribute, listed, other, user)
-        return reasons
+
+def clock_value(clock: str, at: int, utc_offset_minutes: int) -> int:
+    """Return what a clock shows.   at: milliseconds since 1970"""
+    hours = (at // 60_000 + utc_offset_minutes) // 60
+    if clock == "hour_of_day":
+        return hours % 24
+    hours += 3 * 24  # 1970 began on a Thursday
+    return hours % 168 if clock == "hour_of_week" else hours // 24 % 7
 
 
 def _allowed(
@@ -167,11 +168,13 @@ def _allowed(
 
 
 def _reasons(
-    attribute: Attribute, listed: Sequence[str], other: bool, asked: ValuesOf
+    attribute: Attribute, listed: Sequence[str], other: bool, request: RetrieveRequest
 ) -> list[Reason]:
     if other and len(listed) == len(attribute.values):
         return []
-    user = tuple(asked.get(attribute.name) or ())
+    user = values_in(request, attribute.name)
+    if not user and attribute.clock is not None:
+        user = (str(clock_value(attribute.clock, request.at, request.utc_offset_minutes)),)
     effective = user or (() if attribute.missing is None else (attribute.missing,))
     breaking = tuple(
         value
@@ -187,7 +190,7 @@ def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
     """Return what every value of the user must be. A snapshot does not know from which list."""
     left_out = [value for value in attribute.values if value not in listed]
     if other:
-        return f"none of {some(left_out)}"
+        return f"not in [{some(left_out)}]"
     if len(listed) <= max(MOST_SHOWN, len(left_out)):
-        return f"only {some(listed)}" if listed else "no user"
-    return "only listed values" + (f", none of {some(left_out)}" if left_out else "")
+        return f"in [{some(listed)}]"
+    return "in [listed values]" + (f" and {attribute.name} not in [{some(left_out)}]" if left_out else "")

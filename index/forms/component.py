@@ -1,17 +1,20 @@
-"""What every form of component can do, and the reasons that it gives."""
+"""What every form of component can do, and the reasons that it gives.
 
-from collections.abc import Iterator, Mapping, Sequence
+A rule in words is in the grammar of expressions (index/targeting/expressions.py).
+"""
+
+from collections.abc import Iterator, Sequence
 from ctypes import c_void_p
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-MOST_SHOWN = 5
+from grace.index.users.values import InternedValues
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
-ValuesOf = Mapping[str, Sequence[str] | None]
-"""Values by name or column; an empty list and None mean that there are none."""
+MOST_SHOWN = 5
 
 Array = TypeVar("Array")
 """What a batch asks is in arrays of numpy, or in tensors: a NamedTuple of either."""
@@ -32,8 +35,10 @@ class Codes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
-    """Row r's values are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
+    """Row r's words are codes[offsets[r] : offsets[r + 1]] where valid[r], else it has no rule.
 
+    The words are the codes of values; for a column of groups the size of each group, and the codes
+    in it; for a column of numbers the two halves of a float64.
     offsets int64 [rows + 1], valid uint8 [rows], codes int32 [...]
     """
 
@@ -44,7 +49,7 @@ class ListColumn:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One rule of the ad that was tested. Names without a rule pass, and have no reason.
+    """One part of a rule that was tested: `name rule` is an expression. Other names pass.
 
     `user` has all of the user's values for the name. `deciding` has those that fulfil the rule, or
     those that break it. If `user` is empty, `deciding` has the schema's `missing` value, if any.
@@ -69,8 +74,18 @@ class Reason:
         return f"{self.name}: {self.rule}{values}"
 
 
+class ValuedRows(NamedTuple):
+    """Rows of a component with values, and the values that they name."""
+
+    rows: Any
+    values: InternedValues
+
+
 class Component(Protocol):
-    """A component of every rule of a schema. Its form knows the types that are `Any` here."""
+    """A component of every rule of a schema. Its form knows the types that are `Any` here.
+
+    Rows with values come as ValuedRows, except those that `rows_of` returns and `limited` and
+    `columns_of` take."""
 
     has_values: ClassVar[bool]
     """Whether the component interns values."""
@@ -79,8 +94,8 @@ class Component(Protocol):
     def label(self) -> str:
         """What metrics call the ads that fail here."""
 
-    def codes(self) -> Sequence[Codes]:
-        """Return new codes for each name: it has an include and an exclude column."""
+    def codes(self) -> Sequence[Codes | None]:
+        """Return new codes for the columns of each name; None for columns of numbers or times."""
 
     def add_to_rules(self, table: c_void_p) -> None:
         """Add the encoding of an ad's columns to a native table of rules."""
@@ -112,14 +127,15 @@ class Component(Protocol):
     def address(self, asked: Any, kept: list[Any]) -> int:
         """Return where C++ writes or reads what a batch asks, and keep what must live meanwhile."""
 
-    def explain(self, rows: Any, row: int, user: ValuesOf) -> list[Reason]:
-        """Test the rules that a row stands for."""
-
-    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
-        """Test the rules of a row of an ads table, by column."""
+    def explain(self, rows: Any, row: int, request: RetrieveRequest) -> list[Reason]:
+        """Test the rules that a row stands for. The request says `at`."""
 
 
 def some(values: Sequence[str]) -> str:
     shown = ", ".join(values[:MOST_SHOWN])
     left = len(values) - MOST_SHOWN
     return shown if left <= 0 else f"{shown} and {left} more"
+
+
+def values_in(request: RetrieveRequest, name: str) -> tuple[str, ...]:
+    return tuple(request.user[name].values) if name in request.user else ()

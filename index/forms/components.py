@@ -1,9 +1,4 @@
-"""The components of a schema: the one place that knows all forms.
-
-`explain` returns every rule of an ad, whether a user passes it, and the user's values. The words
-are the same wherever rules are shown (docs/targeting.md): `only` for an attribute, whose values
-must all be allowed, `any of` for a set, and `none of` for both.
-"""
+"""The components of a schema: the one place that knows all forms."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -12,10 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.index.forms.bits import BitsComponent
-from grace.index.forms.component import Component, Reason, ValuesOf
-from grace.index.forms.lists import ListRows, ListsComponent
+from grace.index.forms.component import Component, Reason, ValuedRows
+from grace.index.forms.interval import IntervalComponent
+from grace.index.forms.lists import ListsComponent
+from grace.index.forms.properties import PropertiesComponent
 from grace.index.snapshot import Snapshot
 from grace.index.targeting.schema import TargetingSchema
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
 class Part(NamedTuple):
@@ -27,7 +25,13 @@ class Part(NamedTuple):
 
 
 def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
-    return (BitsComponent(schema), *(ListsComponent(schema, each) for each in schema.sets))
+    """Return them in the order of `schema.columns`."""
+    return (
+        BitsComponent(schema),
+        *(ListsComponent(schema, each) for each in schema.sets),
+        *(IntervalComponent(each) for each in (*schema.ranges, *schema.flights)),
+        *(PropertiesComponent(each) for each in schema.properties),
+    )
 
 
 def parts_of(snapshot: Snapshot) -> Iterator[Part]:
@@ -35,23 +39,21 @@ def parts_of(snapshot: Snapshot) -> Iterator[Part]:
     for number, component in enumerate(components_of(snapshot.schema)):
         rows = snapshot.rules.parts[number]
         ids = snapshot.rules.rows[:, number]
-        yield Part(component, ids, ListRows(rows, next(values)) if component.has_values else rows)
+        yield Part(component, ids, ValuedRows(rows, next(values)) if component.has_values else rows)
 
 
-def explain(snapshot: Snapshot, ad: int, user: ValuesOf) -> tuple[Reason, ...]:
-    """Test each rule of an ad, given by its ordinal. It is eligible if and only if all pass."""
-    rule = int(snapshot.ads.ad_rule[ad])
-    return tuple(
-        reason
-        for component, ids, rows in parts_of(snapshot)
-        for reason in component.explain(rows, int(ids[rule]), user)
-    )
+def explain(snapshot: Snapshot, ad: int, request: RetrieveRequest) -> tuple[Reason, ...]:
+    """Test a rule of an ad, given by its ordinal: of several, the first one that fails least.
 
-
-def explain_lists(schema: TargetingSchema, lists: ValuesOf, user: ValuesOf) -> tuple[Reason, ...]:
-    """Test each rule of an ad, given by its lists: those of its row in an ads table, by column."""
-    return tuple(
-        reason
-        for component in components_of(schema)
-        for reason in component.explain_lists(lists, user)
-    )
+    The ad is eligible if and only if all reasons pass. The request says `at`.
+    """
+    parts = [*parts_of(snapshot)]
+    tested = [
+        tuple(
+            reason
+            for component, ids, rows in parts
+            for reason in component.explain(rows, int(ids[rule]), request)
+        )
+        for rule in snapshot.rules.rules_of(int(snapshot.ads.ad_rule[ad]))
+    ]
+    return min(tested, key=lambda reasons: sum(not reason.passes for reason in reasons))

@@ -1,8 +1,8 @@
 """The form `lists`: each set is a component.
 
-A row has the values that a rule includes, and those that it excludes. A request asks with its
-user's values, and passes a row if it has one of the included, where there are any, and none of the
-excluded ones. C++: native/src/forms/lists.cpp.
+A row has the values that a rule includes, groups of values, and those that it excludes. A request
+asks with its user's values, and passes a row if it has one of the included, where there are any,
+one of each group, and none of the excluded ones. C++: native/src/forms/lists.cpp.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,18 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from grace.configs.arrays import Shape, rounded_room
-from grace.index.forms.component import BAD_VALUE, Array, Flags, ListColumn, Reason, ValuesOf, some
-from grace.index.targeting.rules import SetRules, gather_spans, take
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, RESERVED_VALUE, TargetingSchema, TargetSet
+from grace.index.forms.component import (
+    BAD_VALUE,
+    Array,
+    Flags,
+    ListColumn,
+    Reason,
+    ValuedRows,
+    some,
+    values_in,
+)
+from grace.index.targeting.rules import Groups, Lists, SetRules, gather_spans, take
+from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _LISTS = (array_in(np.int64), array_in(np.int32))
 _add_to_matcher = declare(
     "grace_exact_add_lists",
-    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS, c_int32),
+    *(c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS, *_LISTS),
+    *(array_in(np.int64), *_LISTS, c_int32),
 )
-
 
 _add_to_rules = declare("grace_rules_add_lists", c_void_p)
 _add_to_users = declare(
@@ -70,13 +80,6 @@ class AskedLists(NamedTuple, Generic[Array]):
     hashes: Array
 
 
-class ListRows(NamedTuple):
-    """The rows of a set, and the values that they name."""
-
-    rules: SetRules
-    values: InternedValues
-
-
 @dataclass(frozen=True, slots=True)
 class ListsComponent:
     has_values: ClassVar[bool] = True
@@ -94,29 +97,38 @@ class ListsComponent:
         _add_to_rules(table)
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> SetRules:
-        begins = offsets[:-1] + 1
-        included = words[offsets[:-1]].astype(np.int64)
-        excluded = np.diff(offsets) - 1 - included
+        """A row of words: three sizes, then what is included, what is excluded, and the groups."""
+        begins = offsets[:-1] + 3
+        included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
+        after = begins + included + excluded
+        ends, grouped = gather_spans(words, after, offsets[1:] - after)
+        group_offsets, group_values = _groups_in(grouped, int(groups.sum()))
         return SetRules(
             *gather_spans(words, begins, included),
             *gather_spans(words, begins + included, excluded),
+            np.append(0, np.cumsum(groups)),
+            group_offsets,
+            group_values,
         )
 
     def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        for column in rows.columns:
-            offsets, values = take(column, chosen)
+        include, exclude, groups = (take(column, chosen) for column in rows.columns)
+        for offsets, values in (include, exclude):
             yield ListColumn(offsets, (np.diff(offsets) > 0).astype(np.uint8), values)
+        yield group_column(groups)
 
     def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
-        listed: Flags = np.diff(rows.include_offsets) > 0
-        yield self.target_set.name, listed | (np.diff(rows.exclude_offsets) > 0)
+        sizes = (np.diff(offsets) for offsets, *_ in rows.columns)
+        yield self.target_set.name, sum(sizes) > 0
 
-    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: "ListRows") -> None:
-        rules = rows.rules
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
+        rules = rows.rows
         _add_to_matcher(
             *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
             *(len(rules), len(rows.values), rules.include_offsets, rules.include_values),
-            *(rules.exclude_offsets, rules.exclude_values, self.target_set.missing_passes_exclude),
+            *(rules.exclude_offsets, rules.exclude_values),
+            *(rules.groups, rules.group_offsets, rules.group_values),
+            self.target_set.missing_passes_exclude,
         )
 
     def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:
@@ -139,32 +151,50 @@ class ListsComponent:
         kept.append(np.array(addresses, np.uintp))
         return int(kept[-1].ctypes.data)
 
-    def explain(self, rows: "ListRows", row: int, user: ValuesOf) -> list[Reason]:
-        include, exclude = (
-            [rows.values[int(value)] for value in values[offsets[row] : offsets[row + 1]]]
-            for offsets, values in rows.rules.columns
-        )
-        return self._reasons(include, exclude, user)
-
-    def explain_lists(self, lists: ValuesOf, user: ValuesOf) -> list[Reason]:
-        include, exclude = (
-            sorted(set(lists.get(self.target_set.name + ending) or ()))
-            for ending in ("", EXCLUDE_SUFFIX)
-        )
-        return self._reasons(include, exclude, user)
-
-    def _reasons(
-        self, include: Sequence[str], exclude: Sequence[str], user: ValuesOf
-    ) -> list[Reason]:
-        if not include and not exclude:
+    def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
+        columns = rows.rows.columns
+        include, exclude = (_values(lists, row, rows.values) for lists in columns[:2])
+        offsets, lists = columns[2]
+        groups = [_values(lists, g, rows.values) for g in range(offsets[row], offsets[row + 1])]
+        wanted = [include, *groups] if include else groups
+        if not wanted and not exclude:
             return []
-        values = tuple(user.get(self.target_set.name) or ())
-        wanted = tuple(value for value in dict.fromkeys(values) if value in set(include))
-        unwanted = tuple(value for value in dict.fromkeys(values) if value in set(exclude))
-        passes = not unwanted and bool(wanted or not include)
+        name = self.target_set.name
+        values = values_in(request, name)
+        distinct = tuple(dict.fromkeys(values))
+        hits = tuple(value for value in distinct if any(value in each for each in wanted))
+        unwanted = tuple(value for value in distinct if value in exclude)
+        passes = not unwanted and all(any(v in each for v in values) for each in wanted)
         if exclude and not values:
             passes &= self.target_set.missing_passes_exclude
-        words = [f"any of {some(include)}"] if include else []
-        words += [f"none of {some(exclude)}"] if exclude else []
-        name = self.target_set.name
-        return [Reason(name, passes, ", ".join(words), values, unwanted or wanted)]
+        words = [f"in [{some(each)}]" for each in wanted]
+        words += [f"not in [{some(exclude)}]"] if exclude else []
+        return [Reason(name, passes, f" and {name} ".join(words), values, unwanted or hits)]
+
+
+def group_column(groups: Groups) -> ListColumn:
+    """Return a column of groups as native code reads it."""
+    sizes = np.diff(groups.lists.offsets)
+    places = groups.lists.offsets[:-1] + np.arange(len(sizes))  # of the size of each group
+    words = np.empty(len(groups.lists.values) + len(sizes), np.int32)
+    is_size = np.zeros(len(words), np.bool_)
+    is_size[places] = True
+    words[is_size], words[~is_size] = sizes, groups.lists.values
+    offsets = np.append(places, len(words))[groups.offsets]
+    return ListColumn(offsets, (np.diff(groups.offsets) > 0).astype(np.uint8), words)
+
+
+def _groups_in(words: npt.NDArray[np.int32], groups: int) -> Lists:
+    """Return the lists of groups that are written one after another: a size, and the values."""
+    starts = np.empty(groups, np.int64)
+    at = 0
+    for group in range(groups):
+        starts[group] = at
+        at += 1 + int(words[at])
+    sizes = words[starts].astype(np.int64)
+    return Lists(*gather_spans(words, starts + 1, sizes))
+
+
+def _values(lists: Lists, row: int, values: InternedValues) -> list[str]:
+    offsets, ids = lists
+    return [values[int(value)] for value in ids[int(offsets[row]) : int(offsets[row + 1])]]

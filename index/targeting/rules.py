@@ -1,7 +1,8 @@
 """Exact targeting: the rules of the ads, on bits and interned values, never on Bloom bits.
 
-A rule has a row of each component (index/forms). Rules and rows are deduplicated, their ids given
-by first use in (SID, ad id) order.
+A rule has a row of each component (index/forms). An ad has a rule, or an alternative: a list of
+rules of which one must pass. Rules, rows and alternatives are deduplicated, their ids given by
+first use in (SID, ad id) order.
 """
 
 from collections.abc import Sequence
@@ -22,8 +23,18 @@ class Lists(NamedTuple):
     values: npt.NDArray[np.int32]
 
 
-Column = npt.NDArray[Any] | Lists
-"""Part of each row: plain numbers [rows, width], or a list of value ids."""
+class Groups(NamedTuple):
+    """Rows of lists: row i has the lists offsets[i] .. offsets[i + 1].
+
+    offsets int64 [rows + 1]
+    """
+
+    offsets: npt.NDArray[np.int64]
+    lists: Lists
+
+
+Column = npt.NDArray[Any] | Lists | Groups
+"""Part of each row: plain numbers [rows, width], a list of value ids, or several."""
 
 
 class Rows(Protocol):
@@ -43,7 +54,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberRows:
-    """Rows of numbers: of attributes the bits of the values that a rule allows.
+    """Rows of numbers: of attributes the bits of the values that a rule allows, of a range both ends.
 
     table [rows, width]
     """
@@ -65,11 +76,33 @@ class NumberRows:
 
 
 @dataclass(frozen=True, slots=True)
+class ValueRows:
+    """Rows of one list of value ids, ascending.   offsets int64 [rows + 1], values int32 [...]"""
+
+    has_values: ClassVar[bool] = True
+    offsets: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int32]
+
+    @property
+    def columns(self) -> tuple[Lists]:
+        return (Lists(self.offsets, self.values),)
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> "ValueRows":
+        (values,) = columns
+        return cls(*values)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
 class SetRules:
-    """The set rules of one set, as value ids ascending within a rule.
+    """The set rules of one set, as value ids ascending within a list.
 
     An empty include range means no include list: any user passes. An empty exclude range excludes
-    no user.   offsets int64 [set rules + 1], values int32 [...]
+    no user. Rule i also needs a value of each group groups[i] .. groups[i + 1], and group g has
+    group_values[group_offsets[g]] ..   offsets and groups int64 [... + 1], values int32 [...]
     """
 
     has_values: ClassVar[bool] = True
@@ -77,16 +110,23 @@ class SetRules:
     include_values: npt.NDArray[np.int32]
     exclude_offsets: npt.NDArray[np.int64]
     exclude_values: npt.NDArray[np.int32]
+    groups: npt.NDArray[np.int64]
+    group_offsets: npt.NDArray[np.int64]
+    group_values: npt.NDArray[np.int32]
 
     @property
-    def columns(self) -> tuple[Lists, Lists]:
-        include = Lists(self.include_offsets, self.include_values)
-        return (include, Lists(self.exclude_offsets, self.exclude_values))
+    def columns(self) -> tuple[Lists, Lists, Groups]:
+        return (
+            Lists(self.include_offsets, self.include_values),
+            Lists(self.exclude_offsets, self.exclude_values),
+            Groups(self.groups, Lists(self.group_offsets, self.group_values)),
+        )
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> "SetRules":
-        include, exclude = columns
-        return cls(*include, *exclude)
+        include, exclude, groups = columns
+        offsets, lists = groups
+        return cls(*include, *exclude, offsets, *lists)
 
     def __len__(self) -> int:
         return len(self.include_offsets) - 1
@@ -95,16 +135,27 @@ class SetRules:
 @dataclass(frozen=True, slots=True)
 class TargetingRules:
     """
-    rows   int32 [rules, components]   the row of each component
-    parts  the rows of each component: attributes, then each set
+    rows          int32 [rules, components]   the row of each component
+    parts         the rows of each component
+    alternatives  rules of which one must pass, ascending and distinct; the number of alternative i
+                  is that of the rules plus i
     """
 
     rows: npt.NDArray[np.int32]
     parts: tuple[Any, ...]
+    alternatives: Lists
 
     @property
     def num_rules(self) -> int:
         return len(self.rows)
+
+    def rules_of(self, rule: int) -> list[int]:
+        """Return the rules of an ad's rule or alternative."""
+        alternative = rule - self.num_rules
+        if alternative < 0:
+            return [rule]
+        offsets, rules = self.alternatives
+        return rules[int(offsets[alternative]) : int(offsets[alternative + 1])].tolist()
 
     @property
     def bitmask_table(self) -> npt.NDArray[np.uint64]:
@@ -118,6 +169,11 @@ class TargetingRules:
 
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
     """Return these rows of a column."""
+    if isinstance(column, Groups):
+        sizes = np.diff(column.offsets)
+        every = np.arange(len(column.lists.offsets) - 1)
+        offsets, places = gather_spans(every, column.offsets[rows], sizes[rows])
+        return Groups(offsets, take(column.lists, places))
     if not isinstance(column, Lists):
         return np.take(column, rows, axis=0)
     sizes = np.diff(column.offsets)

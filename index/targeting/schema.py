@@ -1,17 +1,19 @@
-"""The targeting schema: which attributes, sets and entities exist, and which bits they have.
+"""The targeting schema: what rules may name, and the entities to which ads belong.
 
 It is written in YAML, stored inside every snapshot, and is the only source of these facts. An
-*attribute* has few values, each one bit of a packed bitmask. A *set* has many, tested by Bloom rows
-while decoding and exactly afterwards. An *entity*, such as a campaign, is what ads belong to.
+*attribute* has few values, each one bit of a packed bitmask. A *set* has many. A *range* is of a
+number of the user, and a *flight* of the time. A *property* is what an ad is, for the filters of
+requests. An *entity*, such as a campaign, is what ads belong to.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import Any, ClassVar
 
 from grace.configs.errors import ConfigError
 from grace.configs.sections import load_section
@@ -21,6 +23,8 @@ RESERVED_VALUE = "*"
 """The element of every ad without an include list, and of every request. No rule may name it."""
 
 EXCLUDE_SUFFIX = "_exclude"
+CLOCKS = {"hour_of_day": 24, "day_of_week": 7, "hour_of_week": 168}
+"""How many values an attribute has that a clock gives, from 0 on. A week begins on Monday."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 AD_LEVEL = "ad"
 """The level of single ads, next to the names of entities. So no entity may have this name."""
@@ -44,6 +48,9 @@ class Attribute:
     values: tuple[str, ...]
     missing: str | None = None
     missing_passes_exclude: bool = False
+    clock: str | None = None  # what gives it a value if the request does not
+
+    columns: ClassVar = ("", EXCLUDE_SUFFIX)
 
     @property
     def bits(self) -> int:
@@ -59,9 +66,39 @@ class TargetSet:
     max_request_values: int
     missing_passes_exclude: bool = False
 
+    columns: ClassVar = ("", EXCLUDE_SUFFIX, "_all")
+
     @property
     def words(self) -> int:
         return self.bloom_bits // 64
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """`missing_passes`: users without the number see ads that have a range."""
+
+    name: str
+    missing_passes: bool = False
+
+    columns: ClassVar = ("_min", "_max")
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    name: str
+
+    columns: ClassVar = ("_start", "_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    name: str
+
+    columns: ClassVar = ("",)
+
+
+Target = Attribute | TargetSet | Range | Flight | Property
+"""`columns` has the endings of its columns in the ads table."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +107,35 @@ class TargetingSchema:
     sets: tuple[TargetSet, ...]
     hash_seed: int
     entities: tuple[str, ...] = ()  # integer columns of the ads table, such as `campaign`
+    ranges: tuple[Range, ...] = ()
+    flights: tuple[Flight, ...] = ()
+    properties: tuple[Property, ...] = ()
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
             raise ConfigError(fault)
 
+    @cached_property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each name: attributes, sets, ranges, flights, properties, as declared."""
+        return {t.name: tuple(t.name + end for end in t.columns) for t in self._targets}
+
     @property
     def names(self) -> tuple[str, ...]:
-        """Attributes, then sets, in declared order."""
-        return (*(a.name for a in self.attributes), *(s.name for s in self.sets))
+        return tuple(self.columns)
 
     @property
     def rule_columns(self) -> tuple[str, ...]:
-        """Include and exclude columns of the attributes, then of the sets, in declared order."""
-        return tuple(column for name in self.names for column in (name, name + EXCLUDE_SUFFIX))
+        return tuple(chain.from_iterable(self.columns.values()))
+
+    @property
+    def name_of(self) -> dict[str, str]:
+        """The name of each column of rules."""
+        return {column: name for name, columns in self.columns.items() for column in columns}
+
+    @property
+    def _targets(self) -> tuple[Target, ...]:
+        return (*self.attributes, *self.sets, *self.ranges, *self.flights, *self.properties)
 
     @cached_property
     def places(self) -> tuple[tuple[Attribute, int], ...]:
@@ -103,9 +155,10 @@ class TargetingSchema:
 
 @dataclass(frozen=True, slots=True)
 class _AttributeSection:
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
     missing: str | None = None
     missing_passes_exclude: bool = False
+    clock: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +170,56 @@ class _SetSection:
 
 
 @dataclass(frozen=True, slots=True)
+class _RangeSection:
+    missing_passes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _EmptySection:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class _TargetingSection:
     attributes: dict[str, _AttributeSection] = field(default_factory=dict)
     sets: dict[str, _SetSection] = field(default_factory=dict)
+    ranges: dict[str, _RangeSection] = field(default_factory=dict)
+    flights: dict[str, _EmptySection] = field(default_factory=dict)
+    properties: dict[str, _EmptySection] = field(default_factory=dict)
     hash_seed: int = 0
     entities: tuple[str, ...] = ()
 
 
 def load_schema(path: Path) -> TargetingSchema:
     section = load_section(_TargetingSection, read_yaml(path), str(path))
-    attributes = (Attribute(name, **asdict(each)) for name, each in section.attributes.items())
-    sets = (TargetSet(name, **asdict(each)) for name, each in section.sets.items())
+    kinds = {
+        "attributes": Attribute,
+        "sets": TargetSet,
+        "ranges": Range,
+        "flights": Flight,
+        "properties": Property,
+    }
+    made: dict[str, Any] = {
+        key: tuple(kind(name, **asdict(each)) for name, each in getattr(section, key).items())
+        for key, kind in kinds.items()
+    }
     try:
-        return TargetingSchema(tuple(attributes), tuple(sets), section.hash_seed, section.entities)
+        made["attributes"] = tuple(map(_with_clock_values, made["attributes"]))
+        return TargetingSchema(hash_seed=section.hash_seed, entities=section.entities, **made)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def _with_clock_values(attribute: Attribute) -> Attribute:
+    if attribute.clock is None:
+        return attribute
+    where = f"attributes.{attribute.name}"
+    if attribute.clock not in CLOCKS:
+        known = ", ".join(CLOCKS)
+        raise ConfigError(f"{where}.clock: must be one of {known}, got {attribute.clock!r}")
+    if attribute.values or attribute.missing is not None:
+        raise ConfigError(f"{where}: a clock gives its values; leave `values` and `missing` out")
+    return replace(attribute, values=tuple(map(str, range(CLOCKS[attribute.clock]))))
 
 
 def _faults(schema: TargetingSchema) -> Iterator[str]:
@@ -150,7 +238,7 @@ def _faults(schema: TargetingSchema) -> Iterator[str]:
 
 
 def _name_faults(schema: TargetingSchema) -> Iterator[str]:
-    counted = Counter((*schema.names, *schema.entities))
+    counted = Counter((*(target.name for target in schema._targets), *schema.entities))
     for name, times in counted.items():
         if not is_name(name):
             yield (
@@ -164,9 +252,16 @@ def _name_faults(schema: TargetingSchema) -> Iterator[str]:
             )
         if times > 1:
             yield (
-                f"targeting name {name!r}: declared twice; an attribute, a set and an entity "
-                "have different names"
+                f"targeting name {name!r}: declared twice; attributes, sets, ranges, flights, "
+                "properties and entities have different names"
             )
+    columns = Counter((*schema.rule_columns, *schema.entities))
+    for column, times in columns.items():
+        if times > 1 and column not in counted:
+            yield f"targeting names: two of them have a column {column!r}; rename one"
+        if column in schema.columns and schema.name_of[column] != column:
+            other = schema.name_of[column]
+            yield f"targeting name {column!r}: is a column of {other!r}, too; rename one"
     if AD_LEVEL in schema.entities:
         yield f"entities: {AD_LEVEL!r} stands for single ads; choose another name for the column"
     if len(schema.entities) > MAX_ENTITIES:

@@ -5,43 +5,137 @@ There are no bits, rows, ids or arrays here. Read it from top to bottom to know 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import Attribute, Range, TargetingSchema, TargetSet
 
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
 """An ad's rule for one attribute or set: (include, exclude). None: no such list."""
 
-User = Mapping[str, Sequence[str]]
-"""Name -> values, as a request sends them; an absent name or an empty list means missing."""
+User = Mapping[str, Sequence[str] | float]
+"""Name -> values, or the number of a range, as a request sends them; an absent name or an empty
+list means missing."""
+
+Interval = tuple[float | None, float | None]
+"""An ad's range, both ends inclusive, or its flight: milliseconds since 1970, the end exclusive."""
 
 NO_RULE: Rule = (None, None)
 
 
 @dataclass(frozen=True)
-class RawAd:
-    ad_id: int
-    sid: tuple[int, ...]
-    weight: float = 0.0
+class RawFilter:
+    """`unknown` says whether an ad without a value of the property passes; None: it depends."""
+
+    any_of: frozenset[str] = frozenset()
+    none_of: frozenset[str] = frozenset()
+    unknown: bool | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks besides its user."""
+
+    at: int = 0
+    utc_offset_minutes: int = 0
+    filters: Mapping[str, RawFilter] = field(default_factory=dict)
+
+
+NOTHING_ASKED = Asked()
+
+
+@dataclass(frozen=True)
+class RawRule:
+    """What the columns of an ad, or of one of its clauses, say."""
+
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    groups: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
+    properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RawAd(RawRule):
+    ad_id: int = 0
+    sid: tuple[int, ...] = ()
+    weight: float = 0.0
     entities: Mapping[str, int] = field(default_factory=dict)
+    clauses: tuple[RawRule, ...] = ()
 
 
-def eligible(schema: TargetingSchema, ad: RawAd, user: User) -> bool:
-    """Every attribute test passes and every set's lists hold."""
-    return first_failure(schema, ad, user) is None
+def eligible(
+    schema: TargetingSchema, ad: RawAd, user: User, asked: Asked = NOTHING_ASKED
+) -> bool:
+    """The ad's own columns pass, and one of its clauses, if it has any."""
+    clauses = ad.clauses or (RawRule(),)
+    return any(
+        first_failure(schema, ad, user, asked) is None
+        and first_failure(schema, clause, user, asked) is None
+        for clause in clauses
+    )
 
 
-def first_failure(schema: TargetingSchema, ad: RawAd, user: User) -> str | None:
-    """Why the user may not see the ad: "attributes" or the first failing set; None if they may."""
+def first_failure(
+    schema: TargetingSchema, rule: RawRule, user: User, asked: Asked = NOTHING_ASKED
+) -> str | None:
+    """Why the columns of one ad or clause hide it: "attributes", or the name that fails first."""
     for attribute in schema.attributes:
-        rule = ad.rules.get(attribute.name, NO_RULE)
-        if not attribute_passes(attribute, rule, user.get(attribute.name, ())):
+        values = values_of(user, attribute.name)
+        if attribute.clock and not values:
+            values = (str(clock(attribute.clock, asked)),)
+        if not attribute_passes(attribute, rule.rules.get(attribute.name, NO_RULE), values):
             return "attributes"
     for target_set in schema.sets:
-        rule = ad.rules.get(target_set.name, NO_RULE)
-        if not set_passes(target_set, rule, user.get(target_set.name, ())):
-            return target_set.name
+        name, values = target_set.name, values_of(user, target_set.name)
+        if not set_passes(target_set, rule.rules.get(name, NO_RULE), values):
+            return name
+        if any(group.isdisjoint(values) for group in rule.groups.get(name, ())):
+            return name
+    for each in schema.ranges:
+        number = user.get(each.name)
+        if not range_passes(each, rule.intervals.get(each.name, (None, None)), number):
+            return each.name
+    for flight in schema.flights:
+        start, end = rule.intervals.get(flight.name, (None, None))
+        if not (start is None or start <= asked.at) or not (end is None or asked.at < end):
+            return flight.name
+    for each in schema.properties:
+        values_of_ad = rule.properties.get(each.name, frozenset())
+        if not filter_passes(asked.filters.get(each.name, RawFilter()), values_of_ad):
+            return each.name
     return None
+
+
+def values_of(user: User, name: str) -> Sequence[str]:
+    values = user.get(name, ())
+    return values if isinstance(values, Sequence) else ()
+
+
+def clock(kind: str, asked: Asked) -> int:
+    """The user's local hour or day, with Python's calendar. A week begins on Monday."""
+    moment = datetime(1970, 1, 1) + timedelta(
+        milliseconds=asked.at, minutes=asked.utc_offset_minutes
+    )
+    day, hour = moment.weekday(), moment.hour
+    return {"hour_of_day": hour, "day_of_week": day, "hour_of_week": 24 * day + hour}[kind]
+
+
+def range_passes(target: Range, interval: Interval, number: object) -> bool:
+    """Both ends are inclusive. A user without the number passes only by `missing_passes`."""
+    low, high = interval
+    if low is None and high is None:
+        return True
+    if not isinstance(number, int | float):
+        return target.missing_passes
+    return (low is None or low <= number) and (high is None or number <= high)
+
+
+def filter_passes(asked: RawFilter, values: frozenset[str]) -> bool:
+    """`any_of` and `none_of` hold. An ad without a value: `unknown` decides, else `any_of` hides it."""
+    if not asked.any_of and not asked.none_of:
+        return True
+    if not values:
+        return not asked.any_of if asked.unknown is None else asked.unknown
+    return asked.none_of.isdisjoint(values) and (not asked.any_of or bool(asked.any_of & values))
 
 
 def attribute_passes(attribute: Attribute, rule: Rule, user_values: Sequence[str]) -> bool:
@@ -122,12 +216,12 @@ def within_limits(
 
 
 def eligible_prefixes(
-    schema: TargetingSchema, ads: Iterable[RawAd], user: User
+    schema: TargetingSchema, ads: Iterable[RawAd], user: User, asked: Asked = NOTHING_ASKED
 ) -> set[tuple[int, ...]]:
     """Every prefix, from () to whole SIDs, under which there is an ad that the user may see."""
     return {
         ad.sid[:length]
         for ad in ads
-        if eligible(schema, ad, user)
+        if eligible(schema, ad, user, asked)
         for length in range(len(ad.sid) + 1)
     }

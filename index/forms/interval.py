@@ -1,0 +1,124 @@
+"""The form `interval`: each range and each flight is a component.
+
+A row is two numbers, and a request asks with one: it passes a row if its number is within. A range
+asks with a number of the user, a flight with the time. C++: native/src/forms/interval.cpp.
+"""
+
+from collections.abc import Iterator, Sequence
+from ctypes import c_char_p, c_int32, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Generic, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.arrays import Shape
+from grace.index.forms.component import Array, Flags, ListColumn, Reason
+from grace.index.targeting.rules import NumberRows
+from grace.index.targeting.schema import Flight, Range
+from grace.native.loader import array_in, declare
+from grace.proto.retrieval_pb2 import RetrieveRequest
+
+_add_to_matcher = declare(
+    "grace_exact_add_interval",
+    *(c_uint64, c_void_p, c_int64, array_in(np.float64, 2), c_int32),
+)
+_add_to_rules = declare("grace_rules_add_interval", c_void_p)
+_add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)
+
+
+class AskedNumber(NamedTuple, Generic[Array]):
+    """What B requests ask about one range or flight.
+
+    number  float64 [B]   NaN where the request has none
+    """
+
+    number: Array
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalComponent:
+    """A flight ends before its end: its rows hold the last millisecond."""
+
+    has_values: ClassVar[bool] = False
+    target: Range | Flight
+
+    @property
+    def is_flight(self) -> bool:
+        return isinstance(self.target, Flight)
+
+    @property
+    def missing_passes(self) -> bool:
+        return isinstance(self.target, Range) and self.target.missing_passes
+
+    @property
+    def label(self) -> str:
+        return f"{'flight' if self.is_flight else 'range'}:{self.target.name}"
+
+    def codes(self) -> Sequence[None]:
+        return [None]
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        _add_to_rules(table)
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
+        return NumberRows(words.view(np.float64).reshape(len(offsets) - 1, 2))
+
+    def columns_of(self, rows: NumberRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+        for numbers in rows.table[chosen].T:
+            yield number_column(numbers, np.isfinite(numbers))
+
+    def limited(self, rows: NumberRows) -> Iterator[tuple[str, Flags]]:
+        yield self.target.name, np.isfinite(np.asarray(rows.table)).any(axis=1)
+
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: NumberRows) -> None:
+        stride = ids.strides[0] // ids.itemsize
+        _add_to_matcher(matcher, ids.ctypes.data, stride, rows.table, self.missing_passes)
+
+    def add_to_users(self, reader: int, values: None, hashed: bool) -> None:  # noqa: ARG002
+        _add_to_users(reader, self.target.name.encode(), self.is_flight)
+
+    def shapes(self, size: int, most: int) -> AskedNumber[Shape]:  # noqa: ARG002
+        return AskedNumber((np.float64, (size,)))
+
+    def filled(self, asked: AskedNumber[npt.NDArray[Any]]) -> AskedNumber[npt.NDArray[Any]]:
+        return asked
+
+    def address(self, asked: AskedNumber[npt.NDArray[Any]], kept: list[Any]) -> int:
+        kept.append(np.ascontiguousarray(asked.number))
+        return int(kept[-1].ctypes.data)
+
+    def explain(self, rows: NumberRows, row: int, request: RetrieveRequest) -> list[Reason]:
+        low, high = rows.table[row].tolist()
+        if not np.isfinite([low, high]).any():
+            return []
+        name = self.target.name
+        if self.is_flight:
+            end = high + 1
+            shown = tuple(_time(each) if np.isfinite(each) else "" for each in (low, end))
+            user: tuple[str, ...] = (_time(request.at),)
+            passes = low <= request.at <= high
+        else:
+            shown = tuple(number_in_words(each) if np.isfinite(each) else "" for each in (low, high))
+            number = request.user[name].number if name in request.user else None
+            has = number is not None and request.user[name].HasField("number")
+            user = (number_in_words(number),) if has else ()
+            passes = low <= number <= high if has else self.missing_passes
+        return [Reason(name, passes, f"in [{shown[0]}..{shown[1]}]", user, user)]
+
+
+def number_column(numbers: npt.NDArray[np.float64], valid: npt.NDArray[np.bool_]) -> ListColumn:
+    """Return a column of numbers as native code reads it."""
+    offsets = np.arange(0, 2 * len(numbers) + 2, 2, dtype=np.int64)
+    words = np.ascontiguousarray(numbers, np.float64).view(np.int32)
+    return ListColumn(offsets, valid.astype(np.uint8), words)
+
+
+def number_in_words(number: float) -> str:
+    return str(int(number)) if number.is_integer() else repr(number)
+
+
+def _time(milliseconds: float) -> str:
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

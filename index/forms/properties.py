@@ -1,0 +1,129 @@
+"""The form `properties`: each property is a component, and the request decides.
+
+A row has the values of an ad. A request may ask for an ad with one of some values (`any_of`), and
+for one with none of some values (`none_of`). Without a filter it passes every row.
+C++: native/src/forms/properties.cpp.
+"""
+
+from collections.abc import Iterator, Sequence
+from ctypes import c_char_p, c_int64, c_uint64, c_void_p
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from grace.configs.arrays import Shape, rounded_room
+from grace.index.forms.component import Array, Flags, ListColumn, Reason, ValuedRows, some
+from grace.index.forms.lists import ValueCodes
+from grace.index.targeting.rules import ValueRows, take
+from grace.index.targeting.schema import Property
+from grace.index.users.values import InternedValues
+from grace.native.loader import array_in, declare
+from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
+
+ASKS_ANY = 1  # for an ad with one of some values
+ASKS_NONE = 2  # for an ad with none of some values
+BARE_PASSES = 4  # an ad without a value of the property passes
+
+_LISTS = (array_in(np.int64), array_in(np.int32))
+_add_to_matcher = declare(
+    "grace_exact_add_properties", c_uint64, c_void_p, c_int64, c_int64, c_int64, *_LISTS
+)
+_add_to_rules = declare("grace_rules_add_properties", c_void_p)
+_add_to_users = declare(
+    "grace_users_add_properties",
+    *(c_uint64, c_char_p, c_int64, array_in(np.int64), array_in(np.uint8)),
+)
+
+
+class AskedFilters(NamedTuple, Generic[Array]):
+    """What B requests ask about one property.
+
+    kinds        uint8 [B]        ASKS_ANY | ASKS_NONE | BARE_PASSES; 0: no filter
+    any_offsets  int32 [B + 1]    request b's values: offsets b to b + 1
+    any_ids      int32 [...]      ascending per request; values that no ad has are left out
+    none_offsets int32 [B + 1]
+    none_ids     int32 [...]
+    """
+
+    kinds: Array
+    any_offsets: Array
+    any_ids: Array
+    none_offsets: Array
+    none_ids: Array
+
+
+@dataclass(frozen=True, slots=True)
+class PropertiesComponent:
+    has_values: ClassVar[bool] = True
+    target: Property
+
+    @property
+    def label(self) -> str:
+        return f"property:{self.target.name}"
+
+    def codes(self) -> Sequence[ValueCodes]:
+        return [ValueCodes()]
+
+    def add_to_rules(self, table: c_void_p) -> None:
+        _add_to_rules(table)
+
+    def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> ValueRows:
+        return ValueRows(offsets, words)
+
+    def columns_of(self, rows: ValueRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
+        offsets, values = take(rows.columns[0], chosen)
+        yield ListColumn(offsets, (np.diff(offsets) > 0).astype(np.uint8), values)
+
+    def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
+        """It limits nobody by itself. The share of ads with a value is what coverage compares."""
+        yield self.target.name, np.diff(rows.offsets) > 0
+
+    def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
+        of_ads = rows.rows
+        _add_to_matcher(
+            *(matcher, ids.ctypes.data, ids.strides[0] // ids.itemsize),
+            *(len(of_ads), len(rows.values), of_ads.offsets, of_ads.values),
+        )
+
+    def add_to_users(self, reader: int, values: InternedValues, hashed: bool) -> None:  # noqa: ARG002
+        name = self.target.name.encode()
+        _add_to_users(reader, name, len(values), values.offsets, values.utf8)
+
+    def shapes(self, size: int, most: int) -> AskedFilters[Shape]:
+        room: Shape = (np.int32, (rounded_room(most),))
+        ends: Shape = (np.int32, (size + 1,))
+        return AskedFilters((np.uint8, (size,)), ends, room, ends, room)
+
+    def filled(self, asked: AskedFilters[npt.NDArray[Any]]) -> AskedFilters[npt.NDArray[Any]]:
+        return asked._replace(
+            any_ids=asked.any_ids[: int(asked.any_offsets[-1])],
+            none_ids=asked.none_ids[: int(asked.none_offsets[-1])],
+        )
+
+    def address(self, asked: AskedFilters[npt.NDArray[Any]], kept: list[Any]) -> int:
+        addresses = [*(array.ctypes.data for array in asked), len(asked.any_ids)]
+        kept.append(np.array([*addresses, len(asked.none_ids)], np.uintp))
+        return int(kept[-1].ctypes.data)
+
+    def explain(self, rows: ValuedRows, row: int, request: RetrieveRequest) -> list[Reason]:
+        name = self.target.name
+        if name not in request.filters:
+            return []
+        asked = request.filters[name]
+        offsets = rows.rows.offsets
+        ids = rows.rows.values[int(offsets[row]) : int(offsets[row + 1])]
+        values = [rows.values[int(value)] for value in ids]
+        wanted = [value for value in values if value in set(asked.any_of)]
+        unwanted = [value for value in values if value in set(asked.none_of)]
+        if values:
+            passes = not unwanted and bool(wanted or not asked.any_of)
+        elif asked.unknown == Filter.UNKNOWN_UNSPECIFIED:
+            passes = not asked.any_of
+        else:
+            passes = asked.unknown == Filter.PASSES
+        words = [f"any of {some(asked.any_of)}"] if asked.any_of else []
+        words += [f"none of {some(asked.none_of)}"] if asked.none_of else []
+        rule = f"is [{some(values)}]"
+        return [Reason(name, passes, rule, tuple(words), tuple(words) if not passes else ())]
