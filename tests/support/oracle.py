@@ -131,8 +131,6 @@ def range_passes(target: Range, interval: Interval, number: object) -> bool:
 
 def filter_passes(asked: RawFilter, values: frozenset[str]) -> bool:
     """`any_of` and `none_of` hold. An ad without a value: `unknown` decides, else `any_of` hides it."""
-    if not asked.any_of and not asked.none_of:
-        return True
     if not values:
         return not asked.any_of if asked.unknown is None else asked.unknown
     return asked.none_of.isdisjoint(values) and (not asked.any_of or bool(asked.any_of & values))
