@@ -93,8 +93,9 @@ class IndexSummary:
     exact: ExactSummary | None  # in mode `exact`
     rules: int
     rule_bitmask_rows: int
-    set_rules: dict[str, int]
-    set_values: dict[str, int]
+    alternatives: int
+    rule_rows: dict[str, int]
+    values: dict[str, int]
     entities: tuple[EntitySummary, ...]
     bytes: dict[str, int]  # by what reads them
 
@@ -121,8 +122,9 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         exact=None if snapshot.exact is None else _exact(snapshot.schema, snapshot.exact),
         rules=counts.rules,
         rule_bitmask_rows=counts.rule_bitmasks,
-        set_rules=counts.set_rules,
-        set_values=counts.set_values,
+        alternatives=counts.alternatives,
+        rule_rows=counts.rule_rows,
+        values=counts.values,
         entities=tuple(_entities(entities, counts.ads) for entities in snapshot.entities),
         bytes={
             reader: sum(bytes_of(getattr(snapshot, part)) for part in parts)
@@ -164,13 +166,13 @@ def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
         leaf_rule_bytes=lists.leaf_offsets.nbytes + lists.leaf_rules.nbytes,
         postings=tuple(
             PostingSummary(
-                name=target_set.name,
+                name=name,
                 values=len(of_set.include_offsets) - 1,
                 include_entries=len(of_set.include_rules),
                 exclude_entries=len(of_set.exclude_rules),
                 bytes=bytes_of(of_set),
             )
-            for target_set, of_set in zip(schema.sets, lists.postings, strict=True)
+            for name, of_set in zip(schema.valued_names, lists.postings, strict=True)
         ),
     )
 

@@ -34,7 +34,7 @@ def explain(
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
-    from grace.index.matching.ads_table import AdsTable
+    from grace.index.ads_table import AdsTable
     from grace.proto.retrieval_pb2 import ExplainRequest
 
     table = None if data is None else AdsTable(data)

@@ -18,7 +18,7 @@ from grace.configs.options import Option
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from grace.index.matching.ads_table import KnownAd
+    from grace.index.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
 
 DEFAULT_MAX_ADS = 10
@@ -48,7 +48,7 @@ def retrieve(
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import Client
-    from grace.index.matching.ads_table import AdsTable
+    from grace.index.ads_table import AdsTable
 
     table = None if data is None else AdsTable(data)
     message = given.message(None if table is None else table.ids)
