@@ -153,12 +153,6 @@ struct AskedRows {
   int64_t room;
 };
 
-template <typename T>
-void keep_distinct(std::vector<T>& values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-}
-
 class UserLists : public UserForm {
  public:
   UserLists(Texts values, const uint64_t* hashes, int64_t most_values)
@@ -167,7 +161,8 @@ class UserLists : public UserForm {
     for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
   }
 
-  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+  void read(const Entry* const* entries, const Moment&, int64_t row,
+            const void* rows) const override {
     const AskedRows& out = *static_cast<const AskedRows*>(rows);
     thread_local std::vector<int32_t> ids;
     thread_local std::vector<std::string_view> unknown;
