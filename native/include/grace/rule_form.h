@@ -22,6 +22,7 @@ enum class Fault : int32_t {
   kBadValue = 1,         // the caller knows why
   kEmptyInclude = 2,     // a list that allows no user
   kEmptyDifference = 3,  // exclude takes away all that include allows
+  kEmptyInterval = 4,    // no number is within
 };
 
 // A fault and the list that has it.

@@ -180,7 +180,8 @@ class UserLists : public UserForm {
     for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
   }
 
-  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+  void read(const Entry* const* entries, const Moment&, int64_t row,
+            const void* rows) const override {
     const AskedRows& out = *static_cast<const AskedRows*>(rows);
     thread_local std::vector<int32_t> ids;
     thread_local std::vector<std::string_view> unknown;
