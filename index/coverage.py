@@ -32,7 +32,7 @@ _READ_FILES = (
 class Coverage:
     """
     with_rule       by name of the schema: the share of the ads that have a rule on it
-    for_everybody   the share of the ads that have no rule at all
+    for_everybody   the share of the ads that have no rule at all; a property is none
     distinct_rules  of all ads; rules that allow the same users count once
     columns         of the ads table, in which some ad has a rule: `country`, `country_exclude`
     """
@@ -116,8 +116,9 @@ def coverage(snapshot: Snapshot) -> Coverage:
             _require_below("rule_rows.npy", rows, len(limited))
             has_rule[name] = _with_alternatives(limited[rows], rules)
     none: Flags = np.ones(len(ads_of_rule), np.bool_)
-    for has in has_rule.values():
-        none &= ~has
+    properties = {each.name for each in snapshot.schema.properties}  # they limit nobody
+    for name in has_rule.keys() - properties:
+        none &= ~has_rule[name]
     ads = snapshot.ads.num_ads
     return Coverage(
         {name: int(ads_of_rule[has].sum()) / ads for name, has in has_rule.items()},

@@ -70,10 +70,10 @@ def verify_snapshot(
 
 def require_built(snapshot: Snapshot, threads: int) -> None:
     """Raise SnapshotError unless a build of the same ads and rules makes the same arrays."""
-    for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
+    for name, values in zip(snapshot.schema.valued_names, snapshot.set_values, strict=True):
         if RESERVED_VALUE in values.ids:
             fault = f"value {values.ids[RESERVED_VALUE]} is the reserved {RESERVED_VALUE!r}"
-            raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
+            raise SnapshotError(f"value_utf8.{name}.npy", fault)
     facts, schema, vocab_sizes = snapshot.facts, snapshot.schema, snapshot.trie.vocab_sizes
     built = arrange(_collected(snapshot, threads), facts, schema, vocab_sizes, threads)
     expected = arrays_of(built)

@@ -27,6 +27,7 @@ from grace.index.targeting.rules import (
     TargetingRules,
     lists_in,
     take,
+    take_lists,
     with_lists,
 )
 from grace.index.targeting.schema import TargetingSchema
@@ -127,7 +128,7 @@ def only_used(
     new_rule, old_rule = first_use(members, old.num_rules)
     of_ads = rule_of[~is_plain] - old.num_rules
     new_alternative, old_alternative = first_use(of_ads, old.num_alternatives)
-    offsets, listed = take(old.alternatives, old_alternative)
+    offsets, listed = take_lists(old.alternatives, old_alternative)
     numbers = np.append(new_rule, len(old_rule) + new_alternative).astype(np.int32)
     rows = old.rows[old_rule]
     parts, interned, strings = [], [], iter(set_values)
@@ -176,7 +177,7 @@ def _with_sorted_groups(column: Column) -> Column:
         order[span] = sorted(
             order[span].tolist(), key=lambda g: values[offsets[g] : offsets[g + 1]].tolist()
         )
-    return column._replace(lists=take(column.lists, order))
+    return column._replace(lists=take_lists(column.lists, order))
 
 
 def _sorted_within(

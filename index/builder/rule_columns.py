@@ -245,7 +245,9 @@ def _merged(
     if own is None and clauses is None:
         return None
     parts = [column for column in (own, clauses) if column is not None]
-    begins = np.concatenate([c.offsets[:-1] + at for c, at in zip(parts, _starts(parts), strict=True)])
+    begins = np.concatenate(
+        [c.offsets[:-1] + at for c, at in zip(parts, _starts(parts), strict=True)]
+    )
     sizes = np.concatenate([np.diff(column.offsets) for column in parts])
     valid = np.concatenate([*(column.valid for column in parts), np.zeros(1, np.uint8)])
     nothing = len(valid) - 1

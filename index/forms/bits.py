@@ -193,4 +193,6 @@ def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
         return f"not in [{some(left_out)}]"
     if len(listed) <= max(MOST_SHOWN, len(left_out)):
         return f"in [{some(listed)}]"
-    return "in [listed values]" + (f" and {attribute.name} not in [{some(left_out)}]" if left_out else "")
+    return "in [listed values]" + (
+        f" and {attribute.name} not in [{some(left_out)}]" if left_out else ""
+    )

@@ -30,7 +30,7 @@ def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
     return (
         BitsComponent(schema),
         *(ListsComponent(schema, each) for each in schema.sets),
-        *(IntervalComponent(each) for each in (*schema.ranges, *schema.flights)),
+        *(IntervalComponent(each) for each in schema.intervals),
         *(PropertiesComponent(each) for each in schema.properties),
     )
 

@@ -75,12 +75,12 @@ def exact_lists(
     leaf_rules = allocate(4 * int(total[0])).view(np.int32)
     leaf_rules[:] = room[: len(leaf_rules)]
     del room  # of the size of all ads
-    lists = (postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=True))
+    lists = (postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=False))
     return ExactLists(offsets, leaf_rules, tuple(lists), rules.num_rules)
 
 
 def postings(rules: SetRules, num_values: int, threads: int) -> Postings:
-    include, exclude = (_by_value(*column, num_values, threads) for column in rules.columns)
+    include, exclude = (_by_value(*column, num_values, threads) for column in rules.columns[:2])
     return Postings(*include, *exclude)
 
 
@@ -141,9 +141,7 @@ def _changed_pairs(
     return positions[changed], hold.astype(np.int32)
 
 
-def _with_members(
-    pairs: npt.NDArray[np.int64], rules: TargetingRules
-) -> npt.NDArray[np.int64]:
+def _with_members(pairs: npt.NDArray[np.int64], rules: TargetingRules) -> npt.NDArray[np.int64]:
     """Return pairs of leaf and rule, with the rules of each alternative instead of it."""
     if rules.num_alternatives == 0:
         return pairs

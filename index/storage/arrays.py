@@ -247,7 +247,7 @@ def arrays_of_schema(schema: TargetingSchema) -> Iterator[ArrayOf]:
     names = {
         "": ("",),
         "SET": [each.name for each in schema.sets],
-        "INTERVAL": [each.name for each in (*schema.ranges, *schema.flights)],
+        "INTERVAL": [each.name for each in schema.intervals],
         "PROPERTY": [each.name for each in schema.properties],
         "VALUED": schema.valued_names,
         "ENTITY": schema.entities,
@@ -332,7 +332,7 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
     facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
     kinds = (
         *[SetRules] * len(schema.sets),
-        *[NumberRows] * len((*schema.ranges, *schema.flights)),
+        *[NumberRows] * len(schema.intervals),
         *[ValueRows] * len(schema.properties),
     )
     levels = counts.nodes_per_level

@@ -125,8 +125,10 @@ class SetRules:
     @classmethod
     def of(cls, columns: Sequence[Column]) -> "SetRules":
         include, exclude, groups = columns
-        offsets, lists = groups
-        return cls(*include, *exclude, offsets, *lists)
+        assert isinstance(include, Lists)
+        assert isinstance(exclude, Lists)
+        assert isinstance(groups, Groups)
+        return cls(*include, *exclude, groups.offsets, *groups.lists)
 
     def __len__(self) -> int:
         return len(self.include_offsets) - 1
@@ -202,14 +204,18 @@ def with_lists(column: Column, lists: Lists) -> Column:
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
     """Return these rows of a column."""
     if isinstance(column, Groups):
-        sizes = np.diff(column.offsets)
-        every = np.arange(len(column.lists.offsets) - 1)
-        offsets, places = gather_spans(every, column.offsets[rows], sizes[rows])
-        return Groups(offsets, take(column.lists, places))
-    if not isinstance(column, Lists):
-        return np.take(column, rows, axis=0)
-    sizes = np.diff(column.offsets)
-    return Lists(*gather_spans(column.values, column.offsets[rows], sizes[rows]))
+        return take_groups(column, rows)
+    return take_lists(column, rows) if isinstance(column, Lists) else np.take(column, rows, axis=0)
+
+
+def take_lists(lists: Lists, rows: npt.NDArray[np.integer]) -> Lists:
+    return Lists(*gather_spans(lists.values, lists.offsets[rows], np.diff(lists.offsets)[rows]))
+
+
+def take_groups(groups: Groups, rows: npt.NDArray[np.integer]) -> Groups:
+    every, sizes = np.arange(len(groups.lists.offsets) - 1), np.diff(groups.offsets)
+    offsets, places = gather_spans(every, groups.offsets[rows], sizes[rows])
+    return Groups(offsets, take_lists(groups.lists, places))
 
 
 def gather_spans(

@@ -134,6 +134,10 @@ class TargetingSchema:
         return tuple(chain.from_iterable(self.columns.values()))
 
     @property
+    def intervals(self) -> tuple[Range | Flight, ...]:
+        return (*self.ranges, *self.flights)
+
+    @property
     def component_names(self) -> tuple[str, ...]:
         """The names whose rules are a component of their own: all but attributes."""
         return self.names[len(self.attributes) :]
@@ -141,7 +145,7 @@ class TargetingSchema:
     @property
     def valued_names(self) -> tuple[str, ...]:
         """The names whose components intern values."""
-        return tuple(each.name for each in (*self.sets, *self.properties))
+        return (*(each.name for each in self.sets), *(each.name for each in self.properties))
 
     @property
     def name_of(self) -> dict[str, str]:

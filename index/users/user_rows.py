@@ -105,7 +105,7 @@ class UserEncoder:
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
 
-    def encode(self, users: Sequence[UserAttributes], now: int = 0) -> UserRows:
+    def encode(self, users: Sequence[UserAttributes | RetrieveRequest], now: int = 0) -> UserRows:
         """Raises RequestError, naming the field, for what cannot be tested."""
         read = self.read([_message_of(user) for user in users], len(users), now=now)
         for fault in filter(None, read.faults):
@@ -128,7 +128,9 @@ class UserEncoder:
         return handle
 
 
-def _message_of(user: UserAttributes) -> bytes:
+def _message_of(user: UserAttributes | RetrieveRequest) -> bytes:
+    if isinstance(user, RetrieveRequest):
+        return user.SerializeToString()
     message = RetrieveRequest()
     for name, values in user.items():
         if isinstance(values, str):
