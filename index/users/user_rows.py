@@ -105,9 +105,13 @@ class UserEncoder:
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
 
-    def encode(self, users: Sequence[UserAttributes], now: int = 0) -> UserRows:
-        """Raises RequestError, naming the field, for what cannot be tested."""
-        read = self.read([_message_of(user) for user in users], len(users), now=now)
+    def encode(self, users: Sequence[UserAttributes], at: Sequence[int] | None = None) -> UserRows:
+        """Raises RequestError, naming the field, for what cannot be tested.
+
+        at   when each user asks: milliseconds since 1970. None: then
+        """
+        times = [0] * len(users) if at is None else at
+        read = self.read(list(map(_message_of, users, times)), len(users), now=0)
         for fault in filter(None, read.faults):
             raise fault
         return read.rows
@@ -128,8 +132,8 @@ class UserEncoder:
         return handle
 
 
-def _message_of(user: UserAttributes) -> bytes:
-    message = RetrieveRequest()
+def _message_of(user: UserAttributes, at: int) -> bytes:
+    message = RetrieveRequest(at=at)
     for name, values in user.items():
         if isinstance(values, str):
             raise RequestError(f"user.{name}.values", "expected a list of strings, got str")

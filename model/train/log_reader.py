@@ -77,7 +77,8 @@ def read_log(
         raise InputError(
             f"{folder.folder}: has no log of interactions; add `log:` with its files to tables.yaml"
         )
-    wanted = tuple(catalogue.schema.names) if attributes else ()
+    schema = catalogue.schema
+    wanted = tuple(each.name for each in (*schema.attributes, *schema.sets)) if attributes else ()
     name = ", ".join(folder.log.files)
     events, unknown = _read(folder.log, side, wanted, _leaves_of(folder, catalogue))
     leaves = events["leaf"].to_numpy()
