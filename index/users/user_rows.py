@@ -111,7 +111,8 @@ class UserEncoder:
         at   when each user asks: milliseconds since 1970. None: then
         """
         times = [0] * len(users) if at is None else at
-        read = self.read(list(map(_message_of, users, times)), len(users), now=0)
+        requests = map(request_of_user, users, times)
+        read = self.read([each.SerializeToString() for each in requests], len(users), now=0)
         for fault in filter(None, read.faults):
             raise fault
         return read.rows
@@ -132,13 +133,13 @@ class UserEncoder:
         return handle
 
 
-def _message_of(user: UserAttributes, at: int) -> bytes:
-    message = RetrieveRequest(at=at)
+def request_of_user(user: UserAttributes, at: int = 0) -> RetrieveRequest:
+    request = RetrieveRequest(at=at)
     for name, values in user.items():
         if isinstance(values, str):
             raise RequestError(f"user.{name}.values", "expected a list of strings, got str")
         if isinstance(values, int | float):
-            message.user[name].number = values
+            request.user[name].number = values
         else:
-            message.user[name].values.extend(values)
-    return message.SerializeToString()
+            request.user[name].values.extend(values)
+    return request

@@ -27,7 +27,7 @@ from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
 from support.plain_users import assert_same_rows, plain_rows
-from support.strategies import examples, random_schema, random_user, set_values
+from support.strategies import examples, random_schema, set_values
 from support.strict_wire import REQUEST
 from support.wire_cases import WireWriter, asked_values
 
@@ -90,14 +90,12 @@ def test_a_batch_is_read_as_the_plain_encoder_reads_each_request(seed: int) -> N
     random = Random(seed)
     encoder = random_encoder(random)
     now = random.randrange(2**41)
-    rng = np.random.default_rng(seed)
-    messages = []
-    for _ in range(random.randrange(8)):
-        values = asked_values(random, encoder.schema)
-        for name, given in random_user(rng, encoder.schema).items():
-            odd = random.choices(ODD, k=random.randrange(2))
-            values["user"][name] = {"values": [*given, *odd]}
-        messages.append(WireWriter(random).message(values, REQUEST))
+    of_sets = [value for each in encoder.schema.sets for value in set_values(each)[:9]]
+    asked = [
+        asked_values(random, encoder.schema, ("x", *ODD[:-1], *of_sets, *ODD[-1:][: number % 2]))
+        for number in range(random.randrange(8))
+    ]
+    messages = [WireWriter(random).message(each, REQUEST) for each in asked]
     got = encoder.read(messages, 7, now=now)
     requests = []
     for message, fault in zip(messages, got.faults, strict=True):

@@ -130,7 +130,10 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
             r"at: 2026-09-21T13:00:00 has no time zone; give it one, as in datetime\.now\(UTC\)$",
         ),
         ({"at": "noon"}, r"at: expected an integer, got 'noon'$"),
-        ({"user": {"age": 10**400}}, r"user\.age\.number: 10+\.\.\. is not one of -1\.8e\+308 to 1\."),
+        (
+            {"user": {"age": 10**400}},
+            r"user\.age\.number: 10+\.\.\. is not one of -1\.8e\+308 to 1\.",
+        ),
         ({"user": {"age": True}}, r"user\.age\.values\[0\]: expected text, got true$"),
         ({"utc_offset_minutes": 2**31}, r"utc_offset_minutes: 2147483648 is not one of -21474836"),
         ({"filters": {"category": "food"}}, r"filters\.category: expected an object, got 'food'$"),
@@ -140,7 +143,7 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         ),
         (
             {"filters": {"category": {"unknown": "BLOCK"}}},
-            r"filters\.category\.unknown: expected one of UNKNOWN_UNSPECIFIED, PASSES, BLOCKED, got",
+            r"filters\.category\.unknown: expected one of UNKNOWN_UNSPECIFIED, PASSES, BLOCKED,",
         ),
         ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
     ],

@@ -21,6 +21,7 @@ from support.arrays import assert_same_arrays
 from support.oracle import Asked, RawFilter, clock, filter_passes
 
 Fault = tuple[str, str]
+NOTHING = Values()
 
 
 def assert_same_rows(got: UserRows, expected: UserRows) -> None:
@@ -29,9 +30,7 @@ def assert_same_rows(got: UserRows, expected: UserRows) -> None:
     assert_same_arrays(got.asked, expected.asked, "asked")
 
 
-def plain_rows(
-    encoder: UserEncoder, requests: Sequence[RetrieveRequest], now: int = 0
-) -> UserRows:
+def plain_rows(encoder: UserEncoder, requests: Sequence[RetrieveRequest], now: int = 0) -> UserRows:
     """What `encoder.read` makes. Raises RequestError, naming the field."""
     schema, interned = encoder.schema, iter(encoder.set_values)
     for request in requests:
@@ -41,33 +40,25 @@ def plain_rows(
     bitmask = np.frombuffer(b"".join(rows), "<u8").astype(np.uint64)
     asked: list[Any] = [AskedBits(bitmask.reshape(len(requests), schema.words))]
     for each in schema.sets:
-        values = [{*_given(request, each.name).values} for request in requests]
+        values = [{*request.user.get(each.name, NOTHING).values} for request in requests]
         asked.append(_queries(schema, next(interned), values))
     for target in schema.ranges:
-        numbers = [_given(request, target.name) for request in requests]
+        numbers = [request.user.get(target.name, NOTHING) for request in requests]
         present = [each.number if each.HasField("number") else nan for each in numbers]
         asked.append(AskedNumber(np.array(present, np.float64)))
     times = np.array([request.at or now for request in requests], np.float64)
     asked += [AskedNumber(times)] * len(schema.flights)
     for prop in schema.properties:
-        filters = [r.filters[prop.name] if prop.name in r.filters else None for r in requests]
+        filters = [request.filters.get(prop.name) for request in requests]
         asked.append(_filters(next(interned), filters))
     return UserRows(encoder, tuple(asked), tuple(_ignored(schema, each) for each in requests))
-
-
-def _given(request: RetrieveRequest, name: str) -> Values:
-    return request.user[name] if name in request.user else Values()
 
 
 def _ignored(schema: TargetingSchema, request: RetrieveRequest) -> tuple[str, ...]:
     filters = request.filters.keys() - {each.name for each in schema.properties}
     return tuple(
-        sorted([*(request.user.keys() - {*_user_names(schema)}), *(f"filters.{n}" for n in filters)])
+        sorted([*(request.user.keys() - {*schema.user_names}), *(f"filters.{n}" for n in filters)])
     )
-
-
-def _user_names(schema: TargetingSchema) -> list[str]:
-    return [each.name for each in (*schema.attributes, *schema.sets, *schema.ranges)]
 
 
 def _faults(schema: TargetingSchema, request: RetrieveRequest) -> Iterator[Fault]:
@@ -75,7 +66,7 @@ def _faults(schema: TargetingSchema, request: RetrieveRequest) -> Iterator[Fault
     most = {each.name: each.max_request_values for each in schema.sets}
     ranges = {each.name for each in schema.ranges}
     user, filters = request.user, request.filters
-    for name in filter(user.__contains__, _user_names(schema)):
+    for name in filter(user.__contains__, schema.user_names):
         given, path = user[name], f"user.{name}"
         if name in ranges:
             if given.values:
@@ -87,15 +78,13 @@ def _faults(schema: TargetingSchema, request: RetrieveRequest) -> Iterator[Fault
             yield f"{path}.number", f"{name} takes values; send {path}.values"
         yield from _reserved(f"{path}.values", given.values)
         if (count := len(set(given.values))) > most.get(name, count):
-            yield (
-                f"{path}.values",
-                f"{count} distinct values, at most {most[name]} are allowed "
-                "(max_request_values in the targeting schema); send fewer",
-            )
+            fault = f"{count} distinct values, at most {most[name]} are allowed"
+            setting = "max_request_values in the targeting schema"
+            yield f"{path}.values", f"{fault} ({setting}); send fewer"
     properties = [each.name for each in schema.properties if each.name in filters]
     for name in properties:
         yield from _reserved_in_filter(name, filters[name])
-    for name in sorted(user.keys() - {*_user_names(schema)}):
+    for name in sorted(user.keys() - {*schema.user_names}):
         yield from _reserved(f"user.{name}.values", user[name].values)
     for name in sorted(filters.keys() - {*properties}):
         yield from _reserved_in_filter(name, filters[name])
@@ -117,7 +106,7 @@ def _row(schema: TargetingSchema, request: RetrieveRequest, now: int) -> int:
     for attribute, first in schema.places:
         bit_of = {value: first + i for i, value in enumerate(attribute.values)}
         other = first + len(attribute.values)
-        values = _given(request, attribute.name).values
+        values = request.user.get(attribute.name, NOTHING).values
         for value in values or _stand_in(attribute, request, now):
             row |= 1 << bit_of.get(value, other)
     return row

@@ -207,16 +207,17 @@ def request_values(
     return {name: each for name, each in values.items() if name in often or random.random() < 0.2}
 
 
-def asked_values(random: Random, schema: TargetingSchema) -> Values:
-    """What a request asks of the components: few numbers where there should be values, or none."""
-    known = [value for attribute in schema.attributes for value in attribute.values[:9]]
+def asked_values(random: Random, schema: TargetingSchema, others: Sequence[str] = ("x",)) -> Values:
+    """What a request asks of the components: seldom a number where values should be."""
+    listed = [attribute.values for attribute in schema.attributes]
+    known = [*others, *(value for values in listed for value in (*values[:7], *values[-2:]))]
 
     def some() -> list[str]:
-        return [random.choice((*known, "x")) for _ in range(random.choice((0, 1, 1, 2, 5)))]
+        return random.choices(known, k=random.choice((0, 1, 1, 2, 5)))
 
     def of_user(takes_number: bool) -> Values:
         if takes_number ^ (random.random() < 0.03):
-            return random.choice(({}, *[{"number": random.choice((0.0, -0.0, 34.0, 1e300))}] * 5))
+            return random.choice(({}, *({"number": each} for each in (0.0, -0.0, 34.0, 1e300))))
         return {"values": some()}
 
     def of_filter() -> Values:
