@@ -130,6 +130,12 @@ class TargetingSchema:
         return tuple(self.columns)
 
     @property
+    def user_names(self) -> tuple[str, ...]:
+        """The names that a request's `user` may have."""
+        targets: tuple[Target, ...] = (*self.attributes, *self.sets, *self.ranges)
+        return tuple(target.name for target in targets)
+
+    @property
     def rule_columns(self) -> tuple[str, ...]:
         return tuple(chain.from_iterable(self.columns.values()))
 

@@ -105,9 +105,16 @@ class UserEncoder:
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
 
-    def encode(self, users: Sequence[UserAttributes | RetrieveRequest], now: int = 0) -> UserRows:
-        """Raises RequestError, naming the field, for what cannot be tested."""
-        read = self.read([_message_of(user) for user in users], len(users), now=now)
+    def encode(
+        self, users: Sequence[UserAttributes | RetrieveRequest], at: Sequence[int] | None = None
+    ) -> UserRows:
+        """Raises RequestError, naming the field, for what cannot be tested.
+
+        at   when each user asks: milliseconds since 1970. None: then
+        """
+        times = [0] * len(users) if at is None else at
+        requests = map(request_of_user, users, times)
+        read = self.read([each.SerializeToString() for each in requests], len(users), now=0)
         for fault in filter(None, read.faults):
             raise fault
         return read.rows
@@ -128,15 +135,15 @@ class UserEncoder:
         return handle
 
 
-def _message_of(user: UserAttributes | RetrieveRequest) -> bytes:
+def request_of_user(user: UserAttributes | RetrieveRequest, at: int = 0) -> RetrieveRequest:
     if isinstance(user, RetrieveRequest):
-        return user.SerializeToString()
-    message = RetrieveRequest()
+        return user
+    request = RetrieveRequest(at=at)
     for name, values in user.items():
         if isinstance(values, str):
             raise RequestError(f"user.{name}.values", "expected a list of strings, got str")
         if isinstance(values, int | float):
-            message.user[name].number = values
+            request.user[name].number = values
         else:
-            message.user[name].values.extend(values)
-    return message.SerializeToString()
+            request.user[name].values.extend(values)
+    return request

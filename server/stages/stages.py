@@ -124,9 +124,9 @@ def _unknown_name(
     if not (retrieval.strict and ignored):
         return None
     schema = pair.snapshot.schema
-    of_user = [each.name for each in (*schema.attributes, *schema.sets, *schema.ranges)]
     filters = [f"filters.{each.name}" for each in schema.properties]
-    known = ", ".join((*of_user, *filters, *schema.entities, *pair.model.spec.inputs))
+    names = (*schema.user_names, *filters, *schema.entities, *pair.model.spec.inputs)
+    known = ", ".join(names)
     fault = f"no such name, and the request is strict; known: {known}; correct the name"
     return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
 

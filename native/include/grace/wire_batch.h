@@ -98,8 +98,8 @@ struct Batch {
   int64_t* unknown_ends;
 };
 
-// Passes over these fields of every request and calls read(spans, row, unknown) for its row, in order if
-// there is one thread; it may throw Fault.
+// Passes over these fields of every request and calls read(spans, row, unknown) for its row, in
+// order if there is one thread; it may throw Fault.
 template <typename Read>
 void read_batch(const Batch& batch, uint64_t fields, Workers& workers, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");

@@ -91,7 +91,7 @@ enum class Kind {
                                                                                                    \
   X(Update, None, 0, Message, "UpdateAdsRequest", none, "", None)                                  \
   X(Sequence, Update, 1, Number, "sequence", none, "", None)                                       \
-  X(UpdateKind, Update, 2, Signed32, "kind", none, "", None)                                           \
+  X(UpdateKind, Update, 2, Signed32, "kind", none, "", None)                                       \
   X(Stop, Update, 3, Map, "stop", none, "levels", None)                                            \
   X(StopIds, Stop, 1, Integers, "stop.{name}.ids", none, "ids", None)                              \
   X(Resume, Update, 4, Map, "resume", none, "levels", None)                                        \

@@ -69,7 +69,8 @@ class Properties : public Component {
   }
 
   void unmark(const void* asked, int64_t request, std::vector<uint64_t>& marks) const override {
-    each_id(asked, request, [&](int32_t id, int32_t of_none) { marks[2 * (id >> 6) + of_none] = 0; });
+    each_id(asked, request,
+            [&](int32_t id, int32_t of_none) { marks[2 * (id >> 6) + of_none] = 0; });
   }
 
   void test(const void* asked, int64_t request, const std::vector<uint64_t>& marks,
@@ -117,8 +118,7 @@ GRACE_API int32_t grace_exact_add_properties(uint64_t handle, const int32_t* ids
                                              const int32_t* row_values) {
   return guarded([&] {
     require_offsets(offsets, rows, "exact_add_properties: offsets descend");
-    add_component(handle,
-                  {ids, stride, std::make_unique<Properties>(values, offsets, row_values)});
+    add_component(handle, {ids, stride, std::make_unique<Properties>(values, offsets, row_values)});
   });
 }
 
