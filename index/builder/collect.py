@@ -123,8 +123,10 @@ class Collector:
         for column, rule in zip(schema.rule_columns, batch.rules.columns, strict=True):
             if rule is None or column in self.stated:
                 continue
-            # An empty exclude list is no rule.
-            if ((rule.valid == 1) & (np.diff(rule.offsets) > 0)).any():
+            stated = rule.valid == 1
+            if column.endswith(("_exclude", "_all")):  # an empty list of these is no rule
+                stated &= np.diff(rule.offsets) > 0
+            if stated.any():
                 self.stated.add(column)
         for name, ids in zip(schema.entities, batch.columns.entity_ids.T, strict=True):
             if name not in self.stated and (ids != NO_ENTITY).any():

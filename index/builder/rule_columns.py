@@ -38,7 +38,10 @@ def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
 
 
 def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
-    outer = list_parts(rows.given(name))
+    given = rows.given(name)
+    if pa.types.is_null(given.type):
+        given = given.cast(pa.list_(pa.list_(pa.string())))
+    outer = list_parts(given)
     inner = _rows_of(rows, {name: outer.flat}).rules(name)
     groups = Lists(inner.offsets, _codes(inner.flat, codes))
     return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
@@ -136,7 +139,7 @@ class RuleReader:
 
     def read(self, rows: Rows) -> RuleColumns:
         own = self._columns(rows)
-        if CLAUSES in rows.theirs:
+        if CLAUSES in rows.theirs and not pa.types.is_null(rows.given(CLAUSES).type):
             given = list_parts(rows.given(CLAUSES))
             clauses = _clause_rows(rows, given.flat)
             offsets, places = given.offsets, np.arange(len(given.flat))

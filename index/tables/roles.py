@@ -47,7 +47,7 @@ GROUPS = Role(
     "list<list<string>>", lambda kind: _list_of(is_list)(kind) and is_rule(kind.value_type), True
 )
 WEIGHT = Role("float", _one(_INTEGER, _FLOAT), may_be_null=True)
-NUMBER = Role("float", _one(_INTEGER, _FLOAT), may_be_null=True)
+NUMBER = Role("float", _one(_INTEGER, _FLOAT, pa.types.is_decimal), may_be_null=True)
 TIME = Role("int64, or a time", _one(_INTEGER, is_text, _TIME))
 _DATE = pa.types.is_date
 MOMENT = Role("timestamp, date, text, or int64", _one(_INTEGER, is_text, _TIME, _DATE), True)

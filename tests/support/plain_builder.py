@@ -251,8 +251,11 @@ def plain_exact_lists(
 ) -> ExactLists:
     """What mode `exact` reads, by looking at every ad and every value of the set rules."""
     leaves = pairwise(ads.ad_offsets.tolist())
+    offsets, listed = (each.tolist() for each in rules.alternatives)
+    members = [[rule] for rule in range(rules.num_rules)]
+    members += [listed[begin:end] for begin, end in pairwise(offsets)]
     of_leaf = [
-        sorted({*chain(*(rules.rules_of(rule) for rule in ads.ad_rule[begin:end].tolist()))})
+        sorted({*chain(*(members[rule] for rule in ads.ad_rule[begin:end].tolist()))})
         for begin, end in leaves
     ]
     postings = [
