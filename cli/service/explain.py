@@ -43,7 +43,7 @@ def explain(
     asked = ExplainRequest(ad_id=number, request=given.message(ids))
     with call.client() as client:
         reply = client.explain(asked, call.timeout)
-    known = {} if table is None else table.known([number], {})
+    known = {} if table is None else table.known([number], asked.request)
     title = known[number].title if number in known else None
     if call.as_json:
         shown = reply_json(reply) | ({} if table is None else {"title": title})
