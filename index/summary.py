@@ -54,7 +54,7 @@ class EntitySummary:
 
 @dataclass(frozen=True, slots=True)
 class PostingSummary:
-    """The posting lists of one set: a list per value, for includes and for excludes."""
+    """The posting lists of one set or property: a list per value, for a set of excludes, too."""
 
     name: str
     values: int
@@ -158,19 +158,20 @@ def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
 
 
 def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
+    names = [*(each.name for each in schema.sets), *(each.name for each in schema.properties)]
     return ExactSummary(
         rules_per_sid=_percentiles(np.diff(lists.leaf_offsets), 50, 90, 99),
         leaf_rules=len(lists.leaf_rules),
         leaf_rule_bytes=lists.leaf_offsets.nbytes + lists.leaf_rules.nbytes,
         postings=tuple(
             PostingSummary(
-                name=target_set.name,
-                values=len(of_set.include_offsets) - 1,
-                include_entries=len(of_set.include_rules),
-                exclude_entries=len(of_set.exclude_rules),
-                bytes=bytes_of(of_set),
+                name=name,
+                values=len(include.offsets) - 1,
+                include_entries=len(include.values),
+                exclude_entries=sum(len(each.values) for each in exclude),
+                bytes=bytes_of((include, *exclude)),
             )
-            for target_set, of_set in zip(schema.sets, lists.postings, strict=True)
+            for name, (include, *exclude) in zip(names, lists.postings, strict=True)
         ),
     )
 

@@ -137,6 +137,9 @@ class BitsComponent:
     def filled(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> AskedBits[npt.NDArray[np.uint64]]:
         return asked
 
+    def narrows(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> bool:  # noqa: ARG002
+        return True
+
     def address(self, asked: AskedBits[npt.NDArray[np.uint64]], kept: list[Any]) -> int:
         kept.append(np.ascontiguousarray(asked.bitmask))
         return int(kept[-1].ctypes.data)
@@ -193,4 +196,6 @@ def _allows(attribute: Attribute, listed: Sequence[str], other: bool) -> str:
         return f"not in [{some(left_out)}]"
     if len(listed) <= max(MOST_SHOWN, len(left_out)):
         return f"in [{some(listed)}]"
-    return "in [listed values]" + (f" and {attribute.name} not in [{some(left_out)}]" if left_out else "")
+    return "in [listed values]" + (
+        f" and {attribute.name} not in [{some(left_out)}]" if left_out else ""
+    )

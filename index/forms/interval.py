@@ -85,6 +85,9 @@ class IntervalComponent:
     def filled(self, asked: AskedNumber[npt.NDArray[Any]]) -> AskedNumber[npt.NDArray[Any]]:
         return asked
 
+    def narrows(self, asked: AskedNumber[npt.NDArray[Any]]) -> bool:
+        return not (self.missing_passes and np.isnan(asked.number).all())
+
     def address(self, asked: AskedNumber[npt.NDArray[Any]], kept: list[Any]) -> int:
         kept.append(np.ascontiguousarray(asked.number))
         return int(kept[-1].ctypes.data)
@@ -100,7 +103,9 @@ class IntervalComponent:
             user: tuple[str, ...] = (_time(request.at),)
             passes = low <= request.at <= high
         else:
-            shown = tuple(number_in_words(each) if np.isfinite(each) else "" for each in (low, high))
+            shown = tuple(
+                number_in_words(each) if np.isfinite(each) else "" for each in (low, high)
+            )
             number = request.user[name].number if name in request.user else None
             has = number is not None and request.user[name].HasField("number")
             user = (number_in_words(number),) if has else ()
