@@ -159,9 +159,8 @@ def random_postings(
     for named in (include, exclude):
         named[0, named.any(axis=0)] = True
         named[1] = False
-    kinds = include.any(axis=0) * HAS_INCLUDE
-    kinds[:rules] |= exclude.any(axis=0) * HAS_EXCLUDE
-    kinds[rules:] = HAS_INCLUDE
+    own = include[:, :rules].any(axis=0) * HAS_INCLUDE | exclude.any(axis=0) * HAS_EXCLUDE
+    kinds = np.append(own, np.full(groups, HAS_INCLUDE))
     firsts = np.flatnonzero(rng.random(groups) < 0.7) if groups else np.zeros(0, np.int64)
     firsts[:1] = 0
     grouped = np.sort(rng.choice(rules, size=len(firsts), replace=False))
