@@ -54,7 +54,7 @@ class EntitySummary:
 
 @dataclass(frozen=True, slots=True)
 class PostingSummary:
-    """The posting lists of one set: a list per value, for includes and for excludes."""
+    """The posting lists of one set or property: a list per value, for a set of excludes, too."""
 
     name: str
     values: int
@@ -167,12 +167,12 @@ def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
         postings=tuple(
             PostingSummary(
                 name=name,
-                values=len(of_set.include_offsets) - 1,
-                include_entries=len(of_set.include_rules),
-                exclude_entries=len(of_set.exclude_rules),
-                bytes=bytes_of(of_set),
+                values=len(include.offsets) - 1,
+                include_entries=len(include.values),
+                exclude_entries=sum(len(each.values) for each in exclude),
+                bytes=bytes_of((include, *exclude)),
             )
-            for name, of_set in zip(schema.valued_names, lists.postings, strict=True)
+            for name, (include, *exclude) in zip(schema.valued_names, lists.postings, strict=True)
         ),
     )
 

@@ -137,6 +137,9 @@ class BitsComponent:
     def filled(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> AskedBits[npt.NDArray[np.uint64]]:
         return asked
 
+    def narrows(self, asked: AskedBits[npt.NDArray[np.uint64]]) -> bool:  # noqa: ARG002
+        return True
+
     def address(self, asked: AskedBits[npt.NDArray[np.uint64]], kept: list[Any]) -> int:
         kept.append(np.ascontiguousarray(asked.bitmask))
         return int(kept[-1].ctypes.data)

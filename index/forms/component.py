@@ -124,6 +124,9 @@ class Component(Protocol):
     def filled(self, asked: Any) -> Any:
         """Return it without the room that C++ did not need."""
 
+    def narrows(self, asked: Any) -> bool:
+        """Return whether one of the requests may fail a row."""
+
     def address(self, asked: Any, kept: list[Any]) -> int:
         """Return where C++ writes or reads what a batch asks, and keep what must live meanwhile."""
 

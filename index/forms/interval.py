@@ -85,6 +85,9 @@ class IntervalComponent:
     def filled(self, asked: AskedNumber[npt.NDArray[Any]]) -> AskedNumber[npt.NDArray[Any]]:
         return asked
 
+    def narrows(self, asked: AskedNumber[npt.NDArray[Any]]) -> bool:
+        return not (self.missing_passes and np.isnan(asked.number).all())
+
     def address(self, asked: AskedNumber[npt.NDArray[Any]], kept: list[Any]) -> int:
         kept.append(np.ascontiguousarray(asked.number))
         return int(kept[-1].ctypes.data)

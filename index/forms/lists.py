@@ -155,6 +155,9 @@ class ListsComponent:
         known = slice(int(asked.value_offsets[-1]))
         return asked._replace(value_ids=asked.value_ids[known], hashes=asked.hashes[known])
 
+    def narrows(self, asked: AskedLists[npt.NDArray[Any]]) -> bool:  # noqa: ARG002
+        return True
+
     def address(self, asked: AskedLists[npt.NDArray[Any]], kept: list[Any]) -> int:
         addresses = [*(array.ctypes.data for array in asked), len(asked.hashes)]
         kept.append(np.array(addresses, np.uintp))

@@ -101,6 +101,9 @@ class PropertiesComponent:
             none_ids=asked.none_ids[: int(asked.none_offsets[-1])],
         )
 
+    def narrows(self, asked: AskedFilters[npt.NDArray[Any]]) -> bool:
+        return bool(asked.kinds.any())
+
     def address(self, asked: AskedFilters[npt.NDArray[Any]], kept: list[Any]) -> int:
         addresses = [*(array.ctypes.data for array in asked), len(asked.any_ids)]
         kept.append(np.array([*addresses, len(asked.none_ids)], np.uintp))

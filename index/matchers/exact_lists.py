@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from grace.index.allocation import Allocate, plain_memory
 from grace.index.matching.ads import SidToAds
-from grace.index.targeting.rules import SetRules, TargetingRules
+from grace.index.targeting.rules import Groups, Lists, Rows, TargetingRules
 from grace.native.loader import array_in, array_out, declare
 
 _leaf_rules = declare(
@@ -31,20 +31,11 @@ Offsets = npt.NDArray[np.int64]
 Ids = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Postings:
-    """The set rules of one set that name each value, ascending within a value.
-
-    include_offsets  int64 [values + 1]    value v is included by include_rules[offsets[v]] ..
-    include_rules    int32 [...]
-    exclude_offsets  int64 [values + 1]
-    exclude_rules    int32 [...]
-    """
-
-    include_offsets: Offsets
-    include_rules: Ids
-    exclude_offsets: Offsets
-    exclude_rules: Ids
+Postings = tuple[Lists, ...]
+"""The rows of a component that name each value, ascending within a value. A set has those that
+include it and those that exclude it: group g counts as row R + g after its R rows, and includes.
+A property has one list: the rows that have the value.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ class ExactLists:
 
     leaf_offsets: Ids
     leaf_rules: Ids
-    postings: tuple[Postings, ...]  # in the schema's order of sets
+    postings: tuple[Postings, ...]  # of the components with values, in their order
     num_rules: int  # of the snapshot; as an id, it is the rule that nobody passes
 
 
@@ -75,19 +66,32 @@ def exact_lists(
     leaf_rules = allocate(4 * int(total[0])).view(np.int32)
     leaf_rules[:] = room[: len(leaf_rules)]
     del room  # of the size of all ads
-    lists = (postings(of, n, threads) for of, n in zip(rules.sets, num_values, strict=False))
+    named = (part for part in rules.parts if part.has_values)
+    lists = (postings(rows, n, threads) for rows, n in zip(named, num_values, strict=True))
     return ExactLists(offsets, leaf_rules, tuple(lists), rules.num_rules)
 
 
-def postings(rules: SetRules, num_values: int, threads: int) -> Postings:
-    include, exclude = (_by_value(*column, num_values, threads) for column in rules.columns[:2])
-    return Postings(*include, *exclude)
+def postings(rows: Rows, num_values: int, threads: int) -> Postings:
+    lists: list[Lists] = []
+    for column in rows.columns:
+        if isinstance(column, Groups):
+            lists[0] = _joined(lists[0], column.lists)
+        else:
+            lists.append(Lists(*column))
+    return tuple(_by_value(each, num_values, threads) for each in lists)
 
 
-def _by_value(offsets: Offsets, values: Ids, num_values: int, threads: int) -> tuple[Offsets, Ids]:
-    by_value, rules = np.empty(num_values + 1, np.int64), np.empty(len(values), np.int32)
-    _postings(len(offsets) - 1, offsets, values, num_values, threads, by_value, rules)
-    return by_value, rules
+def _joined(first: Lists, second: Lists) -> Lists:
+    if len(second.values) == 0:
+        return first
+    ends = second.offsets[1:] + first.offsets[-1]
+    return Lists(np.append(first.offsets, ends), np.append(first.values, second.values))
+
+
+def _by_value(lists: Lists, num_values: int, threads: int) -> Lists:
+    by_value = Lists(np.empty(num_values + 1, np.int64), np.empty(len(lists.values), np.int32))
+    _postings(len(lists.offsets) - 1, *lists, num_values, threads, *by_value)
+    return by_value
 
 
 def changed_pairs(

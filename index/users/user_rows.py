@@ -55,6 +55,11 @@ class UserRows:
         """Return all arrays of all components, in their order."""
         return [*chain.from_iterable(self.asked)]
 
+    def unasked(self) -> frozenset[int]:
+        """Return the components whose rows all pass every request."""
+        parts = enumerate(zip(self.encoder.components, self.asked, strict=True))
+        return frozenset(place for place, (each, asked) in parts if not each.narrows(asked))
+
     def require_encoded_for(self, snapshot: Snapshot) -> None:
         """Ids of another snapshot's values would answer for other values: never compare them."""
         same_values = self.encoder.set_values is snapshot.set_values

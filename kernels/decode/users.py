@@ -21,10 +21,12 @@ class UserTensors:
     asked     what they ask of each component: a NamedTuple of its form, here of tensors
     eligible  int16 [ceil(B / 16), nodes]   mode `exact`: bit b % 16 of [b // 16, node] says whether
                                             an ad below the node is eligible for request b
+    unasked   the components whose rows all pass every request, so that nobody need test them
     """
 
     asked: tuple[Any, ...]
     eligible: Tensor | None = None
+    unasked: frozenset[int] = frozenset()
 
     @staticmethod
     def of(users: UserRows, device: torch.device) -> "UserTensors":
@@ -36,7 +38,8 @@ class UserTensors:
     def given(users: UserRows, tensors: Iterable[Tensor]) -> "UserTensors":
         """Return the user rows as tensors, one for each of their arrays."""
         each = iter(tensors)
-        return UserTensors(tuple(asked._make(islice(each, len(asked))) for asked in users.asked))
+        made = tuple(asked._make(islice(each, len(asked))) for asked in users.asked)
+        return UserTensors(made, unasked=users.unasked())
 
     @staticmethod
     def asking(bitmask: Tensor, *sets: AskedLists[Tensor]) -> "UserTensors":
@@ -48,6 +51,14 @@ class UserTensors:
         """What they ask of the attributes.   int64 [B, words]"""
         bits: Tensor = self.asked[0].bitmask
         return bits
+
+    def asked_of(self, component: int) -> Any:
+        if component >= len(self.asked):
+            raise ValueError(
+                f"users.asked: there are {len(self.asked)} components, and the snapshot has at "
+                f"least {component + 1}: encode users with the snapshot's schema"
+            )
+        return self.asked[component]
 
     @property
     def sets(self) -> tuple[AskedLists[Tensor], ...]:

@@ -12,23 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from grace.index.forms.lists import AskedLists
 from grace.kernels.checks import address, current_stream, fields, require_tensor
 from grace.kernels.decode.tensors import DecodeIndex
 from grace.kernels.decode.users import UserTensors
 from grace.kernels.eligibility.eligible_nodes import require_eligibility
+from grace.kernels.eligibility.lists import ListQueries, NamedValues
 from grace.kernels.eligibility.plan import EligibilityPlan, Plan
 from grace.kernels.eligibility.tensors import masks_of
 from grace.native.loader import declare, load_cuda_library
 
 STEPS = ("attributes", "sets", "rules", "leaves")
-"""A GPU's steps before those of the levels: step 4 + l makes the masks of level l."""
+"""A GPU's steps before those of the levels: step 4 + l makes the masks of level l. The first step
+also has ranges and flights, and the second has properties."""
 
 _ALL_STEPS = -1
 
 
-class _SetQueries(Structure):
-    _fields_ = (*fields(c_void_p, "offsets value_offsets values"), ("num_values", c_int64))
+class _NamedValues(Structure):
+    _fields_ = (*fields(c_void_p, "offsets ids"), ("size", c_int64))
+
+
+class _ListQueries(Structure):
+    _fields_ = (*fields(c_void_p, "offsets kinds"), *fields(_NamedValues, "included excluded"))
 
 
 class _OtherMasks(Structure):
@@ -39,7 +44,8 @@ class Batch(Structure):
     _fields_ = (
         ("requests", c_int64),
         ("bitmask", c_void_p),
-        ("sets", POINTER(_SetQueries)),
+        ("lists", POINTER(_ListQueries)),
+        ("numbers", POINTER(c_void_p)),
         ("others", POINTER(_OtherMasks)),
         *fields(c_void_p, "eligible scratch"),
         *fields(c_int64, "scratch_bytes steps"),
@@ -78,7 +84,17 @@ class EligibilityBatch:
         groups = masks_of(requests)
         for bits in plan.bits:
             bits.check(users)
-        queries = [_set_queries(each.queries(users), requests, device) for each in plan.lists]
+        unasked = users.unasked
+        lists = [
+            _ListQueries()
+            if each.component in unasked
+            else _list_queries(each.queries(users), requests, device)
+            for each in plan.lists
+        ]
+        numbers = [
+            None if each.component in unasked else _numbers(each.numbers(users), requests, device)
+            for each in plan.intervals
+        ]
         self._others = [each.passes(users) for each in plan.others]
         others = [_other_masks(masks, groups, device) for masks in self._others]
         self._plan = plan
@@ -86,7 +102,8 @@ class EligibilityBatch:
         self.layout = Batch(
             requests=requests,
             bitmask=address("users.bitmask", users.bitmask, device, torch.int64),
-            sets=(_SetQueries * len(queries))(*queries),
+            lists=(_ListQueries * len(lists))(*lists),
+            numbers=(c_void_p * len(numbers))(*numbers),
             others=(_OtherMasks * len(others))(*others),
             eligible=self.eligible.data_ptr(),
         )
@@ -113,15 +130,31 @@ class EligibleNodesCall(EligibilityBatch):
         _on_gpu(current_stream(self._plan.device), *self.arguments)
 
 
-def _set_queries(queries: AskedLists[Tensor], requests: int, device: torch.device) -> _SetQueries:
-    require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
-    require_tensor("offsets of values", queries.value_offsets, ends=requests + 1)
-    return _SetQueries(
+def _list_queries(queries: ListQueries, requests: int, device: torch.device) -> _ListQueries:
+    if queries.offsets is not None:
+        require_tensor("offsets of queries", queries.offsets, ends=requests + 1)
+    if queries.kinds is not None:
+        require_tensor("kinds of queries", queries.kinds, requests=requests)
+    return _ListQueries(
         address("offsets of queries", queries.offsets, device, torch.int32),
-        address("offsets of values", queries.value_offsets, device, torch.int32),
-        address("values of queries", queries.value_ids, device, torch.int32),
-        queries.value_ids.numel(),
+        address("kinds of queries", queries.kinds, device, torch.uint8),
+        _named_values(queries.included, requests, device),
+        _named_values(queries.excluded, requests, device),
     )
+
+
+def _named_values(named: NamedValues, requests: int, device: torch.device) -> _NamedValues:
+    require_tensor("offsets of values", named.offsets, ends=requests + 1)
+    return _NamedValues(
+        address("offsets of values", named.offsets, device, torch.int32),
+        address("values of queries", named.ids, device, torch.int32),
+        named.ids.numel(),
+    )
+
+
+def _numbers(numbers: Tensor, requests: int, device: torch.device) -> int:
+    require_tensor("numbers", numbers, requests=requests)
+    return address("numbers", numbers, device, torch.float64)
 
 
 def _other_masks(masks: Tensor, groups: int, device: torch.device) -> _OtherMasks:

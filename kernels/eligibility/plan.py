@@ -13,8 +13,10 @@ from torch import Tensor
 
 from grace.kernels.checks import address, fields, require_tensor
 from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import ListsPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+from grace.kernels.eligibility.properties import PropertiesPredicate
+from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 _TILE = 512  # the members that a warp reads together: kTile of native/cuda/eligible_nodes.cu
 _MOST_RANGES = 128  # of a warp
@@ -33,24 +35,31 @@ class AttributeTable(Structure):
 
 
 class PostingLists(Structure):
-    _fields_ = (*fields(c_void_p, "offsets rules"), ("size", c_int64))
+    _fields_ = (*fields(c_void_p, "offsets rows"), ("size", c_int64))
 
 
-class SetLists(Structure):
+class ListTable(Structure):
     _fields_ = (
         ("rules", RuleRows),
         ("kinds", c_void_p),
         *fields(PostingLists, "include exclude"),
-        *fields(c_int64, "missing_passes_exclude num_values"),
+        *fields(c_void_p, "grouped group_offsets"),
+        *fields(c_int64, "num_grouped missing_passes_exclude num_values"),
     )
+
+
+class IntervalTable(Structure):
+    _fields_ = (("rules", RuleRows), ("rows", c_void_p), ("missing_passes", c_int64))
 
 
 class Plan(Structure):
     _fields_ = (
         ("attributes", POINTER(AttributeTable)),
         ("num_attributes", c_int64),
-        ("sets", POINTER(SetLists)),
-        ("num_sets", c_int64),
+        ("lists", POINTER(ListTable)),
+        ("num_lists", c_int64),
+        ("intervals", POINTER(IntervalTable)),
+        ("num_intervals", c_int64),
         ("others", POINTER(RuleRows)),
         *fields(c_int64, "num_others rules"),
         *fields(c_void_p, "leaf_offsets leaf_rules node_offsets"),
@@ -61,23 +70,33 @@ class Plan(Structure):
 
 class EligibilityPlan:
     """
-    bits, lists, others  the predicates by kind; native code has no body for the others
-    layout               what native code reads
+    bits .. others  the predicates by kind; native code has no body for the others
+    layout          what native code reads
     """
 
     def __init__(self, exact: ExactTensors, node_offsets: Tensor) -> None:
         self.exact = exact
         self._node_offsets = node_offsets
         self.device = device = exact.leaf_rules.device
-        self.bits = [x for x in exact.predicates if isinstance(x, BitsPredicate)]
-        self.lists = [x for x in exact.predicates if isinstance(x, ListsPredicate)]
-        self.others: list[Predicate] = [
-            x for x in exact.predicates if not isinstance(x, BitsPredicate | ListsPredicate)
-        ]
+        self.bits: list[BitsPredicate] = []
+        self.lists: list[ListsPredicate | PropertiesPredicate] = []
+        self.intervals: list[IntervalPredicate] = []
+        self.others: list[Predicate] = []
+        for each in exact.predicates:
+            match each:
+                case BitsPredicate():
+                    self.bits.append(each)
+                case ListsPredicate() | PropertiesPredicate():
+                    self.lists.append(each)
+                case IntervalPredicate():
+                    self.intervals.append(each)
+                case _:
+                    self.others.append(each)
         # A predicate may make its ids anew whenever it is asked for them.
         self._ids: list[Tensor] = []
         attributes = [self._attribute_table(each) for each in self.bits]
-        sets = [self._set_lists(each) for each in self.lists]
+        lists = [self._list_table(each) for each in self.lists]
+        intervals = [self._interval_table(each) for each in self.intervals]
         others = [self._rule_rows(each, 0) for each in self.others]
         starts = exact.level_starts
         members = [end - first for first, end in pairwise(starts[1:])] + [len(exact.leaf_rules)]
@@ -88,8 +107,10 @@ class EligibilityPlan:
         self.layout = Plan(
             attributes=(AttributeTable * len(attributes))(*attributes),
             num_attributes=len(attributes),
-            sets=(SetLists * len(sets))(*sets),
-            num_sets=len(sets),
+            lists=(ListTable * len(lists))(*lists),
+            num_lists=len(lists),
+            intervals=(IntervalTable * len(intervals))(*intervals),
+            num_intervals=len(intervals),
             others=(RuleRows * len(others))(*others),
             num_others=len(others),
             rules=exact.num_rules,
@@ -124,24 +145,36 @@ class EligibilityPlan:
         own = self._rule_rows(predicate, rows)
         return AttributeTable(own, table.data_ptr(), words, *table.stride())
 
-    def _set_lists(self, predicate: ListsPredicate) -> SetLists:
-        postings = predicate.postings
-        return SetLists(
+    def _list_table(self, predicate: ListsPredicate | PropertiesPredicate) -> ListTable:
+        postings, device = predicate.postings, self.device
+        return ListTable(
             self._rule_rows(predicate, len(postings.kinds)),
-            address("kinds", postings.kinds, self.device, torch.uint8),
+            address("kinds", postings.kinds, device, torch.uint8),
             self._posting_lists("include", postings),
             self._posting_lists("exclude", postings),
-            postings.missing_passes_exclude,
+            address("grouped", postings.grouped, device, torch.int32),
+            address("group_offsets", postings.group_offsets, device, torch.int32),
+            len(postings.grouped),
+            isinstance(predicate, ListsPredicate) and predicate.missing_passes_exclude,
             len(postings.include_offsets) - 1,
         )
 
-    def _posting_lists(self, side: str, postings: SetPostings) -> PostingLists:
+    def _posting_lists(self, side: str, postings: PostingTensors) -> PostingLists:
         offsets: Tensor = getattr(postings, f"{side}_offsets")
-        rules: Tensor = getattr(postings, f"{side}_rules")
+        rows: Tensor = getattr(postings, f"{side}_rows")
         return PostingLists(
             address(f"{side}_offsets", offsets, self.device, torch.int64),
-            address(f"{side}_rules", rules, self.device, torch.int32),
-            len(rules),
+            address(f"{side}_rows", rows, self.device, torch.int32),
+            len(rows),
+        )
+
+    def _interval_table(self, predicate: IntervalPredicate) -> IntervalTable:
+        table = predicate.table
+        require_tensor("table of numbers", table, rows=len(table), ends=2)
+        return IntervalTable(
+            self._rule_rows(predicate, len(table)),
+            address("table of numbers", table, self.device, torch.float64),
+            predicate.missing_passes,
         )
 
 

@@ -1,20 +1,23 @@
-"""The predicates and lists of a snapshot on a device. A new kind of predicate joins its tuple."""
+"""The predicates and lists of a snapshot on a device. A new form of component has a case here."""
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from grace.index.forms.bits import BitsComponent
-from grace.index.forms.components import parts_of
+from grace.index.forms.components import Part, parts_of
+from grace.index.forms.interval import IntervalComponent
 from grace.index.forms.lists import ListsComponent
+from grace.index.forms.properties import PropertiesComponent
 from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.snapshot import Snapshot
-from grace.index.targeting.rules import NumberRows, SetRules
-from grace.index.targeting.schema import TargetSet
+from grace.index.targeting.rules import NumberRows, SetRules, ValueRows
 from grace.kernels.devices import staged_copy
 from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+from grace.kernels.eligibility.properties import HAS_VALUES, IS_BARE, PropertiesPredicate
+from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 
 def exact_tensors(snapshot: Snapshot, lists: ExactLists, device: torch.device) -> ExactTensors:
@@ -33,19 +36,38 @@ def _predicates(
     snapshot: Snapshot, lists: ExactLists, device: torch.device
 ) -> tuple[Predicate, ...]:
     made: list[Predicate] = []
-    rows = staged_copy(snapshot.rules.rows, device)  # [rules, components]: each reads its column
     postings = iter(lists.postings)
     for number, part in enumerate(parts_of(snapshot)):
-        ids = rows[:, number]
+        own = next(postings) if part.component.has_values else ()
+        if _passes_all(part):
+            continue
+        # A GPU reads the ids of one component after another.
+        is_gpu = device.type == "cuda"
+        ids = staged_copy(np.ascontiguousarray(part.ids) if is_gpu else part.ids, device)
         match part.component:
             case BitsComponent():
                 made.append(BitsPredicate(ids, _table(part.rows, device)))
             case ListsComponent(target_set=target_set):
-                of_set = _postings(next(postings), part.rows.rules, target_set, device)
-                made.append(ListsPredicate(ids, number, of_set))
+                of_set = _postings_of_set(own, part.rows.rows, device)
+                missing_passes = target_set.missing_passes_exclude
+                made.append(ListsPredicate(ids, number, of_set, missing_passes))
+            case PropertiesComponent():
+                of_property = _postings_of_property(own, part.rows.rows, device)
+                made.append(PropertiesPredicate(ids, number, of_property))
+            case IntervalComponent(missing_passes=missing_passes):
+                table = staged_copy(part.rows.table, device)
+                made.append(IntervalPredicate(ids, number, table, missing_passes))
             case other:
                 raise NotImplementedError(f"{other.label}: its form has no predicate")
     return tuple(made)
+
+
+def _passes_all(part: Part) -> bool:
+    """Return whether all rules have the one row that passes every request."""
+    rows = part.rows.rows if part.component.has_values else part.rows
+    if len(rows) > 1 or isinstance(part.component, PropertiesComponent):
+        return False
+    return not any(limited.any() for _, limited in part.component.limited(rows))
 
 
 def _table(rows: NumberRows, device: torch.device) -> Tensor:
@@ -54,17 +76,36 @@ def _table(rows: NumberRows, device: torch.device) -> Tensor:
     return table.t().contiguous().t() if device.type == "cuda" else table
 
 
-def _postings(
-    postings: Postings, rules: SetRules, target_set: TargetSet, device: torch.device
-) -> SetPostings:
-    has_include = np.diff(rules.include_offsets) > 0
-    has_exclude = np.diff(rules.exclude_offsets) > 0
+def _postings_of_set(postings: Postings, rows: SetRules, device: torch.device) -> PostingTensors:
+    include, exclude = postings
+    has_include = np.diff(rows.include_offsets) > 0
+    has_exclude = np.diff(rows.exclude_offsets) > 0
     kinds = np.where(has_include, HAS_INCLUDE, 0) | np.where(has_exclude, HAS_EXCLUDE, 0)
-    return SetPostings(
-        include_offsets=staged_copy(postings.include_offsets, device),
-        include_rules=staged_copy(postings.include_rules, device),
-        exclude_offsets=staged_copy(postings.exclude_offsets, device),
-        exclude_rules=staged_copy(postings.exclude_rules, device),
+    of_groups = np.full(len(rows.group_offsets) - 1, HAS_INCLUDE)
+    grouped = np.flatnonzero(np.diff(rows.groups))
+    places = len(rows) + np.append(rows.groups[grouped], len(of_groups))
+    return PostingTensors(
+        include_offsets=staged_copy(include.offsets, device),
+        include_rows=staged_copy(include.values, device),
+        exclude_offsets=staged_copy(exclude.offsets, device),
+        exclude_rows=staged_copy(exclude.values, device),
+        kinds=staged_copy(np.append(kinds, of_groups).astype(np.uint8), device),
+        grouped=staged_copy(grouped.astype(np.int32), device),
+        group_offsets=staged_copy(places.astype(np.int32), device),
+    )
+
+
+def _postings_of_property(
+    postings: Postings, rows: ValueRows, device: torch.device
+) -> PostingTensors:
+    offsets, named = (staged_copy(array, device) for array in postings[0])
+    kinds = np.where(np.diff(rows.offsets) > 0, HAS_VALUES, IS_BARE)
+    return PostingTensors(
+        include_offsets=offsets,
+        include_rows=named,
+        exclude_offsets=offsets,
+        exclude_rows=named,
         kinds=staged_copy(kinds.astype(np.uint8), device),
-        missing_passes_exclude=target_set.missing_passes_exclude,
+        grouped=torch.empty(0, dtype=torch.int32, device=device),
+        group_offsets=torch.full((1,), len(rows), dtype=torch.int32, device=device),
     )

@@ -30,22 +30,30 @@ class Predicate(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SetPostings:
-    """The set rules of one set that name each value, and what kinds of lists each set rule has.
+class PostingTensors:
+    """The rows of one component that name each value. A property has one list for both sides.
 
-    include_offsets  int64 [values + 1]   value v is included by include_rules[offsets[v]] ..
-    include_rules    int32 [...]
+    include_offsets  int64 [values + 1]   value v is included by include_rows[offsets[v]] ..
+    include_rows     int32 [...]
     exclude_offsets  int64 [values + 1]
-    exclude_rules    int32 [...]
-    kinds            uint8 [set rules]    has an include list | has an exclude list << 1
+    exclude_rows     int32 [...]
+    kinds            uint8 [rows]         has an include list | has an exclude list << 1
+    grouped          int32 [...]          the rows that also need groups, each of which is a row:
+    group_offsets    int32 [... + 1]      grouped[i] needs the rows group_offsets[i] ..
     """
 
     include_offsets: Tensor
-    include_rules: Tensor
+    include_rows: Tensor
     exclude_offsets: Tensor
-    exclude_rules: Tensor
+    exclude_rows: Tensor
     kinds: Tensor
-    missing_passes_exclude: bool
+    grouped: Tensor
+    group_offsets: Tensor
+
+    @property
+    def first_group(self) -> int:
+        """The rows from here on are groups."""
+        return int(self.group_offsets[0])
 
 
 @dataclass(frozen=True, slots=True)

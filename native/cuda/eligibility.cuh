@@ -9,7 +9,7 @@
 
 namespace grace::eligibility {
 
-enum Step : int64_t { kAttributeStep, kSetStep, kRuleStep, kLeafStep, kLevelSteps };
+enum Step : int64_t { kNumberStep, kListStep, kRuleStep, kLeafStep, kLevelSteps };
 
 // One call: its stream, and its memory between steps. Without scratch memory it launches nothing.
 class Call {
@@ -52,9 +52,11 @@ class Call {
 // Writes the masks[groups, rows] of a table's rows and returns their place.
 const uint16_t* attribute_rows(Call& call, const AttributeTable& table);
 
-// Writes the masks[groups, rules] of some sets' rules, and their places.
-constexpr int kMostSets = 8;
-void set_rows(Call& call, const SetLists* sets, const SetQueries* queries, int64_t count,
-              const uint16_t** masks);
+// Write the masks[groups, rows] of some tables' rows, and their places.
+constexpr int kMostTables = 8;
+void list_rows(Call& call, const ListTable* tables, const ListQueries* queries, int64_t count,
+               const uint16_t** masks);
+void interval_rows(Call& call, const IntervalTable* tables, const double* const* numbers,
+                   int64_t count, const uint16_t** masks);
 
 }  // namespace grace::eligibility

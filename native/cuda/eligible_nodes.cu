@@ -172,19 +172,42 @@ __global__ void __launch_bounds__(kRangeWarps* kWarp) any_of_ranges(Ranges of) {
   }
 }
 
-// Returns the masks of all predicates' rows.
+// Writes the masks of the rows of some tables, as many at once as a launch takes.
+template <typename Table, typename Asked>
+void table_rows(Call& call, const std::vector<Table>& tables, const std::vector<Asked>& asked,
+                void (*write)(Call&, const Table*, const Asked*, int64_t, const uint16_t**),
+                std::vector<RowsOfRules>& rows) {
+  const int64_t all = static_cast<int64_t>(tables.size());
+  for (int64_t first = 0; first < all; first += kMostTables) {
+    const int64_t count = min(int64_t{kMostTables}, all - first);
+    const uint16_t* masks[kMostTables];
+    write(call, tables.data() + first, asked.data() + first, count, masks);
+    for (int64_t i = 0; i < count; ++i) rows.push_back({masks[i], tables[first + i].rules});
+  }
+}
+
+// Returns the masks of the rows of all predicates that may fail a request.
 std::vector<RowsOfRules> predicate_rows(Call& call, const Plan& plan) {
   std::vector<RowsOfRules> rows;
-  rows.reserve(static_cast<size_t>(plan.num_attributes + plan.num_sets + plan.num_others));
   for (int64_t i = 0; i < plan.num_attributes; ++i) {
     rows.push_back({attribute_rows(call, plan.attributes[i]), plan.attributes[i].rules});
   }
-  for (int64_t first = 0; first < plan.num_sets; first += kMostSets) {
-    const int64_t count = min(int64_t{kMostSets}, plan.num_sets - first);
-    const uint16_t* masks[kMostSets];
-    set_rows(call, plan.sets + first, call.batch.sets + first, count, masks);
-    for (int64_t i = 0; i < count; ++i) rows.push_back({masks[i], plan.sets[first + i].rules});
+  std::vector<ListTable> lists;
+  std::vector<ListQueries> queries;
+  for (int64_t i = 0; i < plan.num_lists; ++i) {
+    if (!call.batch.lists[i].narrow()) continue;
+    lists.push_back(plan.lists[i]);
+    queries.push_back(call.batch.lists[i]);
   }
+  table_rows(call, lists, queries, list_rows, rows);
+  std::vector<IntervalTable> intervals;
+  std::vector<const double*> numbers;
+  for (int64_t i = 0; i < plan.num_intervals; ++i) {
+    if (call.batch.numbers[i] == nullptr) continue;
+    intervals.push_back(plan.intervals[i]);
+    numbers.push_back(call.batch.numbers[i]);
+  }
+  table_rows(call, intervals, numbers, interval_rows, rows);
   for (int64_t i = 0; i < plan.num_others; ++i) {
     rows.push_back({call.batch.others[i].masks, plan.others[i]});
     rows.back().rules.rows = call.batch.others[i].rows;

@@ -1,9 +1,9 @@
-// The masks of the predicates' rows: which of 16 requests pass each bitmask row and each set rule.
-// kernels/eligibility/bits.py and lists.py define them.
+// The masks of the predicates' rows: which of 16 requests pass each row of bits, lists or numbers.
+// kernels/eligibility/bits.py, lists.py, properties.py and interval.py define them.
 //
-// Attributes: a thread has several rows in flight. A word in which no user of the group has bits is
-// never read, and users with equal bits are tested once. Sets: a warp walks a run of a posting
-// list, so that a value that many rules name does not keep one warp busy.
+// Attributes and intervals: a thread has several rows in flight. A word in which no user of the
+// group has bits is never read, and users with equal bits are tested once. Lists: a warp walks a
+// run of a posting list, so that a value that many rows name does not keep one warp busy.
 #include <algorithm>
 #include <cstdint>
 
@@ -93,93 +93,115 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// The posting lists of one side of a set, and the runs that users' values cut out of them.
-struct Side {
-  const int64_t* offsets;
-  const int32_t* postings;
-  Run* runs;
-  int32_t* count;
+// Intervals that a launch works on: its blocks' last axis has them.
+struct Intervals {
+  struct {
+    IntervalTable table;
+    const double* numbers;
+    uint16_t* masks;
+  } each[kMostTables];
 };
 
-struct Set {
-  SetQueries queries;
-  const uint8_t* kinds;
-  int64_t rules;
-  int64_t missing_passes;
-  Side sides[2];  // include, exclude
-  uint16_t* masks;
-};
-
-// A launch works on all of them: its blocks' last axis has the sets.
-struct Sets {
-  Set each[kMostSets];
-};
-
-// The masks before any posting list is walked: rules without an include list include every user.
-// Those with an exclude list leave out users without a value, unless these pass.
-__global__ void __launch_bounds__(kBlock) open_set_rows(Sets sets, int64_t requests) {
-  const Set& set = sets.each[blockIdx.z];
-  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 2) *set.sides[threadIdx.x].count = 0;
-  const int lane = threadIdx.x % kWarp;
-  const int64_t group = blockIdx.y, request = group * kGroup + lane;
-  const uint32_t all = requests_of_group(requests, group);
-  const bool has_value = lane < kGroup && request < requests &&
-                         set.queries.offsets[request + 1] > set.queries.offsets[request];
-  const uint32_t present = __ballot_sync(kAllLanes, has_value);
-  const uint32_t allowed = set.missing_passes != 0 ? all : present;
-  uint16_t* const masks = set.masks + group * set.rules;
+__global__ void __launch_bounds__(kBlock) test_intervals(Intervals intervals, int64_t requests) {
+  const auto& own = intervals.each[blockIdx.z];
+  const int64_t group = blockIdx.y, begin = group * kGroup, count = own.table.rules.rows;
+  const int64_t asking = requests - begin < kGroup ? requests - begin : kGroup;
+  const int64_t first = int64_t{blockIdx.x} * (kBlock * kRows) + threadIdx.x;
+  Interval held[kRows];
 #pragma unroll
   for (int u = 0; u < kRows; ++u) {
-    const int64_t rule = (int64_t{blockIdx.x} * kRows + u) * kBlock + threadIdx.x;
-    if (rule >= set.rules) continue;
-    const uint8_t kind = set.kinds[rule];
-    const uint32_t open = (kind & kHasExclude) != 0 ? allowed : all;
-    masks[rule] = static_cast<uint16_t>((kind & kHasInclude) != 0 ? 0u : open);
+    const int64_t row = first + u * kBlock;
+    if (row < count) held[u] = own.table.rows[row];
+  }
+#pragma unroll
+  for (int u = 0; u < kRows; ++u) {
+    const int64_t row = first + u * kBlock;
+    if (row >= count) continue;
+    own.masks[group * count + row] = static_cast<uint16_t>(
+        users_within(held[u], own.numbers + begin, asking, own.table.missing_passes != 0));
   }
 }
 
-// Cuts the posting lists of the users' values into runs, in any order.
-// Blocks [slices, requests, sets * sides].
-__global__ void __launch_bounds__(kBlock) cut_into_runs(Sets sets) {
-  const SetQueries& queries = sets.each[blockIdx.z / 2].queries;
-  const Side& side = sets.each[blockIdx.z / 2].sides[blockIdx.z % 2];
-  if (side.runs == nullptr) return;
+// Tables that a launch works on: its blocks' last axis has them.
+struct Lists {
+  struct Own {
+    ListTable table;
+    ListQueries queries;
+    Run* runs[2];       // that the values of requests cut out of posting lists: include, exclude
+    int32_t* count[2];  // of runs
+    uint16_t* masks;
+  } each[kMostTables];
+};
+
+// The masks before any posting list is walked.
+__global__ void __launch_bounds__(kBlock) open_list_rows(Lists lists, int64_t requests) {
+  const Lists::Own& own = lists.each[blockIdx.z];
+  if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x < 2) *own.count[threadIdx.x] = 0;
+  const int lane = threadIdx.x % kWarp;
+  const int64_t group = blockIdx.y, request = group * kGroup + lane, rows = own.table.rules.rows;
+  const uint32_t all = requests_of_group(requests, group);
+  Start start{false, false};
+  if (lane < kGroup && request < requests) {
+    start = start_of(own.queries, own.table.missing_passes_exclude != 0, request);
+  }
+  const uint32_t with_include = __ballot_sync(kAllLanes, start.with_include);
+  const uint32_t with_exclude = __ballot_sync(kAllLanes, start.with_exclude);
+  uint16_t* const masks = own.masks + group * rows;
+#pragma unroll
+  for (int u = 0; u < kRows; ++u) {
+    const int64_t row = (int64_t{blockIdx.x} * kRows + u) * kBlock + threadIdx.x;
+    if (row >= rows) continue;
+    const uint8_t kind = own.table.kinds[row];
+    const uint32_t open = (kind & kHasExclude) != 0 ? with_exclude : all;
+    masks[row] = static_cast<uint16_t>((kind & kHasInclude) != 0 ? with_include : open);
+  }
+}
+
+// Cuts the posting lists of the requests' values into runs, in any order.
+// Blocks [slices, requests, tables * sides].
+__global__ void __launch_bounds__(kBlock) cut_into_runs(Lists lists) {
+  const Lists::Own& own = lists.each[blockIdx.z / 2];
+  const int side = blockIdx.z % 2;
+  Run* const runs = own.runs[side];
+  if (runs == nullptr) return;
+  const NamedValues& named = side == 0 ? own.queries.included : own.queries.excluded;
+  const PostingLists& postings = side == 0 ? own.table.include : own.table.exclude;
   const int lane = threadIdx.x % kWarp;
   const int32_t request = static_cast<int32_t>(blockIdx.y);
-  const int32_t end = queries.value_offsets[request + 1];
+  const int32_t end = named.offsets[request + 1];
   // All lanes of a warp take part in each of its rounds.
-  for (int32_t first = queries.value_offsets[request] + blockIdx.x * kBlock + threadIdx.x - lane;
+  for (int32_t first = named.offsets[request] + blockIdx.x * kBlock + threadIdx.x - lane;
        first < end; first += gridDim.x * kBlock) {
-    const int32_t value = first + lane < end ? queries.values[first + lane] : -1;
-    const int64_t begin = value >= 0 ? side.offsets[value] : 0;
-    const int64_t postings = value >= 0 ? side.offsets[value + 1] - begin : 0;
-    const int32_t own = static_cast<int32_t>((postings + kRun - 1) / kRun);
-    const int32_t until = static_cast<int32_t>(sum_until_lane(own));
-    int32_t place = lane == kWarp - 1 && until > 0 ? atomicAdd(side.count, until) : 0;
-    place = __shfl_sync(kAllLanes, place, kWarp - 1) + until - own;
-    for (int32_t i = 0; i < own; ++i) {
+    const int32_t value = first + lane < end ? named.ids[first + lane] : -1;
+    const int64_t begin = value >= 0 ? postings.offsets[value] : 0;
+    const int64_t length = value >= 0 ? postings.offsets[value + 1] - begin : 0;
+    const int32_t cut = static_cast<int32_t>((length + kRun - 1) / kRun);
+    const int32_t until = static_cast<int32_t>(sum_until_lane(cut));
+    int32_t place = lane == kWarp - 1 && until > 0 ? atomicAdd(own.count[side], until) : 0;
+    place = __shfl_sync(kAllLanes, place, kWarp - 1) + until - cut;
+    for (int32_t i = 0; i < cut; ++i) {
       const int64_t done = int64_t{i} * kRun;
-      const int64_t left = postings - done;
-      side.runs[place + i] = {begin + done, static_cast<int32_t>(left < kRun ? left : kRun),
-                              request};
+      const int64_t left = length - done;
+      runs[place + i] = {begin + done, static_cast<int32_t>(left < kRun ? left : kRun), request};
     }
   }
 }
 
-// Gives the requests of all runs to the rules that these name, or takes them away. Two masks share
-// a word. A warp has one run after another. Blocks [slices, 1, sets].
+// Gives the requests of all runs to the rows that these name, or takes them away. Two masks share
+// a word. A warp has one run after another. Blocks [slices, 1, tables].
 template <bool kTakeAway>
-__global__ void __launch_bounds__(kBlock) walk_runs(Sets sets) {
-  const Set& set = sets.each[blockIdx.z];
-  const Side& side = set.sides[kTakeAway ? 1 : 0];
-  const int32_t* const postings = side.postings;
+__global__ void __launch_bounds__(kBlock) walk_runs(Lists lists) {
+  constexpr int side = kTakeAway ? 1 : 0;
+  const Lists::Own& own = lists.each[blockIdx.z];
+  const Run* const runs = own.runs[side];
+  const int32_t* const postings = kTakeAway ? own.table.exclude.rows : own.table.include.rows;
   const int lane = threadIdx.x % kWarp;
-  const int32_t count = *side.count;
+  const int32_t count = *own.count[side];
   const int32_t warps = static_cast<int32_t>(gridDim.x * kBlock / kWarp);
 #pragma unroll 1
   for (int32_t at = (blockIdx.x * kBlock + threadIdx.x) / kWarp; at < count; at += warps) {
-    const Run run = side.runs[at];
-    uint16_t* own = set.masks + run.request / kGroup * set.rules;
+    const Run run = runs[at];
+    uint16_t* const masks = own.masks + run.request / kGroup * own.table.rules.rows;
     const uint32_t request = 1u << run.request % kGroup;
 #pragma unroll 1
     for (int32_t begin = lane; begin < run.count; begin += kRows * kWarp) {
@@ -192,7 +214,7 @@ __global__ void __launch_bounds__(kBlock) walk_runs(Sets sets) {
 #pragma unroll
       for (int u = 0; u < kRows; ++u) {
         if (named[u] < 0) continue;
-        const uintptr_t place = reinterpret_cast<uintptr_t>(own + named[u]);
+        const uintptr_t place = reinterpret_cast<uintptr_t>(masks + named[u]);
         uint32_t* word = reinterpret_cast<uint32_t*>(place & ~uintptr_t{3});
         const uint32_t bit = (place & 2) != 0 ? request << 16 : request;
         if constexpr (kTakeAway) {
@@ -205,18 +227,27 @@ __global__ void __launch_bounds__(kBlock) walk_runs(Sets sets) {
   }
 }
 
+// Takes from each grouped row the requests that one of its groups fails.
+// Blocks [slices, groups, tables].
+__global__ void __launch_bounds__(kBlock) need_groups(Lists lists) {
+  const Lists::Own& own = lists.each[blockIdx.z];
+  const int64_t at = int64_t{blockIdx.x} * kBlock + threadIdx.x;
+  if (at >= own.table.num_grouped) return;
+  uint16_t* const masks = own.masks + blockIdx.y * own.table.rules.rows;
+  uint32_t passes = masks[own.table.grouped[at]];
+  const int32_t end = own.table.group_offsets[at + 1];
+  for (int32_t row = own.table.group_offsets[at]; row < end; ++row) passes &= masks[row];
+  masks[own.table.grouped[at]] = static_cast<uint16_t>(passes);
+}
+
 unsigned blocks_for(int64_t threads) {
   const int64_t blocks = (threads + kBlock - 1) / kBlock;
   return static_cast<unsigned>(blocks > 0 ? blocks : 1);
 }
 
 // Returns the most runs of a side: a request names a value once, so it walks no posting twice.
-int64_t most_runs(const PostingLists& lists, int64_t values, int64_t requests) {
-  return lists.size == 0 || values == 0 ? 0 : values + requests * (lists.size / kRun);
-}
-
-Side side_of(Call& call, const PostingLists& lists, int64_t most, int32_t* count) {
-  return {lists.offsets, lists.rules, most == 0 ? nullptr : call.room<Run>(most), count};
+int64_t most_runs(const PostingLists& lists, const NamedValues& named, int64_t requests) {
+  return lists.size == 0 || named.size == 0 ? 0 : named.size + requests * (lists.size / kRun);
 }
 
 }  // namespace
@@ -230,52 +261,71 @@ const uint16_t* attribute_rows(Call& call, const AttributeTable& table) {
   LaunchShape shape{};
   shape.threads = kBlock;
   shape.blocks = dim3(blocks_for(words * kWarp), groups);
-  call.launch(kAttributeStep, "list_asked", shape, list_asked, call.batch.bitmask, requests, words,
+  call.launch(kNumberStep, "list_asked", shape, list_asked, call.batch.bitmask, requests, words,
               asked);
   shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups);
-  call.launch(kAttributeStep, "test_rows", shape, test_rows, table, asked, requests, masks);
+  call.launch(kNumberStep, "test_rows", shape, test_rows, table, asked, requests, masks);
   return masks;
 }
 
-void set_rows(Call& call, const SetLists* lists, const SetQueries* queries, int64_t count,
-              const uint16_t** masks) {
-  Sets sets{};
-  int64_t rules = 0, values = 0, most[2] = {0, 0};  // of any set
-  int32_t* const counts = call.room<int32_t>(2 * count);
+void interval_rows(Call& call, const IntervalTable* tables, const double* const* numbers,
+                   int64_t count, const uint16_t** masks) {
+  Intervals intervals{};
+  int64_t rows = 0;  // of any table
   for (int64_t i = 0; i < count; ++i) {
-    const SetLists& own = lists[i];
-    const int64_t own_values = queries[i].num_values;
-    const int64_t included = most_runs(own.include, own_values, call.batch.requests);
-    const int64_t excluded = most_runs(own.exclude, own_values, call.batch.requests);
-    uint16_t* const room = call.room<uint16_t>(call.groups * own.rules.rows);
-    sets.each[i] = {queries[i],
-                    own.kinds,
-                    own.rules.rows,
-                    own.missing_passes_exclude,
-                    {side_of(call, own.include, included, counts + 2 * i),
-                     side_of(call, own.exclude, excluded, counts + 2 * i + 1)},
-                    room};
+    uint16_t* const room = call.room<uint16_t>(call.groups * tables[i].rules.rows);
+    intervals.each[i] = {tables[i], numbers[i], room};
     masks[i] = room;
-    rules = std::max(rules, own.rules.rows);
-    values = std::max(values, own_values);
-    most[0] = std::max(most[0], included);
-    most[1] = std::max(most[1], excluded);
+    rows = std::max(rows, tables[i].rules.rows);
   }
-  const unsigned all = static_cast<unsigned>(count);
   LaunchShape shape{};
   shape.threads = kBlock;
-  shape.blocks =
-      dim3(blocks_for((rules + kRows - 1) / kRows), static_cast<unsigned>(call.groups), all);
-  call.launch(kSetStep, "open_set_rows", shape, open_set_rows, sets, call.batch.requests);
-  if (most[0] + most[1] == 0) return;
-  const unsigned requests = static_cast<unsigned>(call.batch.requests);
-  shape.blocks = dim3(std::min(blocks_for(values), 16u), requests, 2 * all);
-  call.launch(kSetStep, "cut_into_runs", shape, cut_into_runs, sets);
+  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), static_cast<unsigned>(call.groups),
+                      static_cast<unsigned>(count));
+  call.launch(kNumberStep, "test_intervals", shape, test_intervals, intervals, call.batch.requests);
+}
+
+void list_rows(Call& call, const ListTable* tables, const ListQueries* queries, int64_t count,
+               const uint16_t** masks) {
+  Lists lists{};
+  int64_t rows = 0, grouped = 0, values = 0, most[2] = {0, 0};  // of any table
+  int32_t* const counts = call.room<int32_t>(2 * count);
+  for (int64_t i = 0; i < count; ++i) {
+    const NamedValues &included = queries[i].included, &excluded = queries[i].excluded;
+    const int64_t own_most[2] = {most_runs(tables[i].include, included, call.batch.requests),
+                                 most_runs(tables[i].exclude, excluded, call.batch.requests)};
+    Lists::Own& own = lists.each[i];
+    own.table = tables[i];
+    own.queries = queries[i];
+    masks[i] = own.masks = call.room<uint16_t>(call.groups * tables[i].rules.rows);
+    for (int side = 0; side < 2; ++side) {
+      own.count[side] = counts + 2 * i + side;
+      own.runs[side] = own_most[side] == 0 ? nullptr : call.room<Run>(own_most[side]);
+      most[side] = std::max(most[side], own_most[side]);
+    }
+    rows = std::max(rows, tables[i].rules.rows);
+    grouped = std::max(grouped, tables[i].num_grouped);
+    values = std::max({values, included.size, excluded.size});
+  }
+  const unsigned all = static_cast<unsigned>(count), groups = static_cast<unsigned>(call.groups);
+  LaunchShape shape{};
+  shape.threads = kBlock;
+  shape.blocks = dim3(blocks_for((rows + kRows - 1) / kRows), groups, all);
+  call.launch(kListStep, "open_list_rows", shape, open_list_rows, lists, call.batch.requests);
+  if (most[0] + most[1] > 0) {
+    const unsigned requests = static_cast<unsigned>(call.batch.requests);
+    shape.blocks = dim3(std::min(blocks_for(values), 16u), requests, 2 * all);
+    call.launch(kListStep, "cut_into_runs", shape, cut_into_runs, lists);
+  }
   for (int side = 0; side < 2; ++side) {
     if (most[side] == 0) continue;
     shape.blocks = dim3(std::min(blocks_for(most[side] * kWarp), kMostBlocks), 1, all);
-    call.launch(kSetStep, "walk_runs", shape, side == 0 ? walk_runs<false> : walk_runs<true>, sets);
+    const auto walk = side == 0 ? walk_runs<false> : walk_runs<true>;
+    call.launch(kListStep, "walk_runs", shape, walk, lists);
   }
+  if (grouped == 0) return;
+  shape.blocks = dim3(blocks_for(grouped), groups, all);
+  call.launch(kListStep, "need_groups", shape, need_groups, lists);
 }
 
 }  // namespace grace::eligibility

@@ -16,7 +16,7 @@ namespace grace::eligibility {
 namespace {
 
 constexpr int64_t kBitmaskRowsPerTask = 8192;
-constexpr int64_t kSetRulesPerTask = 65536;  // both masks of a task fit the L2 cache
+constexpr int64_t kListRowsPerTask = 65536;  // both masks of a task fit the L2 cache
 constexpr int64_t kPerTask = 16384;          // rules, leaves or nodes
 
 using Masks = std::unique_ptr<uint16_t[]>;  // [groups, rows]
@@ -91,52 +91,72 @@ Masks attribute_rows(const AttributeTable& table, const Batch& batch, int32_t th
   });
 }
 
-// Adds a request to the masks of the rules in [range.begin, range.end) that a posting list has.
-void walk(const PostingLists& lists, int32_t value, Range range, uint16_t request,
-          uint16_t* masks) {
-  const int32_t* end = lists.rules + lists.offsets[value + 1];
-  const int32_t* at = std::lower_bound(lists.rules + lists.offsets[value], end, range.begin);
-  for (; at < end && *at < range.end; ++at) masks[*at - range.begin] |= request;
+Masks interval_rows(const IntervalTable& table, const double* numbers, int64_t requests,
+                    int32_t threads) {
+  const int64_t rows = table.rules.rows;
+  return masks_of_groups(requests, rows, [&](int64_t first, int64_t count, uint16_t* masks) {
+    parallel_ranges(rows, kPerTask, threads, [&](Range range) {
+      for (int64_t r = range.begin; r < range.end; ++r) {
+        masks[r] = static_cast<uint16_t>(
+            users_within(table.rows[r], numbers + first, count, table.missing_passes != 0));
+      }
+    });
+  });
 }
 
-// The masks of the set rules in a range, for the requests first .. first + requests.
-void match_sets(const SetLists& lists, const SetQueries& queries, int64_t first, int64_t requests,
-                Range range, uint16_t* included) {
+// Adds a request to the masks of the rows in [range.begin, range.end) that name one of its values.
+void walk(const PostingLists& lists, const NamedValues& values, int64_t request, Range range,
+          uint16_t bit, uint16_t* masks) {
+  for (int32_t v = values.offsets[request]; v < values.offsets[request + 1]; ++v) {
+    const int64_t* offsets = lists.offsets + values.ids[v];
+    const int32_t* end = lists.rows + offsets[1];
+    const int32_t* at = std::lower_bound(lists.rows + offsets[0], end, range.begin);
+    for (; at < end && *at < range.end; ++at) masks[*at - range.begin] |= bit;
+  }
+}
+
+// The masks of the rows in a range, for the requests first .. first + requests.
+void match_lists(const ListTable& table, const ListQueries& queries, int64_t first,
+                 int64_t requests, Range range, uint16_t* included) {
   std::vector<uint16_t> excluded(range.end - range.begin, 0);
   std::fill_n(included, range.end - range.begin, uint16_t{0});
-  uint16_t missing = 0;
+  uint16_t with_include = 0, with_exclude = 0;
   for (int64_t i = 0; i < requests; ++i) {
-    const int64_t b = first + i;
-    const auto request = static_cast<uint16_t>(1U << i);
-    if (queries.offsets[b] == queries.offsets[b + 1]) missing |= request;
-    for (int32_t v = queries.value_offsets[b]; v < queries.value_offsets[b + 1]; ++v) {
-      const int32_t value = queries.values[v];
-      walk(lists.include, value, range, request, included);
-      walk(lists.exclude, value, range, request, excluded.data());
-    }
+    const auto bit = static_cast<uint16_t>(1U << i);
+    const Start start = start_of(queries, table.missing_passes_exclude != 0, first + i);
+    if (start.with_include) with_include |= bit;
+    if (start.with_exclude) with_exclude |= bit;
+    walk(table.include, queries.included, first + i, range, bit, included);
+    walk(table.exclude, queries.excluded, first + i, range, bit, excluded.data());
   }
   const auto all = static_cast<uint16_t>(requests_of_group(requests, 0));
-  const uint16_t failing_excludes = lists.missing_passes_exclude != 0 ? 0 : missing;
+  const uint16_t starts[] = {all, with_include, with_exclude, with_include};  // by kind
   for (int64_t r = range.begin; r < range.end; ++r) {
     const int64_t at = r - range.begin;
-    const uint8_t kind = lists.kinds[r];
-    if ((kind & kHasInclude) == 0) included[at] = all;
-    if ((kind & kHasExclude) != 0) excluded[at] |= failing_excludes;
-    included[at] = static_cast<uint16_t>(included[at] & ~excluded[at]);
+    included[at] = static_cast<uint16_t>((included[at] | starts[table.kinds[r]]) & ~excluded[at]);
   }
 }
 
-Masks set_rows(const SetLists& lists, const SetQueries& queries, int64_t requests,
-               int32_t threads) {
-  for (int32_t v = 0; v < queries.value_offsets[requests]; ++v) {
-    require(queries.values[v] >= 0 && queries.values[v] < lists.num_values,
-            "eligible_nodes: a user's value is not one of the set's");
-  }
-  const int64_t rows = lists.rules.rows;
+void require_known(const NamedValues& values, int64_t requests, int64_t num_values) {
+  require(std::all_of(values.ids, values.ids + values.offsets[requests],
+                      [&](int32_t value) { return value >= 0 && value < num_values; }),
+          "eligible_nodes: a request's value is not one of the component's");
+}
+
+Masks list_rows(const ListTable& table, const ListQueries& queries, int64_t requests,
+                int32_t threads) {
+  require_known(queries.included, requests, table.num_values);
+  require_known(queries.excluded, requests, table.num_values);
+  const int64_t rows = table.rules.rows;
   return masks_of_groups(requests, rows, [&](int64_t first, int64_t count, uint16_t* masks) {
-    parallel_ranges(rows, kSetRulesPerTask, threads, [&](Range range) {
-      match_sets(lists, queries, first, count, range, masks + range.begin);
+    parallel_ranges(rows, kListRowsPerTask, threads, [&](Range range) {
+      match_lists(table, queries, first, count, range, masks + range.begin);
     });
+    for (int64_t i = 0; i < table.num_grouped; ++i) {
+      for (int32_t g = table.group_offsets[i]; g < table.group_offsets[i + 1]; ++g) {
+        masks[table.grouped[i]] &= masks[g];
+      }
+    }
   });
 }
 
@@ -207,9 +227,16 @@ GRACE_API int32_t grace_eligible_nodes(int32_t threads, int64_t plan_size, int64
       made.push_back(attribute_rows(plan->attributes[i], *batch, threads));
       predicates.push_back({made.back().get(), plan->attributes[i].rules});
     }
-    for (int64_t i = 0; i < plan->num_sets; ++i) {
-      made.push_back(set_rows(plan->sets[i], batch->sets[i], batch->requests, threads));
-      predicates.push_back({made.back().get(), plan->sets[i].rules});
+    for (int64_t i = 0; i < plan->num_lists; ++i) {
+      if (!batch->lists[i].narrow()) continue;
+      made.push_back(list_rows(plan->lists[i], batch->lists[i], batch->requests, threads));
+      predicates.push_back({made.back().get(), plan->lists[i].rules});
+    }
+    for (int64_t i = 0; i < plan->num_intervals; ++i) {
+      if (batch->numbers[i] == nullptr) continue;
+      made.push_back(
+          interval_rows(plan->intervals[i], batch->numbers[i], batch->requests, threads));
+      predicates.push_back({made.back().get(), plan->intervals[i].rules});
     }
     for (int64_t i = 0; i < plan->num_others; ++i) {
       predicates.push_back({batch->others[i].masks, plan->others[i]});

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
+from grace.index.forms.lists import AskedLists
 from grace.index.matchers.exact_lists import changed_pairs
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
@@ -123,7 +124,7 @@ def test_large_lists_agree_on_any_number_of_threads(threads: int) -> None:
 def test_native_code_refuses_a_value_that_the_set_does_not_have() -> None:
     index, users = random_lists(np.random.default_rng(7), (3.0,), 3, 1)
     users.sets[0].value_ids[-1] = 29
-    with pytest.raises(NativeError, match="a user's value is not one of the set's"):
+    with pytest.raises(NativeError, match="a request's value is not one of the component's"):
         NATIVE.eligible_nodes(users, index)
 
 
@@ -147,36 +148,63 @@ def with_lists(index: DecodeIndex, **changes: Any) -> DecodeIndex:
 
 
 @pytest.mark.parametrize(
-    ("fan_outs", "requests", "sets", "words", "rows"),
+    ("fan_outs", "requests", "sets", "words", "rows", "intervals", "properties"),
     [
-        ((3.0,), 1, 0, 1, 1),
-        ((7.0, 11.0, 2.7), 16, 1, 3, 333),
-        ((511.0, 1.2), 7, 2, 7, 2049),
-        ((5.0, 90.0), 17, 3, 65, 63),
-        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 49, 9, 5, 111),
+        ((3.0,), 1, 0, 1, 1, 0, 0),
+        ((7.0, 11.0, 2.7), 16, 1, 3, 333, 0, 0),
+        ((7.0, 11.0, 2.7), 15, 2, 3, 333, 2, 2),
+        ((511.0, 1.2), 7, 2, 7, 2049, 0, 1),
+        ((5.0, 90.0), 17, 3, 65, 63, 1, 0),
+        ((5.0, 3.0), 33, 6, 3, 333, 9, 5),  # more of everything than a launch takes
+        ((2.0, 2.0, 2.0, 2.0, 2.0, 9.0), 49, 9, 5, 111, 0, 0),
     ],
 )
 def test_nodes_equal_the_reference(
-    fast: Ops, fan_outs: tuple[float, ...], requests: int, sets: int, words: int, rows: int
+    fast: Ops,
+    fan_outs: tuple[float, ...],
+    requests: int,
+    sets: int,
+    words: int,
+    rows: int,
+    intervals: int,
+    properties: int,
 ) -> None:
     rng = np.random.default_rng(requests)
-    index, users = random_lists(rng, fan_outs, requests, sets, words, rows)
+    made = random_lists(rng, fan_outs, requests, sets, words, rows, intervals, properties)
+    index, users = made
     for asked in (users, without_known_values(users)):
         expected = REFERENCE.eligible_nodes(asked, index)
         assert torch.equal(fast.eligible_nodes(asked, index), expected)
 
 
 def without_known_values(users: UserTensors) -> UserTensors:
-    """Return the same users, of whose values no rule names any."""
-    return UserTensors.asking(
-        users.bitmask,
-        *(
-            own._replace(
-                value_ids=own.value_ids[:0], value_offsets=torch.zeros_like(own.value_offsets)
-            )
-            for own in users.sets
-        ),
+    """Return the same users, of whose values of sets no rule names any."""
+    asked = (
+        own._replace(value_ids=own.value_ids[:0], value_offsets=torch.zeros_like(own.value_offsets))
+        if isinstance(own, AskedLists)
+        else own
+        for own in users.asked
     )
+    return replace(users, asked=tuple(asked))
+
+
+def test_what_requests_ask_of_an_unasked_component_is_not_read(fast: Ops) -> None:
+    rng = np.random.default_rng(5)
+    index, users = random_lists(rng, (7.0, 11.0), 17, 2, intervals=2, properties=3)
+    places = {1, 3, 6}  # a component of each form
+    kept = (each for each in exact_of(index).predicates if component_of(each) not in places)
+    expected = REFERENCE.eligible_nodes(users, with_lists(index, predicates=tuple(kept)))
+    nothing = users.bitmask.new_zeros(0)
+    asked = (
+        own._make(nothing for _ in own) if place in places else own
+        for place, own in enumerate(users.asked)
+    )
+    unasked = UserTensors(tuple(asked), unasked=frozenset(places))
+    assert torch.equal(fast.eligible_nodes(unasked, index), expected)
+
+
+def component_of(predicate: Predicate) -> int:
+    return getattr(predicate, "component", 0)
 
 
 @dataclass(frozen=True)

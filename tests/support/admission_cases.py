@@ -13,6 +13,7 @@ from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserAttributes
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
+from support.exact_indexes import random_lists
 from support.oracle import RawAd, Rule
 from support.strategies import Case, random_schema
 
@@ -100,6 +101,14 @@ def _eligibility(make_case: MakeCase) -> Arguments:
     return arguments
 
 
+def _all_forms(requests: int, **components: int) -> Arguments:
+    def arguments(rng: np.random.Generator) -> tuple[Any, ...]:
+        index, users = random_lists(rng, (7.0, 11.0, 2.7), requests, **components)
+        return users, index
+
+    return arguments
+
+
 def _branching(
     num_ads: int, num_users: int, sizes: tuple[int, ...] = (3, 65), num_sets: int = 2
 ) -> MakeCase:
@@ -136,6 +145,8 @@ ELIGIBILITY: Mapping[str, Arguments] = {
     "many-locations": _eligibility(many_locations_case),
     "empty-users": _eligibility(_locations(None)),
     "full-vocabulary": _eligibility(_full((37, 111), 17)),
+    "all-forms": _all_forms(15, sets=2, intervals=2, properties=3),
+    "20-components": _all_forms(33, sets=6, intervals=9, properties=5),
 }
 ADMISSION: Mapping[str, Arguments] = {
     "odd-sizes": _admission(_branching(111, 7)),

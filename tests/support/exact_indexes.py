@@ -10,13 +10,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from grace.index.forms.bits import AskedBits
+from grace.index.forms.interval import AskedNumber
 from grace.index.forms.lists import AskedLists
+from grace.index.forms.properties import ASKS_ANY, ASKS_NONE, AskedFilters
 from grace.kernels import DecodeIndex, UserTensors
 from grace.kernels.eligibility.bits import BitsPredicate
+from grace.kernels.eligibility.interval import IntervalPredicate
 from grace.kernels.eligibility.lists import HAS_EXCLUDE, HAS_INCLUDE, ListsPredicate
-from grace.kernels.eligibility.tensors import ExactTensors, Predicate, SetPostings
+from grace.kernels.eligibility.properties import HAS_VALUES, IS_BARE, PropertiesPredicate
+from grace.kernels.eligibility.tensors import ExactTensors, PostingTensors, Predicate
 
 _LONG_RANGE = 4096
+_VALUES = 29  # of a set or property
 
 
 def random_exact_index(
@@ -27,10 +33,12 @@ def random_exact_index(
     rules: int = 1111,
     rows: int = 333,
     long_leaves: int = 3,
+    intervals: int = 0,
+    properties: int = 0,
 ) -> DecodeIndex:
     """`fan_outs` is the mean number of children by level; single nodes have many more.
 
-    `rows` is the number of bitmask rows, and about that of each set's rules.
+    `rows` is the number of bitmask rows, and about that of each other component's.
     """
     counts, starts, level = [], [0, 1], 1
     for mean in fan_outs:
@@ -47,18 +55,26 @@ def random_exact_index(
     leaf_rules = rng.integers(rules, size=int(leaf_offsets[-1]), dtype=np.int32)
     alive = 1 / np.repeat(np.maximum(pairs, 16), pairs)
     leaf_rules[rng.random(len(leaf_rules)) >= alive] = rules
-    set_rules = [rows - 7 * place for place in range(sets)]
-    ids = [rng.integers(own, size=rules, dtype=np.int32) for own in set_rules]
+    others = [rows - 7 * place for place in range(sets + intervals + properties)]
+    ids = [rng.integers(own, size=rules, dtype=np.int32) for own in others]
     columns = torch.from_numpy(np.stack([*ids, np.zeros(rules, np.int32)], axis=1))
     table = random_table(rng, rows, words)
     if sets % 2:
         table = table.t().contiguous().t()  # by word, as on a GPU
     bitmasks = torch.from_numpy(rng.integers(rows, size=rules, dtype=np.int32))
     predicates: list[Predicate] = [BitsPredicate(bitmasks, table)]
-    predicates += [
-        ListsPredicate(columns[:, place], 1 + place, random_postings(rng, own, 29, place % 2 == 1))
-        for place, own in enumerate(set_rules)
-    ]
+    for place, own in enumerate(others):
+        own_ids, odd = columns[:, place], place % 2 == 1
+        if place < sets:
+            postings = random_postings(rng, own, _VALUES, groups=place % 3 * own // 7)
+            predicates.append(ListsPredicate(own_ids, 1 + place, postings, odd))
+        elif place < sets + intervals:
+            predicates.append(
+                IntervalPredicate(own_ids, 1 + place, random_intervals(rng, own), odd)
+            )
+        else:
+            of_ads = random_property(rng, own, _VALUES)
+            predicates.append(PropertiesPredicate(own_ids, 1 + place, of_ads))
     return DecodeIndex(
         vocab_sizes=(max(int(own.max()) for own in counts),) * len(fan_outs),
         first_leaf=starts[-2],
@@ -81,17 +97,37 @@ def random_lists(
     sets: int,
     words: int = 3,
     rows: int = 333,
+    intervals: int = 0,
+    properties: int = 0,
 ) -> tuple[DecodeIndex, UserTensors]:
     """Return an index, and users of it."""
-    index = random_exact_index(rng, fan_outs, words, sets, max(1111, rows), rows)
-    return index, random_exact_users(rng, requests, words, sets)
+    others = {"intervals": intervals, "properties": properties}
+    index = random_exact_index(rng, fan_outs, words, sets, max(1111, rows), rows, **others)
+    return index, random_exact_users(rng, requests, words, sets, **others)
 
 
 def random_exact_users(
-    rng: np.random.Generator, requests: int, words: int, sets: int
+    rng: np.random.Generator,
+    requests: int,
+    words: int,
+    sets: int,
+    intervals: int = 0,
+    properties: int = 0,
 ) -> UserTensors:
-    bitmask = random_user_bits(rng, requests, words)
-    return UserTensors.asking(bitmask, *(random_queries(rng, requests, 29) for _ in range(sets)))
+    """Every third property is one about which no request asks."""
+    kinds = [*range(8)]
+    filters = [
+        random_filters(rng, requests, _VALUES, kinds if place % 3 else [0])
+        for place in range(properties)
+    ]
+    asked = (
+        AskedBits(random_user_bits(rng, requests, words)),
+        *(random_queries(rng, requests, _VALUES) for _ in range(sets)),
+        *(random_numbers(rng, requests) for _ in range(intervals)),
+        *filters,
+    )
+    first = len(asked) - properties
+    return UserTensors(asked, unasked=frozenset(range(first, len(asked), 3)))
 
 
 def random_table(rng: np.random.Generator, rows: int, words: int) -> Tensor:
@@ -113,20 +149,66 @@ def random_user_bits(rng: np.random.Generator, requests: int, words: int) -> Ten
 
 
 def random_postings(
-    rng: np.random.Generator, rules: int, values: int, missing_passes: bool
-) -> SetPostings:
-    """Value 0 is in every list, value 1 in none. Rules have both lists, one or none."""
-    include = rng.random((values, rules)) < rng.random((values, 1)) ** 3
+    rng: np.random.Generator, rules: int, values: int, groups: int
+) -> PostingTensors:
+    """Value 0 is in every list, value 1 in none. Rules have both lists, one or none, and groups."""
+    include = rng.random((values, rules + groups)) < rng.random((values, 1)) ** 3
     exclude = rng.random((values, rules)) < 0.2 * rng.random((values, 1)) ** 3
-    include[:, rng.random(rules) < 0.3] = False
+    include[:, :rules][:, rng.random(rules) < 0.3] = False
     exclude[:, rng.random(rules) < 0.5] = False
     for named in (include, exclude):
         named[0, named.any(axis=0)] = True
         named[1] = False
-    kinds = include.any(axis=0) * HAS_INCLUDE | exclude.any(axis=0) * HAS_EXCLUDE
-    return SetPostings(
-        *_lists(include), *_lists(exclude), torch.from_numpy(kinds.astype(np.uint8)), missing_passes
+    own = include[:, :rules].any(axis=0) * HAS_INCLUDE | exclude.any(axis=0) * HAS_EXCLUDE
+    kinds = np.append(own, np.full(groups, HAS_INCLUDE))
+    firsts = np.flatnonzero(rng.random(groups) < 0.7) if groups else np.zeros(0, np.int64)
+    firsts[:1] = 0
+    grouped = np.sort(rng.choice(rules, size=len(firsts), replace=False))
+    return PostingTensors(
+        *_lists(include),
+        *_lists(exclude),
+        torch.from_numpy(kinds.astype(np.uint8)),
+        torch.from_numpy(grouped.astype(np.int32)),
+        torch.from_numpy((rules + np.append(firsts, groups)).astype(np.int32)),
     )
+
+
+def random_property(rng: np.random.Generator, rows: int, values: int) -> PostingTensors:
+    """Value 0 is in every third row, value 1 in none; some rows have no value."""
+    named = rng.random((values, rows)) < 0.3 * rng.random((values, 1)) ** 2
+    named[0, ::3], named[1] = True, False
+    kinds = np.where(named.any(axis=0), HAS_VALUES, IS_BARE).astype(np.uint8)
+    none = torch.zeros(0, dtype=torch.int32)
+    lists = _lists(named)
+    return PostingTensors(*lists, *lists, torch.from_numpy(kinds), none, torch.tensor([rows]).int())
+
+
+def random_intervals(rng: np.random.Generator, rows: int) -> Tensor:
+    """Some rows have one end, some none."""
+    table = np.sort(rng.integers(-9, 9, size=(rows, 2)) / 2)
+    table[rng.random(rows) < 0.3, 0] = -np.inf
+    table[rng.random(rows) < 0.3, 1] = np.inf
+    return torch.from_numpy(table)
+
+
+def random_numbers(rng: np.random.Generator, requests: int) -> AskedNumber[Tensor]:
+    """Every third request has no number."""
+    numbers = rng.integers(-10, 10, size=requests) / 2
+    numbers[1::3] = np.nan
+    return AskedNumber(torch.from_numpy(numbers))
+
+
+def random_filters(
+    rng: np.random.Generator, requests: int, values: int, kinds: Sequence[int]
+) -> AskedFilters[Tensor]:
+    asked = rng.choice(kinds, size=requests).astype(np.uint8)
+    named = []
+    for asks in (ASKS_ANY, ASKS_NONE):
+        counts = np.where(asked & asks, rng.integers(4, size=requests), 0)
+        ids = [np.sort(rng.choice(values, size=count, replace=False)) for count in counts]
+        joined = np.concatenate([np.zeros(0, np.int32), *ids]).astype(np.int32)
+        named += [torch.from_numpy(_offsets(counts)), torch.from_numpy(joined)]
+    return AskedFilters(torch.from_numpy(asked), *named)
 
 
 def random_queries(rng: np.random.Generator, requests: int, values: int) -> AskedLists[Tensor]:

@@ -258,14 +258,23 @@ def plain_exact_lists(
         sorted({*chain(*(members[rule] for rule in ads.ad_rule[begin:end].tolist()))})
         for begin, end in leaves
     ]
+    named = (part for part in rules.parts if part.has_values)
     postings = [
-        Postings(
-            *_by_value(of_set.include_offsets, of_set.include_values, values),
-            *_by_value(of_set.exclude_offsets, of_set.exclude_values, values),
-        )
-        for of_set, values in zip(rules.sets, num_values, strict=False)
+        _plain_postings(part, values) for part, values in zip(named, num_values, strict=True)
     ]
     return ExactLists(*_joined(of_leaf, np.int32), tuple(postings), rules.num_rules)
+
+
+def _plain_postings(rows: SetRules | ValueRows, values: int) -> Postings:
+    """A set's groups come after its rules."""
+    if isinstance(rows, ValueRows):
+        return (Lists(*_by_value(rows.offsets, rows.values, values)),)
+    ends = [*rows.include_offsets, *(rows.include_offsets[-1] + rows.group_offsets[1:])]
+    included = np.concatenate([rows.include_values, rows.group_values])
+    return (
+        Lists(*_by_value(np.array(ends), included, values)),
+        Lists(*_by_value(rows.exclude_offsets, rows.exclude_values, values)),
+    )
 
 
 def _by_value(

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "grace/match.h"
 
 namespace grace::eligibility {
 
 constexpr int kGroup = 16;  // requests of a mask: bit i of an uint16 is request i of the group
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // The mask of all requests of a group.
 GRACE_HOST_DEVICE uint32_t requests_of_group(int64_t requests, int64_t group) {
@@ -32,30 +34,47 @@ struct AttributeTable {
   int64_t word_stride;
 };
 
-// The set rules that name each value.
+// The rows that name each value.
 struct PostingLists {
   const int64_t* offsets;
-  const int32_t* rules;
+  const int32_t* rows;
   int64_t size;
 };
 
-struct SetLists {
+// The set rules of a set, after which each group is a row, or the rows of a property.
+struct ListTable {
   RuleRows rules;
   const uint8_t* kinds;  // has an include list | has an exclude list << 1
   PostingLists include;
   PostingLists exclude;
+  const int32_t* grouped;        // row grouped[i] also needs the rows group_offsets[i] ..
+  const int32_t* group_offsets;  // [num_grouped + 1]
+  int64_t num_grouped;
   int64_t missing_passes_exclude;
   int64_t num_values;
 };
 
 constexpr uint8_t kHasInclude = 1, kHasExclude = 2;
 
+struct Interval {
+  double low;
+  double high;
+};
+
+struct IntervalTable {
+  RuleRows rules;
+  const Interval* rows;
+  int64_t missing_passes;
+};
+
 // What all batches of an index share. Arrays of structs are in the host's memory, others are not.
 struct Plan {
   const AttributeTable* attributes;
   int64_t num_attributes;
-  const SetLists* sets;
-  int64_t num_sets;
+  const ListTable* lists;
+  int64_t num_lists;
+  const IntervalTable* intervals;
+  int64_t num_intervals;
   const RuleRows* others;  // predicates without native code; a batch has their masks
   int64_t num_others;
   int64_t rules;
@@ -67,12 +86,53 @@ struct Plan {
   int64_t levels;               // of nodes that are no leaves
 };
 
-struct SetQueries {
-  const int32_t* offsets;        // [requests + 1]: whether a request has any value
-  const int32_t* value_offsets;  // [requests + 1]
-  const int32_t* values;
-  int64_t num_values;
+// Request b names ids[offsets[b]] .. ids[offsets[b + 1]].
+struct NamedValues {
+  const int32_t* offsets;
+  const int32_t* ids;
+  int64_t size;
 };
+
+// Of a set `offsets`, of a property `kinds`. Without either, all rows pass all requests.
+struct ListQueries {
+  const int32_t* offsets;  // [requests + 1]: whether a request has any value
+  const uint8_t* kinds;    // [requests]: kAsksAny | kAsksNone | kBarePasses; 0: no filter
+  NamedValues included;
+  NamedValues excluded;
+
+  bool narrow() const { return offsets != nullptr || kinds != nullptr; }
+};
+
+constexpr uint8_t kAsksAny = 1, kBarePasses = 4;  // as in index/forms/properties.py
+
+// Whether a request passes a row before any posting list is walked.
+struct Start {
+  bool with_include;
+  bool with_exclude;  // and no include list
+};
+
+GRACE_HOST_DEVICE Start start_of(const ListQueries& queries, bool missing_passes_exclude,
+                                 int64_t request) {
+  if (queries.kinds == nullptr) {
+    const int32_t* offsets = queries.offsets + request;
+    return {false, missing_passes_exclude || offsets[1] > offsets[0]};
+  }
+  const uint8_t kind = queries.kinds[request];
+  return {(kind & kAsksAny) == 0, kind == 0 || (kind & kBarePasses) != 0};
+}
+
+// The mask of the requests whose number is within a row. NaN, no number, is within an open row.
+GRACE_HOST_DEVICE uint32_t users_within(const Interval& row, const double* numbers, int64_t count,
+                                        bool missing_passes) {
+  const bool missing = missing_passes || (row.low == -kInfinity && row.high == kInfinity);
+  uint32_t mask = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const double number = numbers[i];
+    const bool passes = number == number ? row.low <= number && number <= row.high : missing;
+    mask |= static_cast<uint32_t>(passes) << i;
+  }
+  return mask;
+}
 
 // Masks[groups, rows] that the host has made.
 struct OtherMasks {
@@ -83,10 +143,11 @@ struct OtherMasks {
 struct Batch {
   int64_t requests;
   const uint64_t* bitmask;
-  const SetQueries* sets;    // of each set of the plan
-  const OtherMasks* others;  // of each other predicate of the plan
-  uint16_t* eligible;        // [groups, nodes]: the result
-  void* scratch;             // on a GPU; null: the call only writes the bytes that it needs
+  const ListQueries* lists;      // of each table of lists of the plan
+  const double* const* numbers;  // of each interval table; null: all its rows pass all requests
+  const OtherMasks* others;      // of each other predicate of the plan
+  uint16_t* eligible;            // [groups, nodes]: the result
+  void* scratch;                 // on a GPU; null: the call only writes the bytes that it needs
   int64_t scratch_bytes;
   int64_t steps;  // on a GPU, bit s: run step s; level l is step kLevelSteps + l
 };
