@@ -238,7 +238,7 @@ def asked_values(random: Random, schema: TargetingSchema, others: Sequence[str] 
             for name in (*properties, *_few(random, schema.names))
             if random.random() < 0.8
         },
-        "at": random.choice((0, *[random.randrange(2**40)] * 5)),
+        "at": random.choice((0, random.randrange(2**25), *[random.randrange(2**41)] * 5)),
         "utc_offset_minutes": random.choice((-840, -570, 0, 60, 840)) % 2**64,
     }
 
