@@ -23,13 +23,12 @@ from grace.index.targeting.schema import (
     TargetSet,
 )
 from support.oracle import (
-    RawRule,
+    Rules,
     User,
     attribute_passes,
-    first_failure,
+    failure_of,
     range_passes,
     set_passes,
-    values_of,
 )
 from support.strategies import examples
 
@@ -154,8 +153,8 @@ def passes_tree(schema: TargetingSchema, tree: Any, user: User) -> bool:
         values = frozenset(leaf.items)
         rule = (None, values) if excludes else (values, None)
         if leaf.name == "country":
-            return attribute_passes(schema.attributes[0], rule, values_of(user, leaf.name))
-        return set_passes(schema.sets[0], rule, values_of(user, leaf.name))
+            return attribute_passes(schema.attributes[0], rule, user.get(leaf.name, ()))
+        return set_passes(schema.sets[0], rule, user.get(leaf.name, ()))
 
     join = {"and": all, "or": any}
     return bool(folded(tree, False, passes, lambda how, parts: join[how](parts)))
@@ -198,14 +197,14 @@ def random_user(rng: random.Random) -> dict[str, Any]:
     return user
 
 
-def raw_rule(clause: Mapping[str, Any]) -> RawRule:
+def raw_rule(clause: Mapping[str, Any]) -> Rules:
     def cell(column: str) -> frozenset[str] | None:
         return frozenset(clause[column]) if column in clause else None
 
     rules = {name: (cell(name), cell(f"{name}_exclude")) for name in VALUES}
     groups = tuple(map(frozenset, clause.get("interests_all", ())))
     ages = (clause.get("age_min"), clause.get("age_max"))
-    return RawRule(rules, {"interests": groups}, {"age": ages})
+    return {**rules, "interests_all": groups, "age": ages}
 
 
 def check_answers(cases: int, users: int, evaluate: Callable[[Any, Any], Any] | None) -> None:
@@ -227,7 +226,7 @@ def check_answers(cases: int, users: int, evaluate: Callable[[Any, Any], Any] | 
         logic = json_logic_of(tree, passes)
         for user in (random_user(rng) for _ in range(users)):
             wanted = passes_tree(schema, tree, user)
-            assert any(first_failure(schema, each, user) is None for each in clauses) == wanted
+            assert any(failure_of(schema, each, user) is None for each in clauses) == wanted
             if evaluate is not None:
                 data = user | {"country": user["country"] or [missing or "-"]}
                 assert bool(evaluate(logic, data)) == wanted

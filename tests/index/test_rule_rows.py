@@ -47,7 +47,7 @@ def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: i
     present = np.array([each is not None for each in values], np.uint8)
     codes = np.array([code for each in values for code in each or ()], np.int32)
     table, rules = RuleTable(SCHEMA, 2), np.zeros(len(rows), np.int32)
-    faults = table.add([*columns, ListColumn(offsets, present, codes)], rules)
+    faults = table.add_rows([*columns, ListColumn(offsets, present, codes)], rules)
     table.close()
     meant: dict[tuple[tuple[float, float], frozenset[int]], set[int]] = {}
     for row in rows:

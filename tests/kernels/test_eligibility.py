@@ -63,7 +63,8 @@ def stop(made: DecodeCase, stopped: Collection[RawAd]) -> None:
     ads, lists = made.snapshot.ads, made.snapshot.exact
     assert lists is not None
     words = ads.bitmap_of(ads.ordinals([ad.ad_id for ad in stopped]))
-    made.index.write_pairs(*changed_pairs(ads, lists, words, np.arange(ads.num_ads)))
+    rules, every = made.snapshot.rules, np.arange(ads.num_ads)
+    made.index.write_pairs(*changed_pairs(ads, rules, lists, words, every))
 
 
 @examples(35)

@@ -29,7 +29,7 @@ from grace.kernels import REFERENCE, DecodeIndex, UserTensors, load_ops
 from grace.kernels.eligibility.predicates import exact_tensors
 from grace.kernels.eligibility.tensors import has_bit
 from support.decode_cases import CPU
-from support.oracle import Asked, RawFilter, RawRule, first_failure
+from support.oracle import NO_RULE, OPEN, Asked, RawFilter, RawUser, Rules, failure_of
 from support.strategies import examples
 
 SCHEMA = TargetingSchema(
@@ -59,7 +59,10 @@ def values_of(least: int, most: int) -> st.SearchStrategy[frozenset[str]]:
 
 ends = st.none() | st.integers(-3, 3)
 rules = st.builds(
-    RawRule,
+    lambda groups, **others: {
+        **{f"{name}_all": each for name, each in groups.items()},
+        **{name: rule for each in others.values() for name, rule in each.items()},
+    },
     rules=by_name(SETS, st.tuples(*2 * [st.none() | values_of(1, 3)])),
     groups=by_name(SETS, st.lists(values_of(1, 2), max_size=3).map(tuple)),
     intervals=by_name(RANGES + FLIGHTS, st.tuples(ends, ends)),
@@ -83,7 +86,7 @@ asked_besides = st.builds(Asked, at=st.integers(-4, 4), filters=by_name(PROPERTI
     size=st.sampled_from((1, 15, 16, 17, 33)),
 )
 def test_a_request_passes_a_rule_if_and_only_if_the_oracle_says_so(
-    rules: list[RawRule], requests: list[Request], size: int
+    rules: list[Rules], requests: list[Request], size: int
 ) -> None:
     batch = [requests[place % len(requests)] for place in range(size)]
     index, tensors = index_of(rules), tensors_of(batch)
@@ -91,14 +94,16 @@ def test_a_request_passes_a_rule_if_and_only_if_the_oracle_says_so(
         found = ops.eligible_nodes(tensors, index)
         for request, (user, asked) in enumerate(batch):
             leaves = has_bit(found, request)[1:].tolist()
-            expected = [first_failure(SCHEMA, rule, user, asked) is None for rule in rules]
+            asking = RawUser(user)
+            asking.asked = asked
+            expected = [failure_of(SCHEMA, rule, asking) is None for rule in rules]
             assert leaves == expected
 
 
 def test_components_are_left_out_where_they_limit_nobody_or_no_request_asks() -> None:
-    limited = RawRule(intervals={"r": (1, None), "open": (1, None)})
-    assert components_in(index_of([RawRule()])) == [6, 7]  # the properties
-    assert components_in(index_of([limited, RawRule()])) == [3, 4, 6, 7]
+    limited = {"r": (1, None), "open": (1, None)}
+    assert components_in(index_of([{}])) == [6, 7]  # the properties
+    assert components_in(index_of([limited, {}])) == [3, 4, 6, 7]
     asking = ({"r": 3, "open": 2.5}, Asked(filters={"q": RawFilter(any_of=frozenset("a"))}))
     assert tensors_of([({}, Asked())]).unasked == {4, 6, 7}
     assert tensors_of([({}, Asked()), asking]).unasked == {6}
@@ -109,18 +114,18 @@ def components_in(index: DecodeIndex) -> list[int]:
     return [getattr(each, "component", 0) for each in index.exact.predicates]
 
 
-def index_of(rules: Sequence[RawRule]) -> DecodeIndex:
+def index_of(rules: Sequence[Rules]) -> DecodeIndex:
     """Return an index of a root and a leaf for each rule."""
     bits = NumberRows(np.full((1, 1), 2**64 - 1, np.uint64))
     made: list[tuple[Any, Ids]] = [(bits, np.zeros(len(rules), np.int32))]
     for name in SETS:
-        raw = [(rule.rules.get(name, (None, None)), rule.groups.get(name, ())) for rule in rules]
+        raw = [(rule.get(name, NO_RULE), rule.get(f"{name}_all", ())) for rule in rules]
         made.append(interned(raw, set_rules))
     for name in RANGES + FLIGHTS:
-        numbers = [rule.intervals.get(name, (None, None)) for rule in rules]
+        numbers = [rule.get(name, OPEN) for rule in rules]
         made.append(interned(numbers, last_milliseconds if name in FLIGHTS else number_rows))
     for name in PROPERTIES:
-        values = [rule.properties.get(name, frozenset()) for rule in rules]
+        values = [rule.get(name, frozenset()) for rule in rules]
         made.append(interned(values, lambda rows: ValueRows(*lists(rows))))
     parts, ids = zip(*made, strict=True)
     targeting = TargetingRules(np.stack(ids, axis=1), parts, lists([]))
