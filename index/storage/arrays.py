@@ -25,13 +25,13 @@ from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.checks import (
     Array,
-    Ascending,
     Check,
     Finite,
     Groups,
     Ids,
     Levels,
     Lookup,
+    Numbers,
     Offsets,
     Padding,
     Texts,
@@ -148,7 +148,7 @@ TABLE = (
     Row(
         "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
         "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970",
-        (Ascending(),),
+        (Numbers(),),
     ),
     Row(
         "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.offsets",

@@ -123,7 +123,7 @@ class TargetingSchema:
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """The columns of each name: attributes, sets, ranges, flights, properties, as declared."""
-        return {t.name: tuple(t.name + end for end in t.columns) for t in self._targets}
+        return {t.name: tuple(t.name + end for end in t.columns) for t in self.targets}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ class TargetingSchema:
         return {column: name for name, columns in self.columns.items() for column in columns}
 
     @property
-    def _targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[Target, ...]:
         return (*self.attributes, *self.sets, *self.ranges, *self.flights, *self.properties)
 
     @cached_property
@@ -263,7 +263,7 @@ def _faults(schema: TargetingSchema) -> Iterator[str]:
 
 
 def _name_faults(schema: TargetingSchema) -> Iterator[str]:
-    counted = Counter((*(target.name for target in schema._targets), *schema.entities))
+    counted = Counter((*(target.name for target in schema.targets), *schema.entities))
     for name, times in counted.items():
         if not is_name(name):
             yield (

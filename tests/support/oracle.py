@@ -5,7 +5,7 @@ There are no bits, rows, ids or arrays here. Read it from top to bottom to know 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from grace.index.targeting.schema import Attribute, Range, TargetingSchema, TargetSet
@@ -86,9 +86,7 @@ def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
     """The first name of one clause that fails."""
     asked: Asked = getattr(user, "asked", NOTHING_ASKED)
     for attribute in schema.attributes:
-        values = user.get(attribute.name, ())
-        if attribute.clock and not values:
-            values = (str(clock(attribute.clock, asked)),)
+        values = user.get(attribute.name, ()) or clock_values(attribute, asked)
         if not attribute_passes(attribute, rules.get(attribute.name, NO_RULE), values):
             return "attributes"
     for target_set in schema.sets:
@@ -111,9 +109,13 @@ def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
     return None
 
 
+def clock_values(attribute: Attribute, asked: Asked) -> Sequence[str]:
+    return () if attribute.clock is None else (str(clock(attribute.clock, asked)),)
+
+
 def clock(kind: str, asked: Asked) -> int:
     """The user's local hour or day, with Python's calendar. A week begins on Monday."""
-    moment = datetime(1970, 1, 1) + timedelta(
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         milliseconds=asked.at, minutes=asked.utc_offset_minutes
     )
     day, hour = moment.weekday(), moment.hour
@@ -131,7 +133,7 @@ def range_passes(target: Range, interval: tuple[float | None, float | None], num
 
 
 def filter_passes(asked: RawFilter, values: frozenset[str]) -> bool:
-    """`any_of` and `none_of` hold. An ad without a value: `unknown` decides, else `any_of` hides it."""
+    """Both lists hold. Of an ad without a value `unknown` decides; without it, `any_of` hides it."""
     if not values:
         return not asked.any_of if asked.unknown is None else asked.unknown
     return asked.none_of.isdisjoint(values) and (not asked.any_of or bool(asked.any_of & values))

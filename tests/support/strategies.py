@@ -181,7 +181,7 @@ def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str
         rules[attribute.name] = _random_rule(rng, attribute.values, other_passes)
     for target_set in schema.sets:
         values = set_values(target_set)
-        include, exclude = rules[target_set.name] = _random_rule(rng, values, True)
+        _, exclude = rules[target_set.name] = _random_rule(rng, values, True)
         if rng.random() < 0.15:
             groups = tuple(_some(rng, values, least=1) for _ in range(rng.integers(1, 4)))
             if not any(group <= (exclude or frozenset()) for group in groups):
