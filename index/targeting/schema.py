@@ -100,6 +100,15 @@ class Property:
     columns: ClassVar = ("",)
 
 
+KINDS = {
+    "attributes": Attribute,
+    "sets": TargetSet,
+    "ranges": Range,
+    "flights": Flight,
+    "properties": Property,
+}
+"""What each section of a schema declares."""
+
 Target = Attribute | TargetSet | Range | Flight | Property
 """`columns` has the endings of its columns in the ads table."""
 
@@ -217,16 +226,9 @@ class _TargetingSection:
 
 def load_schema(path: Path) -> TargetingSchema:
     section = load_section(_TargetingSection, read_yaml(path), str(path))
-    kinds = {
-        "attributes": Attribute,
-        "sets": TargetSet,
-        "ranges": Range,
-        "flights": Flight,
-        "properties": Property,
-    }
     made: dict[str, Any] = {
         key: tuple(kind(name, **asdict(each)) for name, each in getattr(section, key).items())
-        for key, kind in kinds.items()
+        for key, kind in KINDS.items()
     }
     try:
         made["attributes"] = tuple(map(_with_clock_values, made["attributes"]))

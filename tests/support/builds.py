@@ -1,16 +1,15 @@
 """Raw ads as the Parquet files that a build reads, and builds of them as tests ask for them."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
+from grace.catalogues.folder import targeting_yaml
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
@@ -81,18 +80,7 @@ def rule_arrays(schema: TargetingSchema, ads: Sequence[Rules]) -> dict[str, pa.A
 
 
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
-    """Write the schema in YAML, the way a person would."""
-    document = json.loads(json.dumps(asdict(schema)))
-    for kind in ("attributes", "sets", "ranges", "flights", "properties"):
-        sections = {each.pop("name"): each for each in document[kind]}
-        for section in sections.values():
-            if section.get("clock"):
-                del section["values"]
-        document[kind] = {
-            name: {key: value for key, value in section.items() if value is not None}
-            for name, section in sections.items()
-        }
-    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "utf-8")
+    path.write_text(targeting_yaml(schema), "utf-8")
     return path
 
 
