@@ -149,6 +149,11 @@ class TargetingSchema:
         return tuple(chain.from_iterable(self.columns.values()))
 
     @property
+    def asks_the_time(self) -> bool:
+        """Whether any rule may depend on it."""
+        return bool(self.flights) or any(attribute.clock for attribute in self.attributes)
+
+    @property
     def intervals(self) -> tuple[Range | Flight, ...]:
         return (*self.ranges, *self.flights)
 

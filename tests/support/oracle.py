@@ -82,6 +82,18 @@ def first_failure(schema: TargetingSchema, ad: RawAd, user: User) -> str | None:
     return None if None in failures else max(failures, key=order.index)
 
 
+def label_of(schema: TargetingSchema, name: str) -> str:
+    """What metrics and replies call the ads that fail there."""
+    kinds = {
+        "set": schema.sets,
+        "range": schema.ranges,
+        "flight": schema.flights,
+        "property": schema.properties,
+    }
+    found = [kind for kind, targets in kinds.items() if name in {each.name for each in targets}]
+    return f"{found[0]}:{name}" if found else name
+
+
 def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
     """The first name of one clause that fails."""
     asked: Asked = getattr(user, "asked", NOTHING_ASKED)
@@ -133,7 +145,7 @@ def range_passes(target: Range, interval: tuple[float | None, float | None], num
 
 
 def filter_passes(asked: RawFilter, values: frozenset[str]) -> bool:
-    """Both lists hold. Of an ad without a value `unknown` decides; without it, `any_of` hides it."""
+    """Both lists hold. `unknown` decides on an ad without a value, and else `any_of` hides it."""
     if not values:
         return not asked.any_of if asked.unknown is None else asked.unknown
     return asked.none_of.isdisjoint(values) and (not asked.any_of or bool(asked.any_of & values))
