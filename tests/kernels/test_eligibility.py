@@ -177,6 +177,19 @@ def test_nodes_equal_the_reference(
         assert torch.equal(fast.eligible_nodes(asked, index), expected)
 
 
+def test_each_predicate_alone_equals_the_reference(fast: Ops) -> None:
+    index, users = random_lists(
+        np.random.default_rng(6), (999.0,), 33, 3, intervals=2, properties=3
+    )
+    rules = exact_of(index).num_rules
+    leaves = torch.arange(len(exact_of(index).leaf_offsets), dtype=torch.int32)
+    index = with_lists(index, leaf_offsets=leaves, leaf_rules=leaves[:-1] % rules)
+    for each in exact_of(index).predicates:
+        alone = with_lists(index, predicates=(each,))
+        expected = REFERENCE.eligible_nodes(users, alone)
+        assert torch.equal(fast.eligible_nodes(users, alone), expected), each
+
+
 def without_known_values(users: UserTensors) -> UserTensors:
     """Return the same users, of whose values of sets no rule names any."""
     asked = (
