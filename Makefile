@@ -152,7 +152,7 @@ test-image: $(TOOLS)  ## build the CPU image with buildah, and run it as a conta
 
 SOAK_TESTS = tests/server/soak tests/server/reload tests/server/fleet \
   $(addprefix tests/server/test_,fault_bytes.py fault_stages.py state_machine.py wire_readers.py) \
-  tests/cli/test_build_ray.py \
+  tests/cli/test_build_ray.py tests/index/test_expressions.py \
   tests/model/test_eligibility_at_scale.py
 
 soak: native $(TOOLS) $(INSTALLED)-ray  ## run the tests that take minutes: the service, a million SIDs, a Ray cluster

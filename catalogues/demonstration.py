@@ -15,9 +15,9 @@ import torch
 
 from grace import model
 from grace.client.request_json import request_of_json
-from grace.index.matching.ads_table import AdsTable, KnownAd
+from grace.index.ads_table import AdsTable, KnownAd
 from grace.index.snapshot import Snapshot
-from grace.index.users.user_rows import UserEncoder
+from grace.index.users.user_rows import UserEncoder, request_of_user
 from grace.kernels import DecodeIndex, UserTensors, load_ops
 from grace.kernels.eligibility.tensors import has_bit
 from grace.model.checkpoints.checkpoint import load_checkpoint, require_match
@@ -86,7 +86,7 @@ class Demonstration:
         require_match(self._model.spec, snapshot, CHECKPOINT)
         trie, ids = snapshot.trie, snapshot.ads.ad_ids.tolist()
         self._sids = trie.sids(np.arange(trie.num_leaves)).astype(np.int64)
-        self.ads = AdsTable(folder).known(ids, USER)
+        self.ads = AdsTable(folder).known(ids, request_of_user(USER))
         may_see = {self.ads[ad].title: ad for ad in sorted(ids) if _may_see(self.ads[ad])}
         found = [next(may_see[title] for title in may_see if name in title) for name in CLICKED]
         ordinals = snapshot.ads.ordinals(found)

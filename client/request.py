@@ -9,6 +9,7 @@ and `request_of_json` checks them: each fault comes with its path.
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import compress
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypedDict
@@ -42,13 +43,25 @@ class Events:
     side: Mapping[str, Iterable[int]] = field(default_factory=dict)
 
 
+class FilterFields(TypedDict, total=False):
+    """Which ads a property lets through; docs/api.md explains it."""
+
+    any_of: str | Iterable[str]
+    none_of: str | Iterable[str]
+    unknown: Literal["PASSES", "BLOCKED"] | bool
+
+
 class RequestFields(TypedDict, total=False):
     """The fields of a request; docs/api.md explains them. NumPy arrays count as lists.
 
-    user         value or values of each attribute and set: {"country": "US", "location": [...]}
+    user         value or values of each attribute and set, the number of each range:
+                 {"country": "US", "location": [...], "age": 34}
     dense, categorical, bags, sequences     the model's inputs of each kind, by name
     exclude      id or ids of each kind of entity whose ads to leave out: {"campaign": [9, 12]}
     strict       refuse a request with an unknown name; True by default
+    at           when ads are eligible: a datetime with a time zone, or milliseconds since 1970
+    filters      what ads must be: {"category": {"none_of": ["alcohol"], "unknown": False}};
+                 `unknown` is whether ads without a category pass
 
     Ids are numbers, or texts if the client has the data folder of the ads.
     """
@@ -56,7 +69,7 @@ class RequestFields(TypedDict, total=False):
     request_id: str
     model: str
     sid_space: str
-    user: Mapping[str, str | Iterable[str] | None]
+    user: Mapping[str, str | float | Iterable[str] | None]
     dense: Mapping[str, float | Iterable[float]]
     categorical: Mapping[str, int]
     bags: Mapping[str, Iterable[int]]
@@ -69,6 +82,9 @@ class RequestFields(TypedDict, total=False):
     at_most: Mapping[str, int]
     include_sids: bool
     strict: bool
+    at: datetime | int
+    utc_offset_minutes: int
+    filters: Mapping[str, FilterFields]
 
 
 def request_of(
@@ -116,6 +132,31 @@ def _events(given: Any) -> dict[str, Any]:
         "timestamps_ms": _list(events.timestamps_ms),
         "side": _entries(lambda ids: {"ids": _list(ids)})(events.side),
     }
+
+
+def _user(given: Any) -> dict[str, Any]:
+    value = _plain(given)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return {"number": value} if is_number else {"values": _list(value)}
+
+
+def _filter(given: Any) -> Any:
+    if not isinstance(given, Mapping):
+        return given
+    lists = {name: _list(value) for name, value in given.items() if name != "unknown"}
+    unknown = given.get("unknown")
+    if isinstance(unknown, bool):
+        unknown = "PASSES" if unknown else "BLOCKED"
+    return {**lists, "unknown": unknown}
+
+
+def _milliseconds(at: Any) -> Any:
+    if not isinstance(at, datetime):
+        return _plain(at)
+    if at.utcoffset() is None:
+        fault = f"{at.isoformat()} has no time zone; give it one, as in datetime.now(UTC)"
+        raise RequestError("at", fault)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 def _items(values: Any) -> list[tuple[str, Any]]:
@@ -184,7 +225,7 @@ def _plain(value: Any) -> Any:
 FEATURES = ("dense", "categorical", "bags", "sequences")
 
 _JSON: Mapping[str, Callable[[Any], Any]] = {
-    "user": _entries(lambda value: {"values": _list(value)}),
+    "user": _entries(_user),
     "dense": _entries(lambda value: {"values": _list(value)}),
     "categorical": _entries(lambda value: {"ids": _list(value)}),
     "bags": _entries(lambda value: {"ids": _list(value)}),
@@ -192,5 +233,7 @@ _JSON: Mapping[str, Callable[[Any], Any]] = {
     "exclude": _entries(lambda value: {"ids": _list(value)}),
     "exclude_ads": _list,
     "at_most": _entries(_plain),
+    "at": _milliseconds,
+    "filters": _entries(_filter),
 }
 """The conversion of each field to the API's JSON."""

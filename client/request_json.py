@@ -5,6 +5,7 @@ user.country.values[0]: expected text, got 3
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -20,9 +21,13 @@ _INTEGER = re.compile(r"(-?[0-9]{1,20})(\.0+)?", re.ASCII)
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 """How protobuf spells them. The server refuses them, since they are not finite."""
 _NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?|NaN|-?Infinity", re.ASCII)
-MAX_FLOAT = float.fromhex("0x1.fffffep+127")
+_REALS = {
+    FieldDescriptor.CPPTYPE_FLOAT: float.fromhex("0x1.fffffep+127"),
+    FieldDescriptor.CPPTYPE_DOUBLE: sys.float_info.max,
+}
 _INTEGERS = {
     FieldDescriptor.CPPTYPE_ENUM: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
     FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
     FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
@@ -99,8 +104,8 @@ def _scalar(field: FieldDescriptor, value: Any, at: str) -> Any:
         if not isinstance(value, bool):
             raise _unexpected(at, "true or false", value)
         return value
-    if kind == FieldDescriptor.CPPTYPE_FLOAT:
-        return _float(value, at)
+    if kind in _REALS:
+        return _real(value, _REALS[kind], at)
     if field.enum_type is not None and isinstance(value, str):
         names = field.enum_type.values_by_name
         if value not in names:
@@ -116,13 +121,13 @@ def _text(value: Any, at: str) -> str:
     return value
 
 
-def _float(value: Any, at: str) -> float:
+def _real(value: Any, most: float, at: str) -> float:
     is_text = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
     if isinstance(value, bool) or not (is_text or isinstance(value, int | float)):
         raise _unexpected(at, "a number", value)
     number = float(value) if is_text else value
-    if not (abs(number) <= MAX_FLOAT or value in _NO_NUMBERS):  # which nan is not
-        raise RequestError(at, f"{_shown(value)} is not one of -3.4e38 to 3.4e38")
+    if not (abs(number) <= most or value in _NO_NUMBERS):  # which nan is not
+        raise RequestError(at, f"{_shown(value)} is not one of {-most:.2g} to {most:.2g}")
     return number
 
 

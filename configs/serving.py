@@ -131,11 +131,12 @@ class LimitsConfig(Section):
     request_id_bytes: Annotated[int, Option(least=1, most=4096), "UTF-8 size of request_id"] = 128
     names: Annotated[
         Places,
-        "attributes and sets in user; also inputs in features, side inputs included, and entities "
-        "in exclude and in at_most",
+        "names in user; also inputs in features, side inputs included, entities in exclude and in "
+        "at_most, and properties in filters",
     ] = 256
     user_values: Annotated[Count, "values of all attributes and sets in user, in total"] = 4096
     values_per_name: Annotated[Count, "values of one attribute or set, ids of one bag"] = 4096
+    filter_values: Annotated[Count, "values in any_of, and in none_of, of one filter"] = 10_000
     value_bytes: Annotated[Places, "UTF-8 size of a name or a value"] = 1024
     events: Annotated[Count, "events in one sequence"] = 16_384
     open_calls: Annotated[

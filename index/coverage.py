@@ -16,19 +16,23 @@ from grace.index.forms.components import components_of
 from grace.index.snapshot import Snapshot
 from grace.index.storage.array_file import read_rows
 from grace.index.storage.reader import map_snapshot
-from grace.index.targeting.schema import EXCLUDE_SUFFIX
+from grace.index.targeting.rules import TargetingRules
+from grace.index.targeting.schema import ENDINGS
 
 _BLOCK_ADS = 1 << 22
 
-_READ_FILES = ("ad_rule.", "rule_", "set_include_offsets.", "set_exclude_offsets.")
+_READ_FILES = (
+    *("ad_rule.", "rule_", "alternative_", "set_include_offsets.", "set_exclude_offsets."),
+    *("set_groups.", "property_offsets."),
+)
 """The names of the files that `coverage` reads begin with one of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """
-    with_rule       by attribute, then by set: the share of the ads that have a rule on it
-    for_everybody   the share of the ads that have no rule at all
+    with_rule       by name of the schema: the share of the ads that have a rule on it
+    for_everybody   the share of the ads that have no rule at all; a property is none
     distinct_rules  of all ads; rules that allow the same users count once
     columns         of the ads table, in which some ad has a rule: `country`, `country_exclude`
     """
@@ -77,7 +81,7 @@ class CoverageChange:
             column
             for column in before
             if column not in self.after.columns
-            and column.removesuffix(EXCLUDE_SUFFIX) not in fallen
+            and not any(column in (name, *(name + end for end in ENDINGS)) for name in fallen)
         )
 
     @property
@@ -104,16 +108,17 @@ class CoverageChange:
 def coverage(snapshot: Snapshot) -> Coverage:
     """Look at each distinct rule once, and count its ads. The arrays may be maps of files."""
     rules = snapshot.rules
-    ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules)
+    ads_of_rule = _ads_of_rule(snapshot.ads.ad_rule, rules.num_rules + rules.num_alternatives)
     has_rule: dict[str, Flags] = {}
     for number, component in enumerate(components_of(snapshot.schema)):
         for name, limited in component.limited(rules.parts[number]):
             rows = np.asarray(rules.rows[:, number])
             _require_below("rule_rows.npy", rows, len(limited))
-            has_rule[name] = limited[rows]
-    none: Flags = np.ones(rules.num_rules, np.bool_)
-    for has in has_rule.values():
-        none &= ~has
+            has_rule[name] = _with_alternatives(limited[rows], rules)
+    none: Flags = np.ones(len(ads_of_rule), np.bool_)
+    properties = {each.name for each in snapshot.schema.properties}  # they limit nobody
+    for name in has_rule.keys() - properties:
+        none &= ~has_rule[name]
     ads = snapshot.ads.num_ads
     return Coverage(
         {name: int(ads_of_rule[has].sum()) / ads for name, has in has_rule.items()},
@@ -126,6 +131,14 @@ def coverage(snapshot: Snapshot) -> Coverage:
 def coverage_of_version(root: Path, version: int) -> Coverage:
     """Map the version's files, and check the digests of those that are read."""
     return coverage(map_snapshot(root, version, lambda file: file.startswith(_READ_FILES)))
+
+
+def _with_alternatives(flags: Flags, rules: TargetingRules) -> Flags:
+    """Add the flag of each alternative: that of any of its rules."""
+    offsets, members = rules.alternatives
+    if len(offsets) == 1:
+        return flags
+    return np.append(flags, np.logical_or.reduceat(flags[members], offsets[:-1]))
 
 
 def _ads_of_rule(ad_rule: npt.NDArray[np.int32], rules: int) -> npt.NDArray[np.int64]:

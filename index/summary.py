@@ -93,8 +93,9 @@ class IndexSummary:
     exact: ExactSummary | None  # in mode `exact`
     rules: int
     rule_bitmask_rows: int
-    set_rules: dict[str, int]
-    set_values: dict[str, int]
+    alternatives: int
+    rule_rows: dict[str, int]
+    values: dict[str, int]
     entities: tuple[EntitySummary, ...]
     bytes: dict[str, int]  # by what reads them
 
@@ -121,8 +122,9 @@ def summarize(snapshot: Snapshot) -> IndexSummary:
         exact=None if snapshot.exact is None else _exact(snapshot.schema, snapshot.exact),
         rules=counts.rules,
         rule_bitmask_rows=counts.rule_bitmasks,
-        set_rules=counts.set_rules,
-        set_values=counts.set_values,
+        alternatives=counts.alternatives,
+        rule_rows=counts.rule_rows,
+        values=counts.values,
         entities=tuple(_entities(entities, counts.ads) for entities in snapshot.entities),
         bytes={
             reader: sum(bytes_of(getattr(snapshot, part)) for part in parts)
@@ -158,7 +160,6 @@ def _k_way(k_way: KWay | None) -> dict[str, Any] | None:
 
 
 def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
-    names = [*(each.name for each in schema.sets), *(each.name for each in schema.properties)]
     return ExactSummary(
         rules_per_sid=_percentiles(np.diff(lists.leaf_offsets), 50, 90, 99),
         leaf_rules=len(lists.leaf_rules),
@@ -171,7 +172,7 @@ def _exact(schema: TargetingSchema, lists: ExactLists) -> ExactSummary:
                 exclude_entries=sum(len(each.values) for each in exclude),
                 bytes=bytes_of((include, *exclude)),
             )
-            for name, (include, *exclude) in zip(names, lists.postings, strict=True)
+            for name, (include, *exclude) in zip(schema.valued_names, lists.postings, strict=True)
         ),
     )
 

@@ -70,10 +70,10 @@ def verify_snapshot(
 
 def require_built(snapshot: Snapshot, threads: int) -> None:
     """Raise SnapshotError unless a build of the same ads and rules makes the same arrays."""
-    for target_set, values in zip(snapshot.schema.sets, snapshot.set_values, strict=True):
+    for name, values in zip(snapshot.schema.valued_names, snapshot.set_values, strict=True):
         if RESERVED_VALUE in values.ids:
             fault = f"value {values.ids[RESERVED_VALUE]} is the reserved {RESERVED_VALUE!r}"
-            raise SnapshotError(f"value_utf8.{target_set.name}.npy", fault)
+            raise SnapshotError(f"value_utf8.{name}.npy", fault)
     facts, schema, vocab_sizes = snapshot.facts, snapshot.schema, snapshot.trie.vocab_sizes
     built = arrange(_collected(snapshot, threads), facts, schema, vocab_sizes, threads)
     expected = arrays_of(built)
@@ -94,6 +94,7 @@ def _collected(snapshot: Snapshot, threads: int) -> CollectedAds:
     with closing(RuleTable(schema, threads)) as table:
         rule_of, faults = table.add_again(snapshot.rules)
         encoded = table.take()
+        rule_of = table.numbered(encoded, rule_of)
     for row in np.flatnonzero(faults[:, 0])[:1].tolist():
         fault, column = faults[row].tolist()
         words = f"no build keeps rule {row}: {schema.rule_columns[column]}: {FAULTS[fault]}"

@@ -245,12 +245,13 @@ def _unknown_names(
 
 
 def _entry_of(numbers: Sequence[int], message: bytes) -> str:
-    """Return the path of a map's entry within `user` or `features`."""
+    """Return the path of a map's entry, within the map if that is `user` or `features`."""
     field, *spans = numbers
     name, side = _names(spans, message)
     path = _Table.get().fields[field][0]
     path += ".{side}" if "{name}" in path else ".{name}"
-    return path.format(name=name, side=side).partition(".")[2]
+    path = path.format(name=name, side=side)
+    return path if path.startswith("filters.") else path.partition(".")[2]
 
 
 @lru_cache(maxsize=64)

@@ -69,6 +69,7 @@ def rule_table(
         drawn = ahead(catalogue.rules.columns, runs, threads)
         for run, columns in zip(runs, drawn, strict=True):
             rules = np.zeros(len(run), np.int32)
-            table.add([side for column in columns for side in (column, None)], rules)
+            of_names = zip(columns, catalogue.schema.columns.values(), strict=True)
+            table.add_rows([c for own, (_, *more) in of_names for c in (own, *[None] * len(more))], rules)
             rule_of_key[run] = rules
         return table.take(), rule_of_key

@@ -34,7 +34,7 @@ def explain(
 
     Example: `grace explain --ad 1000110656 --request request.json`
     """
-    from grace.index.matching.ads_table import AdsTable
+    from grace.index.ads_table import AdsTable
     from grace.proto.retrieval_pb2 import ExplainRequest
 
     table = None if data is None else AdsTable(data)
@@ -43,7 +43,7 @@ def explain(
     asked = ExplainRequest(ad_id=number, request=given.message(ids))
     with call.client() as client:
         reply = client.explain(asked, call.timeout)
-    known = {} if table is None else table.known([number], {})
+    known = {} if table is None else table.known([number], asked.request)
     title = known[number].title if number in known else None
     if call.as_json:
         shown = reply_json(reply) | ({} if table is None else {"title": title})

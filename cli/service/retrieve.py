@@ -18,7 +18,7 @@ from grace.configs.options import Option
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-    from grace.index.matching.ads_table import KnownAd
+    from grace.index.ads_table import KnownAd
     from grace.proto.retrieval_pb2 import RetrieveResponse
 
 DEFAULT_MAX_ADS = 10
@@ -48,7 +48,7 @@ def retrieve(
     # gRPC reads this when it is loaded. Our errors say more than its lines.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from grace.client import Client
-    from grace.index.matching.ads_table import AdsTable
+    from grace.index.ads_table import AdsTable
 
     table = None if data is None else AdsTable(data)
     message = given.message(None if table is None else table.ids)
@@ -61,15 +61,15 @@ def retrieve(
         started = time.perf_counter()
         reply = client.retrieve(message, timeout=server.timeout).message
         total_ms = (time.perf_counter() - started) * 1e3
-    user_values = {name: list(values.values) for name, values in message.user.items()}
-    known = None if table is None else table.known(reply.ad_ids, user_values)
+    message.at = message.at or int(time.time() * 1e3)
+    known = None if table is None else table.known(reply.ad_ids, message)
     if server.as_json:
         shown = reply_json(reply) | {"total_ms": round(total_ms, 3)}
         shown |= {} if known is None else {"ads": _ads_json(reply, known)}
         print(json.dumps(shown, indent=2))
     else:
         _print(reply, total_ms, known)
-        if table is not None and (unlisted := ", ".join(table.unlisted(user_values))):
+        if table is not None and (unlisted := ", ".join(table.unlisted(message))):
             print(f"targeting.yaml does not list these values, so no ad includes them: {unlisted}")
 
 

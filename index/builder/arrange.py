@@ -20,7 +20,16 @@ from grace.index.entities import NO_ENTITY, Entities
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
 from grace.index.storage.array_file import read_rows
-from grace.index.targeting.rules import Column, Lists, TargetingRules, take
+from grace.index.targeting.rules import (
+    Column,
+    Groups,
+    Lists,
+    TargetingRules,
+    lists_in,
+    take,
+    take_lists,
+    with_lists,
+)
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -39,7 +48,9 @@ def arrange(
     trie, ad_offsets = _trie(given.tokens[order], vocab_sizes)
     ordinal_of = np.empty(len(order), np.int32)
     ordinal_of[order] = np.arange(len(order), dtype=np.int32)
-    rule_of, rules, set_values = only_used(collected, given.rule_of[order])
+    rule_of, rules, set_values = only_used(
+        collected.rules, collected.set_values, given.rule_of[order]
+    )
     ads = SidToAds(
         ad_offsets, given.ad_ids[order], rule_of, given.weights[order], ordinal_of[by_id]
     )
@@ -105,16 +116,23 @@ def _trie(
 
 
 def only_used(
-    collected: CollectedAds, rule_of: npt.NDArray[np.int32]
+    old: TargetingRules, set_values: Sequence[Sequence[str]], rule_of: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int32], TargetingRules, tuple[InternedValues, ...]]:
     """Number these rules of ads by first use, and return their numbers, rules and values.
 
     What no ad uses is left out.
     """
-    new_rule, old_rule = first_use(rule_of, collected.rules.num_rules)
-    rows = collected.rules.rows[old_rule]
-    parts, interned, strings = [], [], iter(collected.set_values)
-    for c, part in enumerate(collected.rules.parts):
+    is_plain = rule_of < old.num_rules
+    members = rule_of if is_plain.all() else old.members(rule_of).values
+    require_ids(len(members), "rules of ads")
+    new_rule, old_rule = first_use(members, old.num_rules)
+    of_ads = rule_of[~is_plain] - old.num_rules
+    new_alternative, old_alternative = first_use(of_ads, old.num_alternatives)
+    offsets, listed = take_lists(old.alternatives, old_alternative)
+    numbers = np.append(new_rule, len(old_rule) + new_alternative).astype(np.int32)
+    rows = old.rows[old_rule]
+    parts, interned, strings = [], [], iter(set_values)
+    for c, part in enumerate(old.parts):
         new_row, old_row = first_use(rows[:, c], len(part))
         rows[:, c] = new_row[rows[:, c]]
         columns = [take(column, old_row) for column in part.columns]
@@ -122,26 +140,44 @@ def only_used(
             columns, values = _renumber_values(columns, next(strings))
             interned.append(values)
         parts.append(type(part).of(columns))
-    return new_rule[rule_of], TargetingRules(rows, tuple(parts)), tuple(interned)
+    rules = TargetingRules(rows, tuple(parts), Lists(offsets, new_rule[listed]))
+    return numbers[rule_of], rules, tuple(interned)
 
 
 def _renumber_values(
     columns: Sequence[Column], strings: Sequence[str]
 ) -> tuple[list[Column], InternedValues]:
     """Return these lists, their values numbered in UTF-8 order."""
-    lists = [column for column in columns if isinstance(column, Lists)]
+    lists = [(column, of_column) for column in columns if (of_column := lists_in(column))]
     used = np.zeros(len(strings), np.bool_)
-    for _, values in lists:
+    for _, (_, values) in lists:
         used[values] = True
     used_ids = np.flatnonzero(used)
     # Python orders strings by code point, which is the order of their UTF-8 bytes.
     in_order = sorted(used_ids.tolist(), key=strings.__getitem__)
     new_of = np.full(len(strings), -1, np.int32)
     new_of[in_order] = np.arange(len(in_order), dtype=np.int32)
-    renumbered: list[Column] = [
-        Lists(offsets, _sorted_within(new_of[values], offsets)) for offsets, values in lists
+    renumbered = [
+        _with_sorted_groups(
+            with_lists(column, Lists(offsets, _sorted_within(new_of[values], offsets)))
+        )
+        for column, (offsets, values) in lists
     ]
     return renumbered, InternedValues.of(strings[value] for value in in_order)
+
+
+def _with_sorted_groups(column: Column) -> Column:
+    """Put the groups of each row in ascending order."""
+    if not isinstance(column, Groups):
+        return column
+    offsets, values = column.lists
+    order = np.arange(len(offsets) - 1)
+    for row in np.flatnonzero(np.diff(column.offsets) > 1).tolist():
+        span = slice(*column.offsets[row : row + 2].tolist())
+        order[span] = sorted(
+            order[span].tolist(), key=lambda g: values[offsets[g] : offsets[g + 1]].tolist()
+        )
+    return column._replace(lists=take_lists(column.lists, order))
 
 
 def _sorted_within(

@@ -1,6 +1,6 @@
 """Stream the ads table: one batch of rows at a time, the next one decoded on another thread."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -10,14 +10,11 @@ import numpy.typing as npt
 
 from grace.configs.errors import InputError
 from grace.index.builder.item_sids import ItemSids
+from grace.index.builder.rule_columns import RuleColumns, RuleReader
 from grace.index.builder.source import ENTITY_MAP, AdsSource
 from grace.index.entities import NO_ENTITY
-from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
-from grace.index.forms.components import components_of
-from grace.index.forms.lists import ValueCodes
-from grace.index.tables.cells import ListParts
 from grace.index.tables.item_numbers import IdMap
-from grace.index.tables.rows import UNKNOWN, Rows, coded, read_rows
+from grace.index.tables.rows import UNKNOWN, Rows, read_rows
 from grace.index.targeting.schema import TargetingSchema
 
 BATCH_ROWS = 1 << 17
@@ -63,12 +60,11 @@ class AdColumns(NamedTuple):
 class AdsBatch:
     """
     columns  of all rows, without their rules. Refused rows have arbitrary values. No id is negative
-    rules    include and exclude of every attribute, then of every set; None for an absent column
     """
 
     rows: Rows
     columns: AdColumns
-    rules: tuple[ListColumn | None, ...]
+    rules: RuleColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +80,13 @@ class AdsReading:
 
 
 class BatchReader:
-    """Iterating yields AdsBatch in file order. `code_of` has the codes of each column of rules."""
+    """Iterating yields AdsBatch in file order."""
 
     def __init__(self, source: AdsSource, reading: AdsReading) -> None:
-        schema = reading.schema
         self._source = source
         self._reading = reading
         self._vocab_sizes = np.array(reading.vocab_sizes, np.int64)
-        codes = [codes for each in components_of(schema) for codes in each.codes()]
-        both = [of_name for of_name in codes for _ in ("include", "exclude")]
-        self.code_of: dict[str, Codes] = dict(zip(schema.rule_columns, both, strict=True))
-
-    def values(self) -> tuple[Sequence[str], ...]:
-        """Return the values read so far, for each component that interns values."""
-        codes = dict.fromkeys(self.code_of.values())
-        return tuple(each.strings() for each in codes if isinstance(each, ValueCodes))
+        self.rules = RuleReader.of(reading.schema)
 
     def __iter__(self) -> Iterator[AdsBatch]:
         """Decoding runs one batch ahead; its failure is raised here."""
@@ -136,11 +124,7 @@ class BatchReader:
         for number, name in enumerate(entities):
             if name in rows.theirs:
                 columns.entity_ids[:, number] = self._ids(rows, name, None, _ENTITY_NUMBERED)
-        rules = tuple(
-            _list_column(rows.rules(name), code_of) if name in rows.theirs else None
-            for name, code_of in self.code_of.items()
-        )
-        return AdsBatch(rows, columns, rules)
+        return AdsBatch(rows, columns, self.rules.read(rows))
 
     def _join_tokens(self, rows: Rows, columns: AdColumns, sids: ItemSids) -> None:
         places = sids.places(columns.ad_ids)
@@ -156,12 +140,3 @@ class BatchReader:
             shown = f"{rows.file.address}: {name} {rows.shown(name, row)}"
             raise InputError(f"{shown} was added while it was read")
         return ids
-
-
-def _list_column(rules: ListParts, code_of: Callable[[str], int]) -> ListColumn:
-    """Return the column for native code. `code_of` is called once per distinct value."""
-    indices, values = coded(rules.flat)
-    found = [BAD_VALUE if value is None else code_of(value) for value in values]
-    # The last code is for null elements, whose index is -1.
-    codes = np.array([*found, BAD_VALUE], np.int32)[indices]
-    return ListColumn(rules.offsets, rules.valid, codes)

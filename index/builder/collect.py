@@ -19,7 +19,6 @@ from grace.index.forms.component import BAD_VALUE, Codes
 from grace.index.progress import Advance
 from grace.index.rejects import Reject
 from grace.index.targeting.rules import TargetingRules, gather_spans
-from grace.index.targeting.schema import EXCLUDE_SUFFIX
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +89,9 @@ class Collector:
                     size = columns.put(size, batch.columns)
                     batch = next(batches, None)
                 rules = table.take()
+            columns.rule_of[:size] = table.numbered(rules, columns.rule_of[:size])
             # Decoding is a batch ahead and may add values meanwhile: those of this run are there.
-            ads = CollectedAds(columns.where(slice(size)), rules, reader.values())
+            ads = CollectedAds(columns.where(slice(size)), rules, reader.rules.values())
             refused = ads.columns.rule_of == REFUSED
             ids = self._sorted_ids(ads.columns.ad_ids, refused, first_row)
             yield ads.where(~refused), ids
@@ -102,16 +102,17 @@ class Collector:
 
     def _add(self, batch: AdsBatch, reader: BatchReader, table: RuleTable) -> None:
         """Give the rows their rules, and note those that are refused."""
-        rows, rule_of = batch.rows, batch.columns.rule_of
-        rule_of[:] = np.where(rows.refused(), np.int32(REFUSED), np.int32(0))
-        faults = table.add(batch.rules, rule_of)
-        columns = list(reader.code_of.items())
+        rows, rules = batch.rows, batch.rules
+        refused = np.where(rows.refused(), np.int32(REFUSED), np.int32(0))
+        batch.columns.rule_of[:], faults = table.add(rules, refused)
         for row in np.flatnonzero(faults[:, 0]).tolist():
             fault, at = faults[row].tolist()
-            (column, codes), value, reason = columns[at], None, FAULTS[fault]
-            if fault == 1:
-                value, reason = _bad_value(rows.rule_values(column, row), codes)
-            rows.refuse(row, column, value, reason)
+            column, codes = [*reader.rules.code_of.items()][at]
+            ad, shown, source, place = rules.source(rows, row, column)
+            value, reason = None, FAULTS[fault]
+            if fault == 1 and codes is not None:
+                value, reason = _bad_value(source.rule_values(column, place), codes)
+            rows.refuse(ad, shown, value, reason)
         self.rejects += rows.rejects()
         self._note_stated(batch)
         self.rows += len(rows)
@@ -119,11 +120,11 @@ class Collector:
 
     def _note_stated(self, batch: AdsBatch) -> None:
         schema = self.reading.schema
-        for column, rule in zip(schema.rule_columns, batch.rules, strict=True):
+        for column, rule in zip(schema.rule_columns, batch.rules.columns, strict=True):
             if rule is None or column in self.stated:
                 continue
             stated = rule.valid == 1
-            if column.endswith(EXCLUDE_SUFFIX):  # an empty exclude list is no rule
+            if column.endswith(("_exclude", "_all")):  # an empty list of these is no rule
                 stated &= np.diff(rule.offsets) > 0
             if stated.any():
                 self.stated.add(column)

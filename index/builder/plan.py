@@ -31,7 +31,7 @@ from grace.index.tables.data_folder import DataFolder
 from grace.index.tables.item_numbers import IdMap
 from grace.index.tables.roles import both_names
 from grace.index.tables.sid_table import open_sid_table, sid_space_in, vocab_sizes_in
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema, load_schema
+from grace.index.targeting.schema import TargetingSchema, load_schema
 
 ENDED_REJECTS = "ended.rejects.jsonl"
 """In the root, the rejects of a build that ended without a version."""
@@ -120,7 +120,8 @@ class BuildPlan:
 
     def _require_stated(self, stated: Set[str]) -> None:
         """Refuse a column without any rule, and a rule on a name that `without` lists."""
-        stated = {column.removesuffix(EXCLUDE_SUFFIX) for column in stated}
+        name_of = self.schema.name_of
+        stated = {name_of.get(column, column) for column in stated}
         for name in (*self.schema.names, *self.schema.entities):
             files = " and ".join(file.address for file in self.source.files[:2])
             if name in self.spec.without and name in stated:

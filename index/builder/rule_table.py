@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from grace.index.builder.rule_columns import RuleColumns
 from grace.index.forms.component import ListColumn
 from grace.index.forms.components import components_of
-from grace.index.targeting.rules import TargetingRules
+from grace.index.targeting.rules import Lists, TargetingRules
 from grace.index.targeting.schema import TargetingSchema
 from grace.native.loader import array_in, array_out, declare
 
 REFUSED = -2
 """The rule of an ad that is not built."""
 
+_FIRST_ALTERNATIVE = -3  # alternative i is -3 - i
+
 FAULTS = {
     1: "bad value",
-    2: "the include list is empty, so no user could pass; drop the rule or name values",
+    2: "the list is empty, so no user could pass; drop the rule or name values",
     3: "the exclude list leaves nothing of what is included, so no user could pass",
+    4: "the range is empty, so no user could pass; its least must not be above its most",
 }
 
 BLOCK_BITS = 1 << 27  # of the rules that are encoded again at a time, each bit as a byte
@@ -33,7 +37,15 @@ _add = declare(
     *(array_out(np.int32), array_out(np.int32, 2)),
 )
 _sizes = declare("grace_rules_sizes", ctypes.c_void_p, array_out(np.int64))
-_take = declare("grace_rules_take", ctypes.c_void_p, array_out(np.int32, 2))
+_join = declare(
+    "grace_rules_join",
+    *(ctypes.c_void_p, ctypes.c_int64, array_in(np.int64), array_in(np.int32)),
+    array_out(np.int32),
+)
+_take = declare(
+    "grace_rules_take",
+    *(ctypes.c_void_p, array_out(np.int32, 2), array_out(np.int64), array_out(np.int32)),
+)
 _take_rows = declare(
     "grace_rules_take_rows",
     *(ctypes.c_void_p, ctypes.c_int32, array_out(np.int64), array_out(np.int32)),
@@ -59,12 +71,22 @@ class RuleTable:
         self._handle = ctypes.c_void_p()
 
     def add(
+        self, rules: RuleColumns, rule_of: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Return a rule for each ad, or a number that `numbered` takes, and faults as `add_rows`.
+
+        rule_of  int32 [ads]: REFUSED for those to pass over. An ad is, if one of its clauses is
+        """
+        of_rows = rule_of[rules.ad_of(len(rule_of))]
+        faults = self.add_rows(rules.columns, of_rows)
+        return (of_rows if rules.offsets is None else self.join(rules.offsets, of_rows)), faults
+
+    def add_rows(
         self, columns: Sequence[ListColumn | None], rule_of: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int32]:
         """Give each row its rule, except rows that are REFUSED on entry.
 
-        columns  include and exclude of every attribute, then of every set; None if the table lacks
-                 the column
+        columns  of the schema's `rule_columns`; None if the table lacks the column
         rule_of  int32 [rows], written in place
         Returns faults int32 [rows, 2]: the fault and the column of rows that became REFUSED here.
         """
@@ -78,12 +100,20 @@ class RuleTable:
         )
         return faults
 
+    def join(
+        self, offsets: npt.NDArray[np.int64], rule_of: npt.NDArray[np.int32]
+    ) -> npt.NDArray[np.int32]:
+        """Return a rule for each ad, whose clauses have rules offsets[i] .. offsets[i + 1]."""
+        joined = np.empty(len(offsets) - 1, np.int32)
+        _join(self._handle, len(joined), offsets, rule_of, joined)
+        return joined
+
     def add_again(
         self, rules: TargetingRules
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """Give each rule that another table has encoded its number here: return it, and faults.
+        """Give each rule and alternative that another table has encoded its number here.
 
-        Value ids must mean the same in both tables.
+        Return the numbers, and the faults of rules. Value ids must mean the same in both tables.
         """
         rule_of, faults = np.zeros(rules.num_rules, np.int32), []
         size = max(1, BLOCK_BITS // (64 * self._words))
@@ -91,17 +121,26 @@ class RuleTable:
             block = slice(begin, begin + size)
             rows = zip(self._components, rules.parts, rules.rows[block].T, strict=True)
             columns = [list(component.columns_of(part, ids)) for component, part, ids in rows]
-            faults.append(self.add(list(chain.from_iterable(columns)), rule_of[block]))
-        return rule_of, np.concatenate(faults)
+            faults.append(self.add_rows(list(chain.from_iterable(columns)), rule_of[block]))
+        offsets, members = rules.alternatives
+        joined = self.join(offsets, rule_of[members])
+        return np.append(rule_of, joined), np.concatenate(faults)
 
     def take(self) -> TargetingRules:
         """Return all rules; rules, their parts and values are numbered in order of arrival."""
-        sizes = np.zeros(1 + 2 * len(self._components), np.int64)
+        sizes = np.zeros(3 + 2 * len(self._components), np.int64)
         _sizes(self._handle, sizes)
         parts = np.empty((sizes[0], len(self._components)), np.int32)
-        _take(self._handle, parts)
-        rows = map(self._rows, range(len(self._components)), sizes[1::2], sizes[2::2])
-        return TargetingRules(parts, tuple(rows))
+        alternatives = Lists(np.empty(sizes[1] + 1, np.int64), np.empty(sizes[2], np.int32))
+        _take(self._handle, parts, *alternatives)
+        rows = map(self._rows, range(len(self._components)), sizes[3::2], sizes[4::2])
+        return TargetingRules(parts, tuple(rows), alternatives)
+
+    @staticmethod
+    def numbered(rules: TargetingRules, rule_of: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+        """Return rules of ads with the numbers that alternatives have after `take`."""
+        alternative = rules.num_rules + (_FIRST_ALTERNATIVE - rule_of)
+        return np.where(rule_of <= _FIRST_ALTERNATIVE, alternative, rule_of).astype(np.int32)
 
     def _rows(self, number: int, rows: int, num_words: int) -> Any:
         offsets, words = np.empty(rows + 1, np.int64), np.empty(num_words, np.int32)

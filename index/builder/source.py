@@ -1,9 +1,9 @@
 """The ads table: its files, checked by their columns before any row is read.
 
-Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each
-attribute and set of the targeting schema `<name>` or `<name>_exclude` or both, and each entity. A
-column of lists that the schema does not declare looks like a rule that would not be enforced, so it
-is refused. So is `Country` in a table without `country`. Other columns are ignored, and the summary
+Columns, by our names: `ad_id`, `sid` unless SIDs are joined, optional `ad_weight`, for each name of
+the targeting schema one or more of its columns, `clauses` or `rule`, and each entity. A column of
+lists that the schema does not declare looks like a rule that would not be enforced, so it is
+refused. So is `Country` in a table without `country`. Other columns are ignored, and the summary
 names them.
 """
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from grace.configs.errors import InputError
 from grace.configs.strict_json import shown
+from grace.index.builder.rule_columns import role_of
 from grace.index.snapshot import require_ids
 from grace.index.tables import roles
 from grace.index.tables.addresses import Format
@@ -23,9 +24,16 @@ from grace.index.tables.data_folder import TableSource
 from grace.index.tables.roles import Role, both_names, missing, type_fault
 from grace.index.tables.sid_table import sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
+from grace.index.targeting.schema import CLAUSES, ENDINGS, EXPRESSION, TargetingSchema
 
 ENTITY_MAP = "name a file under entity_ids in tables.yaml, which then numbers such ids"
+
+_ROLES = {
+    "sid": roles.SID,
+    "ad_weight": roles.WEIGHT,
+    CLAUSES: roles.CLAUSES,
+    EXPRESSION: roles.TEXT,
+}
 
 OTHER_COLUMNS = ("title",)
 """Columns that a build does not read, but other commands do, so tables.yaml may rename them."""
@@ -68,8 +76,7 @@ class ExpectedColumns:
         for name in self.without:
             if name not in known:
                 raise InputError(
-                    f"--without {name}: not an attribute, set or entity of the targeting schema, "
-                    f"which has: {', '.join(known) or 'none'}"
+                    f"--without {name}: not a name or entity of the targeting schema, which has: {', '.join(known) or 'none'}"
                 )
         for name in sorted(self.mapped - {"ad_id", *self.schema.entities}):
             has = ", ".join(self.schema.entities) or "none"
@@ -88,13 +95,18 @@ class ExpectedColumns:
             return roles.NAME if is_mapped else roles.ID
         if name in self.schema.entities:
             return roles.ENTITY_NAME if is_mapped else roles.ENTITY
-        return {"sid": roles.SID, "ad_weight": roles.WEIGHT}.get(name, roles.RULE)
+        return _ROLES.get(name) or role_of(self.schema, name)
 
     @property
     def known(self) -> tuple[str, ...]:
         """All columns that a build may read, by our names."""
         sid = () if self.sids_are_joined else ("sid",)
-        return ("ad_id", *sid, "ad_weight", *self.schema.rule_columns, *self.entities)
+        rules = (*self.schema.rule_columns, CLAUSES, EXPRESSION)
+        return ("ad_id", *sid, "ad_weight", *rules, *self.entities)
+
+    def columns(self, name: str) -> tuple[str, ...]:
+        """Return the columns of a name of the schema, or of an entity."""
+        return self.schema.columns.get(name, (name,))
 
 
 def open_ads(source: TableSource, expected: ExpectedColumns) -> AdsSource:
@@ -147,7 +159,7 @@ class _Columns:
     def left_out(self) -> set[str]:
         """The table's names of columns that `without` leaves out."""
         without = self.expected.without
-        names = (column for name in without for column in (name, name + EXCLUDE_SUFFIX))
+        names = (column for name in without for column in self.expected.columns(name))
         return {self.source.theirs(name) for name in names}
 
     def checked(self) -> Mapping[str, str]:
@@ -161,9 +173,9 @@ class _Columns:
         theirs = {name: their for name, their in names.items() if their in present}
         self._require_ids_and_sids(theirs)
         self._require_rules(theirs)
+        self._require_clauses(theirs)
         for name, their in list(theirs.items()):
-            kind = table.schema.field(their).type
-            fault = type_fault(expected.role(name), table, their, _remedy(name, kind, expected))
+            fault = self.type_fault(name, their)
             if fault is not None and their not in self.left_out:
                 raise self._error(f"column {both_names(name, their)} {fault}")
             if fault is not None:
@@ -188,21 +200,50 @@ class _Columns:
         source, expected = self.source, self.expected
         has = f"it has: {', '.join(self.table.schema.names)}"
         for name in (*expected.schema.names, *expected.entities):
-            columns = {name, name + EXCLUDE_SUFFIX}
-            if name in expected.without or columns & theirs.keys():
+            columns = expected.columns(name)
+            if name in expected.without or theirs.keys() & {*columns, CLAUSES, EXPRESSION}:
                 continue
             if {source.theirs(column) for column in columns} & self.elsewhere:
                 continue
-            their = source.theirs(name)
-            lacks = f"column {their!r} is missing, an entity of the targeting schema"
-            so = "no ad belongs to one"
-            if name not in expected.entities:
-                lacks = f"columns {their!r} and {their + EXCLUDE_SUFFIX!r} are missing"
-                lacks, so = f"{lacks}, a rule of the targeting schema", "no ad has such a rule"
-            raise self._error(
-                f"{lacks}; add it, name its column in tables.yaml, or build with "
-                f"--without {name}: then {so}; {has}"
+            is_entity = name in expected.entities
+            kind, so = (
+                ("an entity", "no ad belongs to one")
+                if is_entity
+                else ("a rule", "no ad has such a rule")
             )
+            lacking = " and ".join(repr(source.theirs(column)) for column in columns)
+            are = "columns {} are" if len(columns) > 1 else "column {} is"
+            raise self._error(
+                f"{are.format(lacking)} missing, {kind} of the targeting schema; add it, name its "
+                f"column in tables.yaml, or build with --without {name}: then {so}; {has}"
+            )
+
+    def _require_clauses(self, theirs: Mapping[str, str]) -> None:
+        """Refuse clauses with a field that is no rule, which no code would enforce."""
+        if {CLAUSES, EXPRESSION} <= theirs.keys():
+            raise self._error(f"has columns {CLAUSES!r} and {EXPRESSION!r}; drop one of them")
+        their = theirs.get(CLAUSES)
+        if their is None or self.type_fault(CLAUSES, their):
+            return
+        schema = self.expected.schema
+        for clause_field in self.table.schema.field(their).type.value_type:
+            name = clause_field.name
+            if name not in schema.rule_columns:
+                raise self._error(
+                    f"column {their!r}: its field {name!r} is no rule of the targeting schema; "
+                    "declare it, or drop the field"
+                )
+            role = role_of(schema, name)
+            if not role.fits(clause_field.type):
+                raise self._error(
+                    f"column {their!r}: its field {name!r} must be {role.types}, got "
+                    f"{clause_field.type}"
+                )
+
+    def type_fault(self, name: str, their: str) -> str | None:
+        kind = self.table.schema.field(their).type
+        remedy = _remedy(name, kind, self.expected)
+        return type_fault(self.expected.role(name), self.table, their, remedy)
 
     def _require_all_read(self, theirs: Mapping[str, str]) -> None:
         """Refuse a column that is not read, but looks like a rule by its name or type."""
@@ -237,17 +278,17 @@ class _Columns:
             if _looks_like_a_rule(field):
                 raise self._error(
                     f"column {name!r} looks like a targeting rule, but the schema declares "
-                    "no such attribute or set; declare it, drop the column, or name it in "
-                    "ads.ignore of tables.yaml"
+                    "no such name; declare it, drop the column, or name it in ads.ignore of "
+                    "tables.yaml"
                 )
 
 
 def _looks_like_a_rule(field: pa.Field) -> bool:
-    """Return whether a type holds several values: a rule that no code would read or enforce."""
+    """Return whether a type or a name is that of a rule, which no code would read or enforce."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    return bool(pa.types.is_nested(kind)) or field.name.endswith(EXCLUDE_SUFFIX)
+    return bool(pa.types.is_nested(kind)) or field.name.endswith(ENDINGS)
 
 
 def _remedy(name: str, kind: pa.DataType, expected: ExpectedColumns) -> str:

@@ -1,7 +1,7 @@
 """The components of a schema: the one place that knows all forms."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,9 @@ from grace.index.forms.component import Component, Reason, ValuedRows
 from grace.index.forms.interval import IntervalComponent
 from grace.index.forms.lists import ListsComponent
 from grace.index.forms.properties import PropertiesComponent
-from grace.index.snapshot import Snapshot
+from grace.index.targeting.rules import TargetingRules
 from grace.index.targeting.schema import TargetingSchema
+from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
 
@@ -29,31 +30,45 @@ def components_of(schema: TargetingSchema) -> tuple[Component, ...]:
     return (
         BitsComponent(schema),
         *(ListsComponent(schema, each) for each in schema.sets),
-        *(IntervalComponent(each) for each in (*schema.ranges, *schema.flights)),
+        *(IntervalComponent(each) for each in schema.intervals),
         *(PropertiesComponent(each) for each in schema.properties),
     )
 
 
-def parts_of(snapshot: Snapshot) -> Iterator[Part]:
-    values = iter(snapshot.set_values)
-    for number, component in enumerate(components_of(snapshot.schema)):
-        rows = snapshot.rules.parts[number]
-        ids = snapshot.rules.rows[:, number]
+class Ruled(Protocol):
+    """What has rules: a snapshot, or some ads."""
+
+    @property
+    def schema(self) -> TargetingSchema: ...
+
+    @property
+    def rules(self) -> TargetingRules: ...
+
+    @property
+    def set_values(self) -> tuple[InternedValues, ...]:
+        """Those of each set and property."""
+
+
+def parts_of(ruled: Ruled) -> Iterator[Part]:
+    values = iter(ruled.set_values)
+    for number, component in enumerate(components_of(ruled.schema)):
+        rows = ruled.rules.parts[number]
+        ids = ruled.rules.rows[:, number]
         yield Part(component, ids, ValuedRows(rows, next(values)) if component.has_values else rows)
 
 
-def explain(snapshot: Snapshot, ad: int, request: RetrieveRequest) -> tuple[Reason, ...]:
-    """Test a rule of an ad, given by its ordinal: of several, the first one that fails least.
+def explain(ruled: Ruled, rule: int, request: RetrieveRequest) -> tuple[Reason, ...]:
+    """Test an ad's rule: of the rules of an alternative, the first one that fails least.
 
     The ad is eligible if and only if all reasons pass. The request says `at`.
     """
-    parts = [*parts_of(snapshot)]
+    parts = [*parts_of(ruled)]
     tested = [
         tuple(
             reason
             for component, ids, rows in parts
-            for reason in component.explain(rows, int(ids[rule]), request)
+            for reason in component.explain(rows, int(ids[own]), request)
         )
-        for rule in snapshot.rules.rules_of(int(snapshot.ads.ad_rule[ad]))
+        for own in ruled.rules.rules_of(rule)
     ]
     return min(tested, key=lambda reasons: sum(not reason.passes for reason in reasons))

@@ -106,8 +106,8 @@ class IntervalComponent:
             shown = tuple(
                 number_in_words(each) if np.isfinite(each) else "" for each in (low, high)
             )
-            number = request.user[name].number if name in request.user else None
-            has = number is not None and request.user[name].HasField("number")
+            has = name in request.user and request.user[name].HasField("number")
+            number = request.user[name].number if has else 0.0
             user = (number_in_words(number),) if has else ()
             passes = low <= number <= high if has else self.missing_passes
         return [Reason(name, passes, f"in [{shown[0]}..{shown[1]}]", user, user)]

@@ -24,7 +24,14 @@ from grace.index.forms.component import (
     some,
     values_in,
 )
-from grace.index.targeting.rules import Groups, Lists, SetRules, gather_spans, take
+from grace.index.targeting.rules import (
+    Groups,
+    Lists,
+    SetRules,
+    gather_spans,
+    take_groups,
+    take_lists,
+)
 from grace.index.targeting.schema import RESERVED_VALUE, TargetingSchema, TargetSet
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
@@ -112,14 +119,16 @@ class ListsComponent:
         )
 
     def columns_of(self, rows: SetRules, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        include, exclude, groups = (take(column, chosen) for column in rows.columns)
-        for offsets, values in (include, exclude):
-            yield ListColumn(offsets, (np.diff(offsets) > 0).astype(np.uint8), values)
-        yield group_column(groups)
+        *lists, groups = rows.columns
+        for column in lists:
+            yield list_column(take_lists(column, chosen))
+        yield group_column(take_groups(groups, chosen))
 
     def limited(self, rows: SetRules) -> Iterator[tuple[str, Flags]]:
-        sizes = (np.diff(offsets) for offsets, *_ in rows.columns)
-        yield self.target_set.name, sum(sizes) > 0
+        limited: Flags = np.zeros(len(rows), np.bool_)
+        for offsets, *_ in rows.columns:
+            limited |= np.diff(offsets) > 0
+        yield self.target_set.name, limited
 
     def add_to_matcher(self, matcher: int, ids: npt.NDArray[np.int32], rows: ValuedRows) -> None:
         rules = rows.rows
@@ -173,6 +182,10 @@ class ListsComponent:
         words = [f"in [{some(each)}]" for each in wanted]
         words += [f"not in [{some(exclude)}]"] if exclude else []
         return [Reason(name, passes, f" and {name} ".join(words), values, unwanted or hits)]
+
+
+def list_column(lists: Lists) -> ListColumn:
+    return ListColumn(lists.offsets, (np.diff(lists.offsets) > 0).astype(np.uint8), lists.values)
 
 
 def group_column(groups: Groups) -> ListColumn:

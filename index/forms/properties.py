@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from grace.configs.arrays import Shape, rounded_room
 from grace.index.forms.component import Array, Flags, ListColumn, Reason, ValuedRows, some
-from grace.index.forms.lists import ValueCodes
-from grace.index.targeting.rules import ValueRows, take
+from grace.index.forms.lists import ValueCodes, list_column
+from grace.index.targeting.rules import ValueRows, take_lists
 from grace.index.targeting.schema import Property
 from grace.index.users.values import InternedValues
 from grace.native.loader import array_in, declare
@@ -73,8 +73,7 @@ class PropertiesComponent:
         return ValueRows(offsets, words)
 
     def columns_of(self, rows: ValueRows, chosen: npt.NDArray[np.integer]) -> Iterator[ListColumn]:
-        offsets, values = take(rows.columns[0], chosen)
-        yield ListColumn(offsets, (np.diff(offsets) > 0).astype(np.uint8), values)
+        yield list_column(take_lists(rows.columns[0], chosen))
 
     def limited(self, rows: ValueRows) -> Iterator[tuple[str, Flags]]:
         """It limits nobody by itself. The share of ads with a value is what coverage compares."""

@@ -60,8 +60,9 @@ def exact_lists(
 ) -> ExactLists:
     leaves = len(ads.ad_offsets) - 1
     offsets = allocate(4 * (leaves + 1)).view(np.int32)
-    room, total = allocate(4 * ads.num_ads).view(np.int32), np.zeros(1, np.int64)
-    _leaf_rules(leaves, ads.ad_offsets, ads.ad_rule, threads, offsets, room, total)
+    ad_offsets, ad_rule = rules.of_leaves(ads.ad_offsets, ads.ad_rule)
+    room, total = allocate(4 * len(ad_rule)).view(np.int32), np.zeros(1, np.int64)
+    _leaf_rules(leaves, ad_offsets, ad_rule, threads, offsets, room, total)
     leaf_rules = allocate(4 * int(total[0])).view(np.int32)
     leaf_rules[:] = room[: len(leaf_rules)]
     del room  # of the size of all ads
@@ -95,6 +96,7 @@ def _by_value(lists: Lists, num_values: int, threads: int) -> Lists:
 
 def changed_pairs(
     ads: SidToAds,
+    rules: TargetingRules,
     lists: ExactLists,
     stopped: npt.NDArray[np.uint64] | None,
     ordinals: npt.NDArray[np.int64],
@@ -110,16 +112,17 @@ def changed_pairs(
     if len(ordinals) and not 0 <= ordinals[0] <= ordinals[-1] < ads.num_ads:
         raise ValueError(f"ordinals: must be 0 to {ads.num_ads - 1}: use this snapshot's")
     if len(ordinals) <= CHANGED_ADS:
-        return _changed_pairs(ads, lists, stopped, ordinals)
+        return _changed_pairs(ads, rules, lists, stopped, ordinals)
     blocks = (ordinals[at : at + CHANGED_ADS] for at in range(0, len(ordinals), CHANGED_ADS))
-    found = zip(*(_changed_pairs(ads, lists, stopped, block) for block in blocks), strict=True)
-    positions, rules = map(np.concatenate, found)
+    found = (_changed_pairs(ads, rules, lists, stopped, block) for block in blocks)
+    positions, changed = map(np.concatenate, zip(*found, strict=True))
     positions, first = np.unique(positions, return_index=True)  # two blocks may share a leaf
-    return positions, rules[first]
+    return positions, changed[first]
 
 
 def _changed_pairs(
     ads: SidToAds,
+    rules: TargetingRules,
     lists: ExactLists,
     stopped: npt.NDArray[np.uint64] | None,
     ordinals: npt.NDArray[np.int64],
@@ -135,10 +138,19 @@ def _changed_pairs(
         bits = stopped[own_ads >> 6] >> (own_ads & 63).astype(np.uint64)
         of_ads = of_ads[bits & np.uint64(1) == 0]
     runs, changed = np.zeros((2, len(pairs)), np.bool_)
-    runs[pairs.searchsorted(of_ads)] = True
-    changed[pairs.searchsorted(leaves << 32 | ads.ad_rule[ordinals])] = True
-    rules = np.where(runs, pairs & 0xFFFFFFFF, lists.num_rules)[changed]
-    return positions[changed], rules.astype(np.int32)
+    runs[pairs.searchsorted(_with_members(of_ads, rules))] = True
+    own = _with_members(leaves << 32 | ads.ad_rule[ordinals], rules)
+    changed[pairs.searchsorted(own)] = True
+    hold = np.where(runs, pairs & 0xFFFFFFFF, lists.num_rules)[changed]
+    return positions[changed], hold.astype(np.int32)
+
+
+def _with_members(pairs: npt.NDArray[np.int64], rules: TargetingRules) -> npt.NDArray[np.int64]:
+    """Return pairs of leaf and rule, with the rules of each alternative instead of it."""
+    if rules.num_alternatives == 0:
+        return pairs
+    members = rules.members((pairs & 0xFFFFFFFF).astype(np.int32))
+    return (pairs >> 32 << 32).repeat(np.diff(members.offsets)) | members.values
 
 
 def _of_leaves(

@@ -111,7 +111,8 @@ def _node_matchers(
 ) -> NodeMatchers:
     """rule_rows int32 [rules] names each rule's row of table uint64 [rows, words]."""
     trie, ads = snapshot.trie, snapshot.ads
-    offsets, items = ads.ad_offsets, rule_rows[ads.ad_rule]
+    offsets, rules = snapshot.rules.of_leaves(ads.ad_offsets, ads.ad_rule)
+    items = rule_rows[rules]
     if k_way is not None:
         sids = np.empty(trie.num_leaves, np.int32)
         _, items, table = _level_rows(offsets, items, table, ONE_ROW, threads, sids)

@@ -27,7 +27,7 @@ _open = declare(
     "grace_exact_open",
     *(c_int32, c_int64, array_in(np.int64)),
     *(c_int64, array_in(np.int64), array_in(np.int32), array_in(np.float32)),
-    *(c_int64, array_out(np.uint64)),
+    *(c_int64, c_int64, array_in(np.int64), array_in(np.int32), array_out(np.uint64)),
 )
 _add_entities = declare("grace_exact_add_entities", c_uint64, c_int64, array_in(np.int32))
 _close = declare("grace_exact_close", c_uint64)
@@ -144,11 +144,11 @@ class ExactMatcher:
 
     def __init__(self, snapshot: Snapshot, threads: int) -> None:
         self._snapshot = snapshot
-        ads, handle = snapshot.ads, np.zeros(1, np.uint64)
+        ads, rules, handle = snapshot.ads, snapshot.rules, np.zeros(1, np.uint64)
         _open(
             *(threads, snapshot.trie.num_leaves, ads.ad_offsets),
             *(ads.num_ads, ads.ad_ids, ads.ad_rule, ads.ad_weight),
-            *(snapshot.rules.num_rules, handle),
+            *(rules.num_rules, rules.num_alternatives, *rules.alternatives, handle),
         )
         self._handle = int(handle[0])
         weakref.finalize(self, _close, self._handle).atexit = False

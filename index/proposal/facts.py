@@ -25,6 +25,7 @@ from grace.index.tables.cells import (
     texts,
     without_dictionary,
 )
+from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND
 from grace.index.tables.table_file import TableFile
 
 MOST_VALUES = 1 << 16
@@ -46,7 +47,7 @@ class Kind(StrEnum):
     NUMBER = "numbers"
     TIME = "times"
     LISTS = "lists"  # of what a rule may hold
-    OTHER = "nested values"
+    OTHER = "values of another type"
 
 
 @dataclass
@@ -90,6 +91,15 @@ class ColumnFacts:
     def are_integer_ids(self) -> bool:
         """Return whether a build takes the values for ids without an id map."""
         return self.kind is Kind.INTEGER and self.least >= 0 and not self.typed_text
+
+    @property
+    def time_unit(self) -> str | None:
+        """The unit of integers that are times from 1990 to 2100."""
+        units = PER_SECOND.items() if self.kind is Kind.INTEGER else ()
+        for unit, factor in units:  # their ranges do not overlap
+            if FIRST_SECOND * factor <= self.least <= self.most < LAST_SECOND * factor:
+                return unit
+        return None
 
     @property
     def may_be_rule(self) -> bool:
@@ -145,7 +155,8 @@ class ColumnFacts:
         if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             self._add_numbers(Kind.NUMBER, column)
         else:
-            self.kinds.add(Kind.TIME if pa.types.is_temporal(kind) else Kind.OTHER)
+            moments = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+            self.kinds.add(Kind.TIME if moments else Kind.OTHER)
             if pa.types.is_timestamp(kind):
                 years = pc.year(column.cast(pa.timestamp("s"), safe=False))
                 self._add_numbers(Kind.TIME, years)

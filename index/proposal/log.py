@@ -17,7 +17,6 @@ from grace.index.proposal.facts import (
 )
 from grace.index.proposal.names import plain_name, rule_name, singular, stem
 from grace.index.tables import cells
-from grace.index.tables.data_folder import FIRST_SECOND, LAST_SECOND, PER_SECOND
 from grace.index.tables.table_file import table_files
 
 _FIRST_ROWS = 10_000
@@ -94,7 +93,7 @@ def propose_log(addresses: Sequence[str], ids: AdIds, rules: Iterable[str]) -> T
     time = _named(names.TIME_NAMES, times) or only or _named(names.TIME_NAMES, free())
     unit = None
     if time is not None:
-        unit = _unit(facts[time])
+        unit = facts[time].time_unit
         chosen[time] = "timestamp_ms", f"{facts[time].kind.value}{f' in {unit}' if unit else ''}"
     ours = {singular(name): name for name in rules}
     for name in free():
@@ -164,13 +163,4 @@ def _scalars(schema: pa.Schema) -> list[str]:
 def _is_time(facts: ColumnFacts) -> bool:
     """Return whether all values, or integers in some unit, are times between 1990 and 2100."""
     of_time = facts.kind is Kind.TIME and 1990 <= facts.least <= facts.most < 2100
-    return of_time or _unit(facts) is not None
-
-
-def _unit(facts: ColumnFacts) -> str | None:
-    """Return the unit of integer times."""
-    units = PER_SECOND.items() if facts.kind is Kind.INTEGER else ()
-    for unit, factor in units:  # their ranges do not overlap
-        if FIRST_SECOND * factor <= facts.least <= facts.most < LAST_SECOND * factor:
-            return unit
-    return None
+    return of_time or facts.time_unit is not None

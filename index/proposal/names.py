@@ -11,7 +11,7 @@ from math import inf
 from pathlib import Path
 
 from grace.configs.yaml_loader import read_yaml
-from grace.index.targeting.schema import AD_LEVEL, EXCLUDE_SUFFIX
+from grace.index.targeting.schema import AD_LEVEL, CLOCKS, EXCLUDE_SUFFIX, TargetSet
 
 _LONGEST = 50  # with `_exclude` and a number, below the 63 characters of a targeting name
 _LEXICON = {
@@ -65,6 +65,12 @@ def limits_users(plain: str) -> bool:
     return bool(found & WORDS["targeting"] or of_people or of_users)
 
 
+def describes_ad(plain: str) -> bool:
+    """Return whether the name says what an ad is, and nothing about users."""
+    found = words(plain)
+    return bool(found & WORDS["describing"]) and not found & _USER_WORDS
+
+
 def is_entity(plain: str) -> bool:
     """Return whether this names what ads belong to: `brand`, `ad_group_id`, `seller_name`."""
     if excluded_by(plain) is not None or words(plain) & (WORDS["targeting"] | WORDS["people"]):
@@ -88,6 +94,29 @@ def weight_rank(plain: str) -> float:
         named = "bid"
     usual = _LEXICON["weights"]
     return usual.index(named) if named in usual else inf
+
+
+def clock_of(plain: str) -> str | None:
+    """Return the clock that gives an attribute of this name its values: `target_hours_of_week`."""
+    name = "_".join(map(singular, (excluded_by(plain) or rule_name(plain)).split("_")))
+    return name if name in CLOCKS else None
+
+
+def end_of(plain: str, kind: str, endings: Collection[str]) -> tuple[str, str] | None:
+    """Return `age` and `_min` for `age_from`, and an empty text and `_end` for `ends_at`.
+
+    kind     `range` or `flight`
+    endings  of its two columns
+    """
+    around = WORDS[f"{kind}_words"]
+    parts = [each for each in rule_name(plain).split("_") if singular(each) not in around]
+    if not parts or may_exclude(plain) or words(plain) & (WORDS["prose"] | WORDS["weights"]):
+        return None
+    for base, word in ((parts[:-1], parts[-1]), (parts[1:], parts[0])):
+        for ending in endings:
+            if singular(word) in WORDS[kind + ending] and (base or kind == "flight"):
+                return "_".join(base), ending
+    return None
 
 
 def excluded_by(plain: str) -> str | None:
@@ -126,13 +155,13 @@ class NewNames:
 
     def __init__(self, columns: Collection[str]) -> None:
         self._columns = columns
-        self._taken = {"ad_id", "sid", "ad_weight", "title", AD_LEVEL}
+        self._taken = {"ad_id", "sid", "ad_weight", "title", "rule", "clauses", AD_LEVEL}
         self._unnamed = 0
 
-    def name_of(self, plain: str, *named: str) -> str:
+    def name_of(self, plain: str, *named: str, endings: Collection[str] = TargetSet.columns) -> str:
         """Return the name, or one like it if it is not valid or another column has it.
 
-        `named` are the columns that get the name.
+        `named` are the columns that get the name, with these endings.
         """
         name = plain[:_LONGEST].strip("_")
         while name.endswith(EXCLUDE_SUFFIX):
@@ -143,12 +172,9 @@ class NewNames:
         if not name[0].isalpha():
             name = f"c_{name}"
         found, number = name, 1
-        while found in self._taken or self._is_of_others(found, named):
+        others = self._taken.union(self._columns).difference(named)
+        while others & (all_names := {found, *(found + ending for ending in endings)}):
             number += 1
             found = f"{name}_{number}"
-        self._taken.add(found)
+        self._taken |= all_names
         return found
-
-    def _is_of_others(self, name: str, named: tuple[str, ...]) -> bool:
-        both = (name, name + EXCLUDE_SUFFIX)
-        return any(each in self._columns and each not in named for each in both)

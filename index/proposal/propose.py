@@ -12,7 +12,7 @@ from grace.index.progress import Progress
 from grace.index.proposal.facts import BATCH_ROWS, ColumnFacts, Kind, read_facts, split_lists
 from grace.index.proposal.log import AdIds, TableProposal, propose_embeddings, propose_log
 from grace.index.proposal.names import ID_NAMES, is_entity, limits_users, plain_name, stem
-from grace.index.proposal.roles import LIMITING, RULES, Decision, Role, decide, values_of
+from grace.index.proposal.roles import LIMITING, RULES, SPANS, Decision, Role, decide
 from grace.index.tables.rows import read_rows
 from grace.index.tables.sid_table import first_repeat, sid_space_in, vocab_sizes_in
 from grace.index.tables.table_file import TableFile, table_files
@@ -32,8 +32,18 @@ class Proposal:
     def without(self) -> tuple[str, ...]:
         """The declared rules that no row has yet."""
         limiting = [each for each in self.decisions if each.role in LIMITING]
-        empty = (each.rule for each in limiting if not values_of(each, self.decisions))
-        return tuple(dict.fromkeys(empty))
+        stated = {
+            each.rule
+            for each in limiting
+            if each.facts.values or (each.role in SPANS and each.facts.given)
+        }
+        return tuple(dict.fromkeys(each.rule for each in limiting if each.rule not in stated))
+
+    @property
+    def time_unit(self) -> str | None:
+        """The unit of flights that are integers; None if none are."""
+        flights = (each.facts for each in self.decisions if each.rule_role is Role.FLIGHT)
+        return next((facts.time_unit for facts in flights if facts.time_unit), None)
 
     @property
     def left_out(self) -> list[Decision]:

@@ -1,8 +1,9 @@
 """Decide on the role of each column of an ads table, with a reason.
 
 The id, the SID, the weight and the title are found by their names and values. Every other column
-is an entity, a rule (an attribute or a set), left out or ignored. A column that could be a rule is
-one if its name says so. Otherwise it is left out.
+is an entity, a rule (an attribute, a set, or an end of a range or a flight), a property, left out
+or ignored. A column that could be a rule is one if its name says so. It is a property if its name
+says what the ad is. Otherwise it is left out.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,11 +13,19 @@ from math import inf, isfinite
 
 from grace.index.proposal import names
 from grace.index.proposal.facts import ColumnFacts, Kind, are_paths, shown_count
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, MAX_ENTITIES
+from grace.index.targeting.schema import (
+    CLOCKS,
+    EXCLUDE_SUFFIX,
+    MAX_ENTITIES,
+    Flight,
+    Range,
+)
 
 MOST_ATTRIBUTE_VALUES = 64
 _MAY_EXCLUDE = "the name may say who may not see the ad: if so, call it NAME_exclude in tables.yaml"
 _LONGEST_VALUE = 100  # characters; longer ones are prose
+_FEW_ADS = 20  # which may all differ in what they are
+_NOT_NAMED = "the name does not say that it limits who may see the ad"
 
 
 class Role(StrEnum):
@@ -28,12 +37,16 @@ class Role(StrEnum):
     ATTRIBUTE = "attribute"
     SET = "set"
     EXCLUDE = "exclude list"
+    RANGE = "range"
+    FLIGHT = "flight"
+    PROPERTY = "property"
     LEFT_OUT = "left out"
     IGNORED = "ignored"
 
 
 RULES = (Role.ATTRIBUTE, Role.SET)
-LIMITING = (*RULES, Role.EXCLUDE)
+SPANS = {Role.FLIGHT: Flight.columns, Role.RANGE: Range.columns}
+LIMITING = (*RULES, Role.EXCLUDE, *SPANS)
 UNREAD = (Role.LEFT_OUT, Role.IGNORED)
 NAMED_BY_ROLE = (Role.ID, Role.SID, Role.WEIGHT, Role.TITLE)
 
@@ -42,7 +55,7 @@ NAMED_BY_ROLE = (Role.ID, Role.SID, Role.WEIGHT, Role.TITLE)
 class Decision:
     """
     name         ours for the column; empty if it is ignored
-    rule_role    of a rule, and of a column that is left out but could be one: attribute or set
+    rule_role    of a rule, and of a column that is left out but could be one: its section's role
     """
 
     column: str
@@ -54,8 +67,10 @@ class Decision:
 
     @property
     def rule(self) -> str:
-        """The rule whose values the column lists, included or excluded ones."""
-        return self.name.removesuffix(EXCLUDE_SUFFIX)
+        """The name in the schema: that of an exclude list, or of an end, without its ending."""
+        endings = SPANS.get(self.rule_role or self.role, (EXCLUDE_SUFFIX,))
+        ending = next((each for each in endings if self.name.endswith(each)), "")
+        return self.name.removesuffix(ending)
 
     @property
     def is_text_entity(self) -> bool:
@@ -75,6 +90,8 @@ def decide(facts: Mapping[str, ColumnFacts], id_column: str, rows: int) -> list[
     chosen.sid()
     chosen.weight()
     chosen.title()
+    for role in SPANS:
+        chosen.spans(role)
     for each in facts.values():
         chosen.exclude_list(each)
     for each in sorted(facts.values(), key=lambda each: not names.is_entity(each.plain)):
@@ -92,6 +109,7 @@ class _Choice:
         self._facts = facts
         self._rows = rows
         self._names = names.NewNames(facts.keys())
+        self._units: set[str] = set()  # of integers that are times
         self.decisions: dict[str, Decision] = {}
 
     def take(
@@ -132,6 +150,37 @@ class _Choice:
                 self.take(facts, Role.TITLE, "title", "texts: `grace retrieve` shows them")
                 return
 
+    def spans(self, role: Role) -> None:
+        """Take the ends of ranges, or those of flights: two of the same name, or a single one."""
+        found: dict[str, dict[str, ColumnFacts]] = {}
+        for facts in self._free():
+            end = names.end_of(facts.plain, role.value, SPANS[role])
+            if end is not None and (facts.kind is Kind.EMPTY or _span_fault(facts, role) is None):
+                base, ending = end
+                found.setdefault(base, {}).setdefault(ending, facts)
+        for base, ends in found.items():
+            sure = _limits(role, base, ends)
+            if sure or any(facts.given for facts in ends.values()):
+                self._span(role, base, ends, sure=sure)
+
+    def _span(self, role: Role, base: str, ends: Mapping[str, ColumnFacts], *, sure: bool) -> None:
+        if role is Role.FLIGHT:
+            self._units |= {facts.time_unit for facts in ends.values() if facts.time_unit}
+            if len(self._units) > 1:
+                reason = f"times in {' and '.join(sorted(self._units))}: a table has one time_unit"
+                for facts in ends.values():
+                    self.take(facts, Role.LEFT_OUT, "", reason)
+                return
+            base = "" if names.is_entity(base) else base
+        columns = [facts.name for facts in ends.values()]
+        name = self._names.name_of(base or role.value, *columns, endings=SPANS[role])
+        for ending, facts in ends.items():
+            reason = facts.kind.value
+            if facts.given and role is Role.RANGE:
+                reason += f", {facts.least:.6g} to {facts.most:.6g}"
+            reason += f": an end of a {role.value}{'' if sure else f', but {_NOT_NAMED}'}"
+            self.take(facts, role if sure else Role.LEFT_OUT, name + ending, reason, role)
+
     def exclude_list(self, facts: ColumnFacts) -> None:
         """Take a column of excluded values, and that of the included values that belongs to it."""
         base, suffixed = names.excluded_by(facts.plain), facts.name.endswith(EXCLUDE_SUFFIX)
@@ -148,9 +197,12 @@ class _Choice:
             # Users have other values, too, which an attribute would have to list.
             name = self._names.name_of(names.rule_name(names.singular(base)), facts.name)
             is_rule = suffixed or (names.limits_users(base) and not names.may_exclude(base))
-            reason = f"{facts.shown_values} that ads exclude, and users may have others: a set"
-            role = Role.EXCLUDE if is_rule else Role.LEFT_OUT
-            self.take(facts, role, name + EXCLUDE_SUFFIX, reason, Role.SET)
+            role, reason = Role.SET, "that ads exclude, and users may have others: a set"
+            if clock_of(facts, facts.values):
+                is_rule, role, reason = True, Role.ATTRIBUTE, "that ads exclude: from a clock"
+            taken = Role.EXCLUDE if is_rule else Role.LEFT_OUT
+            reason = f"{facts.shown_values} {reason}"
+            self.take(facts, taken, name + EXCLUDE_SUFFIX, reason, role)
             return
         include = self._facts[found]
         name = self._names.name_of(names.rule_name(include.plain), found, facts.name)
@@ -167,8 +219,11 @@ class _Choice:
             name = self._names.name_of(facts.plain, facts.name)
             self.take(facts, Role.ENTITY, name, reason)
             return
-        named, fault = names.limits_users(facts.plain), _no_rule(facts)
-        doubtful = facts.may_be_rule and names.may_exclude(facts.plain)
+        named = names.limits_users(facts.plain) or names.clock_of(facts.plain) is not None
+        unfit = _unfit_end(facts)
+        fault = unfit or _no_rule(facts)
+        listed = facts.may_be_rule or facts.kind is Kind.TIME
+        doubtful = unfit is not None or (listed and names.may_exclude(facts.plain))
         if doubtful or (fault and not (named and facts.may_be_rule and facts.values)):
             left_out = named or doubtful or (facts.nested and facts.kind is Kind.EMPTY)
             reason = fault or f"{facts.shown_values}: {_MAY_EXCLUDE}"
@@ -179,7 +234,13 @@ class _Choice:
         if fault is None and named:
             self.take(facts, role, name, reason, role)
             return
-        why = f"{facts.shown_values}: the name does not say that it limits who may see the ad"
+        if fault is None and _describes(facts):
+            reason = (
+                f"{facts.shown_values}: what the ad is, by its name; it limits nobody by itself"
+            )
+            self.take(facts, Role.PROPERTY, name, reason, Role.PROPERTY)
+            return
+        why = f"{facts.shown_values}: {_NOT_NAMED}"
         self.take(facts, Role.LEFT_OUT, name, fault or why, role)
 
     def _entity(self, facts: ColumnFacts) -> str | None:
@@ -198,6 +259,8 @@ class _Choice:
 
     def _rule(self, facts: ColumnFacts, values: set[str]) -> tuple[Role, str]:
         shown = f"{shown_count(len(values), more=facts.many)} in {self._rows:,} rows"
+        if clock := clock_of(facts, values):
+            return Role.ATTRIBUTE, f"{shown}, from 0, and weeks begin on Monday: the {clock}"
         if facts.words & names.WORDS["several"]:
             return Role.SET, f"{shown}, of which a user may have several: a set"
         if are_paths(values):
@@ -207,6 +270,50 @@ class _Choice:
         if len(values) > MOST_ATTRIBUTE_VALUES:
             return Role.SET, f"{shown}, more than {MOST_ATTRIBUTE_VALUES}: a set"
         return Role.ATTRIBUTE, f"{shown}: an attribute"
+
+
+def clock_of(facts: ColumnFacts, values: set[str]) -> str | None:
+    """Return the clock that gives these values, if the column is named for one."""
+    clock = names.clock_of(facts.plain)
+    return clock if clock and values and values <= {*map(str, range(CLOCKS[clock]))} else None
+
+
+def _limits(role: Role, base: str, ends: Mapping[str, ColumnFacts]) -> bool:
+    """Return whether names of ends say that they limit who may see an ad, or when."""
+    if role is Role.RANGE:
+        return any(names.limits_users(facts.plain) for facts in ends.values())
+    # Without more words, a single start may be that of a concert.
+    of_ads = bool(names.words(base) & names.WORDS["flights"])
+    return of_ads or (not base and Flight.columns[1] in ends)
+
+
+def _span_fault(facts: ColumnFacts, role: Role) -> str | None:
+    """Return why the values are no ends of ranges, or of flights."""
+    if role is Role.FLIGHT:
+        if not facts.nested and (facts.kind is Kind.TIME or facts.time_unit):
+            return None
+        return f"{facts.kind.value}: a flight takes times, or integers since 1970 in one unit"
+    if facts.kind not in (Kind.INTEGER, Kind.NUMBER) or facts.nested or facts.typed_text:
+        what = "texts" if facts.typed_text else facts.kind.value
+        return f"{what}: a range takes numbers"
+    finite = isfinite(facts.least) and isfinite(facts.most)
+    return None if finite else "NaN or infinity: a range takes finite numbers, or none for open"
+
+
+def _unfit_end(facts: ColumnFacts) -> str | None:
+    """Return why a column that is named like an end of a range or a flight is none."""
+    for role, endings in SPANS.items():
+        base, ending = names.end_of(facts.plain, role.value, endings) or ("", "")
+        lists = facts.kind in (Kind.TEXT, Kind.LISTS) and (role is Role.RANGE or not base)
+        if ending and _limits(role, base, {ending: facts}) and not lists:
+            return _span_fault(facts, role) or f"another column is this end of the {role.value}"
+    return None
+
+
+def _describes(facts: ColumnFacts) -> bool:
+    """Return whether the name says what the ad is, and the values are not those of single ads."""
+    repeat = facts.most_per_row > 1 or len(facts.values) < max(facts.given, _FEW_ADS)
+    return names.describes_ad(facts.plain) and repeat
 
 
 def _no_rule(facts: ColumnFacts) -> str | None:
@@ -219,12 +326,15 @@ def _no_rule(facts: ColumnFacts) -> str | None:
         return f"{facts.kind.value}: a rule lists values, as texts or integers"
     if facts.words & names.WORDS["prose"]:
         return f"{facts.shown_values}: describes the ad, by its name"
+    if clock := names.clock_of(facts.plain):
+        of_clock = f"the clock's are 0 to {CLOCKS[clock] - 1}, and weeks begin on Monday"
+        return None if clock_of(facts, facts.values) else f"{facts.shown_values}: {of_clock}"
     if facts.nested or not facts.values:
         return None
     if facts.are_flags:
         return "yes or no: a fact about the ad; a rule names values of users"
     if facts.kind is Kind.INTEGER and not facts.words & names.WORDS["user_codes"]:
-        return "integers: no rule compares numbers; codes that users have may be a rule"
+        return "integers: a range has names such as NAME_min; codes that users have may be a rule"
     if "state" in facts.words and names.WORDS["ad_states"] & {*map(str.casefold, facts.values)}:
         return f"{facts.shown_values}: a state of the ad, not a place of users"
     longest = max(map(len, facts.values))

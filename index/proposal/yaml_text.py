@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grace.index.proposal.log import OurColumn, TableProposal
 from grace.index.proposal.propose import Proposal
-from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role, values_of
+from grace.index.proposal.roles import NAMED_BY_ROLE, UNREAD, Decision, Role, clock_of, values_of
 from grace.index.tables.addresses import is_url
 
 _PLAIN = re.compile(r"(\.{1,2}/)*[A-Za-z_/][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*", re.ASCII)
@@ -23,6 +23,9 @@ TURN_ON = (
 _HEADINGS = {
     Role.ATTRIBUTE: "attributes:  # a user has one value; of several, all must be allowed",
     Role.SET: "sets:  # a user has several values; one in common with the ad's is enough",
+    Role.RANGE: "ranges:  # a user without the number does not see ads that have a range",
+    Role.FLIGHT: "flights:  # an ad is shown from its start on and before its end, by the clock",
+    Role.PROPERTY: "properties:  # what ads are: requests may filter by them; they limit nobody",
 }
 CODEBOOK = "codebook"
 ID_MAP = "ids.parquet"
@@ -42,6 +45,8 @@ def _tables(proposal: Proposal, out: Path) -> Iterator[str]:
     yield f"  files: {_list(_from_folder(out, proposal.ads))}"
     if proposal.list_separator is not None:
         yield f"  list_separator: {quoted(proposal.list_separator)}  # between values of a cell"
+    if proposal.time_unit is not None:
+        yield f"  time_unit: {proposal.time_unit}  # of flights, since 1970"
     yield "  columns:  # our name: the table's"
     for each in proposal.decisions:
         if each.name and (each.role in NAMED_BY_ROLE or each.name != each.column):
@@ -103,9 +108,12 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
         for each in [each for each in proposal.left_out if not each.name]:
             yield f"# - {quoted(each.column)}: {_comment(each.reason)}"
     for role, heading in _HEADINGS.items():
-        rules = [each for each in proposal.decisions if each.rule_role is role]
-        rules.sort(key=lambda each: each.role is Role.LEFT_OUT)
-        for at, each in enumerate(rules):
+        rules: dict[str, Decision] = {}  # of two ends, the first
+        for each in proposal.decisions:
+            if each.rule_role is role:
+                rules.setdefault(each.rule, each)
+        declared_first = sorted(rules.values(), key=lambda each: each.role is Role.LEFT_OUT)
+        for at, each in enumerate(declared_first):
             mark = "# " if each.role is Role.LEFT_OUT else ""
             if at == 0:
                 yield f"{mark}{heading}"
@@ -119,9 +127,15 @@ def _targeting(proposal: Proposal) -> Iterator[str]:
 
 
 def _rule(each: Decision, proposal: Proposal) -> Iterator[str]:
-    yield f"  {each.rule}:  # {_comment(each.reason)}"
+    fields = "" if each.rule_role in (Role.ATTRIBUTE, Role.SET) else " {}"
+    yield f"  {each.rule}:{fields}  # {_comment(each.reason)}"
+    if fields:
+        return
     if each.rule_role is Role.ATTRIBUTE:
         values = sorted(values_of(each, proposal.decisions))
+        if clock := clock_of(each.facts, {*values}):
+            yield f"    clock: {clock}  # gives a user without a value the one of the time"
+            return
         yield f"    values: {_list(values)}"
         if UNKNOWN in values:
             yield f"    missing: {UNKNOWN}  # what a user without a value has"

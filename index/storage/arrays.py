@@ -4,8 +4,9 @@ Writing, reading, checking and the table in docs/snapshot.md follow from it: run
 `python -m grace.index.storage.arrays docs/snapshot.md` to write that one.
 A new array is a row, and a field of the dataclass that its place names.
 
-SET stands for each set of the schema, ENTITY for each entity. A shape is made of the sizes that
-`ArrayOf.sizes` returns; `any` means that only the array itself knows its length.
+SET stands for each set of the schema, INTERVAL for each range and flight, PROPERTY for each
+property, VALUED for each set and property, ENTITY for each entity. A shape is made of the sizes
+that `ArrayOf.sizes` returns; `any` means that only the array itself knows its length.
 """
 
 import sys
@@ -24,6 +25,7 @@ from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.storage.checks import (
     Array,
+    Ascending,
     Check,
     Finite,
     Groups,
@@ -37,7 +39,7 @@ from grace.index.storage.checks import (
     View,
 )
 from grace.index.storage.manifest import MANIFEST, Counts, Manifest
-from grace.index.targeting.rules import NumberRows, SetRules, TargetingRules
+from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -77,7 +79,11 @@ TABLE = (
         "not negative, ascending within a leaf, unique",
         (Groups("id", "ad_offsets"),),
     ),
-    Row("ad_rule", "<i4", ("ads",), "ads.ad_rule", "rule of each ad", (Ids("rule", "rules"),)),
+    Row(
+        "ad_rule", "<i4", ("ads",), "ads.ad_rule",
+        "rule of each ad, or `rules` + the number of its alternative",
+        (Ids("rule", "rules and alternatives"),),
+    ),
     Row("ad_weight", "<f4", ("ads",), "ads.ad_weight", "finite", (Finite(),)),
     Row(
         "ad_lookup", "<i4", ("ads",), "ads.ad_lookup",
@@ -86,7 +92,7 @@ TABLE = (
     ),
     Row(
         "rule_rows", "<i4", ("rules", "components"), "rules.rows",
-        "the row of each component: of the attributes, then of each set",
+        "the row of each component: of the attributes, then of each set, range, flight, property",
         (Ids("row", "rows"),),
     ),
     Row(
@@ -95,32 +101,72 @@ TABLE = (
         (Padding(),),
     ),
     Row(
-        "set_include_offsets.SET", "<i8", ("set_rules + 1",), "rules.parts.PART.include_offsets",
+        "alternative_offsets", "<i8", ("alternatives + 1",), "rules.alternatives.offsets",
+        "entries of the next array of alternative i: offsets i to i + 1; every one has some",
+        (Offsets("alternative_rules", "alternative"),),
+    ),
+    Row(
+        "alternative_rules", "<i4", ("any",), "rules.alternatives.values",
+        "the rules of each alternative, of which one must pass",
+        (Ids("rule", "rules"),),
+    ),
+    Row(
+        "set_include_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.include_offsets",
         "entries of the next array of set rule i: offsets i to i + 1; an empty range is no list",
         (Offsets("set_include_values", "set rule", may_be_empty=True),),
     ),
     Row(
         "set_include_values.SET", "<i4", ("any",), "rules.parts.PART.include_values",
         "ids of the values that a set rule includes, ascending within it",
-        (Groups("value", "set_include_offsets", "set_values"),),
+        (Groups("value", "set_include_offsets", "values"),),
     ),
     Row(
-        "set_exclude_offsets.SET", "<i8", ("set_rules + 1",), "rules.parts.PART.exclude_offsets",
+        "set_exclude_offsets.SET", "<i8", ("rows + 1",), "rules.parts.PART.exclude_offsets",
         "the same for the values that it excludes",
         (Offsets("set_exclude_values", "set rule", may_be_empty=True),),
     ),
     Row(
         "set_exclude_values.SET", "<i4", ("any",), "rules.parts.PART.exclude_values",
         "ids of the values that a set rule excludes, ascending within it",
-        (Groups("value", "set_exclude_offsets", "set_values"),),
+        (Groups("value", "set_exclude_offsets", "values"),),
     ),
     Row(
-        "value_offsets.SET", "<i8", ("set_values + 1",), "set_values.SET.offsets",
+        "set_groups.SET", "<i8", ("rows + 1",), "rules.parts.PART.groups",
+        "the groups of set rule i: i to i + 1. It needs a value of each",
+        (Offsets("set_group_offsets", "set rule", may_be_empty=True, ends=1),),
+    ),
+    Row(
+        "set_group_offsets.SET", "<i8", ("any",), "rules.parts.PART.group_offsets",
+        "entries of the next array of group i: offsets i to i + 1; every group has some",
+        (Offsets("set_group_values", "group"),),
+    ),
+    Row(
+        "set_group_values.SET", "<i4", ("any",), "rules.parts.PART.group_values",
+        "ids of the values of a group, ascending within it",
+        (Groups("value", "set_group_offsets", "values"),),
+    ),
+    Row(
+        "rule_intervals.INTERVAL", "<f8", ("rows", "2"), "rules.parts.PART.table",
+        "both ends, inclusive; infinite where it is open. A flight's are milliseconds since 1970",
+        (Ascending(),),
+    ),
+    Row(
+        "property_offsets.PROPERTY", "<i8", ("rows + 1",), "rules.parts.PART.offsets",
+        "entries of the next array of row i: offsets i to i + 1",
+        (Offsets("property_values", "row", may_be_empty=True),),
+    ),
+    Row(
+        "property_values.PROPERTY", "<i4", ("any",), "rules.parts.PART.values",
+        "ids of the values of an ad, ascending within a row",
+        (Groups("value", "property_offsets", "values"),),
+    ),
+    Row(
+        "value_offsets.VALUED", "<i8", ("values + 1",), "set_values.VALUED.offsets",
         "bytes of interned value i: offsets i to i + 1",
         (Offsets("value_utf8", "value", may_be_empty=True),),
     ),
     Row(
-        "value_utf8.SET", "|u1", ("any",), "set_values.SET.utf8",
+        "value_utf8.VALUED", "|u1", ("any",), "set_values.VALUED.utf8",
         "UTF-8, values ascending byte by byte",
         (Texts("value_offsets"),),
     ),
@@ -150,44 +196,41 @@ TABLE = (
 
 @dataclass(frozen=True, slots=True)
 class ArrayOf:
-    """A row's array of the snapshot itself, or of one of its sets or entities.
+    """A row's array of the snapshot itself, or of one of the names of its schema.
 
-    name    of the set or entity, or an empty text
-    number  of the set or entity in the schema
+    name   of the schema, or an empty text
+    place  in the snapshot
     """
 
     row: Row
     name: str = ""
-    number: int = 0
+    place: tuple[str, ...] = ()
 
     @property
     def file(self) -> str:
         stem, dot, _ = self.row.name.partition(".")
         return f"{stem}{dot}{self.name}.npy"
 
-    @property
-    def place(self) -> tuple[str, ...]:
-        steps = self.row.place.split(".")
-        own = {"SET": self.number, "ENTITY": self.number, "PART": 1 + self.number}
-        return tuple(str(own.get(step, step)) for step in steps)
-
     def sizes(self, counts: Counts, schema: TargetingSchema) -> dict[str, int]:
         """Return the sizes that this array's shape and checks name."""
         nodes, leaves = sum(counts.nodes_per_level), counts.nodes_per_level[-1]
-        rows = [counts.rule_bitmasks, *(counts.set_rules[each.name] for each in schema.sets)]
+        rows = [counts.rule_bitmasks, *(counts.rule_rows[n] for n in schema.component_names)]
         return {
             "internal": nodes - leaves,
             "entries": nodes - 1,
             "leaves": leaves,
             "ads": counts.ads,
             "rules": counts.rules,
+            "alternatives": counts.alternatives,
+            "rules and alternatives": counts.rules + counts.alternatives,
             "rule_bitmasks": counts.rule_bitmasks,
             "W": schema.words,
             "bits": schema.bitmask_bits,
             "components": len(rows),
             **{f"rows {column}": count for column, count in enumerate(rows)},
-            "set_rules": counts.set_rules.get(self.name, 0),
-            "set_values": counts.set_values.get(self.name, 0),
+            "rows": counts.rule_rows.get(self.name, 0),
+            "2": 2,
+            "values": counts.values.get(self.name, 0),
             "entities": counts.entities.get(self.name, 0),
         }
 
@@ -202,13 +245,21 @@ class ArrayOf:
 def arrays_of_schema(schema: TargetingSchema) -> Iterator[ArrayOf]:
     """Yield the arrays of a snapshot in the order in which they are written and checked."""
     names = {
-        "SET": [target_set.name for target_set in schema.sets],
-        "ENTITY": list(schema.entities),
+        "": ("",),
+        "SET": [each.name for each in schema.sets],
+        "INTERVAL": [each.name for each in schema.intervals],
+        "PROPERTY": [each.name for each in schema.properties],
+        "VALUED": schema.valued_names,
+        "ENTITY": schema.entities,
     }
-    yield from (ArrayOf(row) for row in TABLE if "." not in row.name)
+    parts = {name: 1 + number for number, name in enumerate(schema.component_names)}
     for kind, of_kind in names.items():
         for number, name in enumerate(of_kind):
-            yield from (ArrayOf(r, name, number) for r in TABLE if r.name.endswith(f".{kind}"))
+            own = {kind: str(number), "PART": str(parts.get(name))}
+            for row in TABLE:
+                if row.name.partition(".")[2] == kind:
+                    place = tuple(own.get(step, step) for step in row.place.split("."))
+                    yield ArrayOf(row, name, place)
 
 
 def check_files(manifest: Manifest) -> None:
@@ -279,7 +330,11 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
 
     counts, schema = manifest.counts, manifest.schema
     facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
-    sets = [str(number) for number in range(len(schema.sets))]
+    kinds = (
+        *[SetRules] * len(schema.sets),
+        *[NumberRows] * len(schema.intervals),
+        *[ValueRows] * len(schema.properties),
+    )
     levels = counts.nodes_per_level
     return Snapshot(
         facts=SnapshotFacts(**{**facts, "version": int(manifest.version)}),
@@ -289,12 +344,16 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         rules=part(
             TargetingRules,
             "rules",
-            parts=(
-                part(NumberRows, "rules", "parts", "0"),
-                *(part(SetRules, "rules", "parts", str(1 + int(s))) for s in sets),
+            parts=tuple(
+                part(kind, "rules", "parts", str(number))
+                for number, kind in enumerate((NumberRows, *kinds))
             ),
+            alternatives=part(Lists, "rules", "alternatives"),
         ),
-        set_values=tuple(part(InternedValues, "set_values", s) for s in sets),
+        set_values=tuple(
+            part(InternedValues, "set_values", str(number))
+            for number in range(len(schema.valued_names))
+        ),
         entities=tuple(
             part(Entities, "entities", str(number), name=name)
             for number, name in enumerate(schema.entities)
@@ -303,15 +362,16 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
 
 
 def counts_of(snapshot: Snapshot) -> Counts:
-    names = [target_set.name for target_set in snapshot.schema.sets]
-    rules, values = snapshot.rules, snapshot.set_values
+    schema, rules = snapshot.schema, snapshot.rules
     return Counts(
         nodes_per_level=tuple(map(int, snapshot.trie.level_counts)),
         ads=snapshot.ads.num_ads,
         rules=rules.num_rules,
+        alternatives=rules.num_alternatives,
+        ad_rules=int(rules.of_leaves(snapshot.ads.ad_offsets, snapshot.ads.ad_rule)[0][-1]),
         rule_bitmasks=len(rules.bitmask_table),
-        set_rules={n: len(s) for n, s in zip(names, rules.sets, strict=True)},
-        set_values={n: len(interned) for n, interned in zip(names, values, strict=True)},
+        rule_rows=dict(zip(schema.component_names, map(len, rules.parts[1:]), strict=True)),
+        values=dict(zip(schema.valued_names, map(len, snapshot.set_values), strict=True)),
         entities={entities.name: len(entities) for entities in snapshot.entities},
     )
 

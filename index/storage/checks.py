@@ -52,14 +52,20 @@ class Check(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be."""
+    """Offsets ascend from 0 to the number of `members`. No group is empty unless it may be.
+
+    `ends` of the members are no member: 1 if they are offsets themselves.
+    """
 
     members: str
     group: str
     may_be_empty: bool = False
+    ends: int = 0
 
     def fault(self, own: Array, view: View) -> str | None:
-        count = len(view.arrays[self.members])
+        count = len(view.arrays[self.members]) - self.ends
+        if len(own) == 0:
+            return "has no entry, expected a 0 at least"
         if own[0] != 0:
             return f"offset 0 is {own[0]}, expected 0"
         rises = np.greater_equal if self.may_be_empty else np.greater
@@ -162,6 +168,17 @@ class Finite:
         every = range(len(own))
         at = _first_bad(every, lambda begin, end: np.isfinite(own[begin:end]), view.threads)
         return None if at is None else f"entry {at} is {own[at]}, expected a finite number"
+
+
+@dataclass(frozen=True, slots=True)
+class Ascending:
+    """Each row has two numbers, the first one not above the second."""
+
+    def fault(self, own: Array, view: View) -> str | None:
+        at = _first_bad(
+            range(len(own)), lambda begin, end: own[begin:end, 0] <= own[begin:end, 1], view.threads
+        )
+        return None if at is None else f"row {at} is {own[at].tolist()}, expected ascending numbers"
 
 
 @dataclass(frozen=True, slots=True)

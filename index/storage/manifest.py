@@ -22,11 +22,11 @@ from grace.index.snapshot import (
     is_sid_space,
 )
 from grace.index.storage.folder import version_of_name
-from grace.index.targeting.schema import EXCLUDE_SUFFIX, TargetingSchema
+from grace.index.targeting.schema import TargetingSchema
 
 MANIFEST = "MANIFEST.json"
 FORMAT = "grace-snapshot"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MAX_BYTES = 16 << 20
 _NO_DIGEST = "0" * 32
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -50,15 +50,17 @@ class Counts:
     nodes_per_level: tuple[int, ...]
     ads: int
     rules: int
+    alternatives: int
+    ad_rules: int  # of all ads, each rule of an alternative counted
     rule_bitmasks: int
-    set_rules: dict[str, int]
-    set_values: dict[str, int]
+    rule_rows: dict[str, int]  # of each other component
+    values: dict[str, int]  # of each set and property
     entities: dict[str, int]  # distinct ones
 
     @property
     def rows(self) -> int:
         """The distinct rows of all components."""
-        return self.rule_bitmasks + sum(self.set_rules.values())
+        return self.rule_bitmasks + sum(self.rule_rows.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +82,6 @@ class Manifest:
     def __post_init__(self) -> None:
         for fault in chain(_faults(self), _faults_of_counts(self)):
             raise ValueError(fault)
-
-    @property
-    def set_names(self) -> tuple[str, ...]:
-        return tuple(target_set.name for target_set in self.schema.sets)
 
 
 def render_manifest(manifest: Manifest) -> bytes:
@@ -150,7 +148,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
     yield from _beyond("rejects", manifest.rejects, 0, MAX_VERSION)
     yield from _beyond("updates_watermark", manifest.updates_watermark, 0, MAX_VERSION)
     for column in manifest.rule_columns:
-        if column.removesuffix(EXCLUDE_SUFFIX) not in manifest.schema.names:
+        if column not in manifest.schema.rule_columns:
             yield f"rule_columns: the schema has no {shown(column)}"
     yield from _beyond("number of vocab_sizes", len(manifest.vocab_sizes), 1, MAX_SID_LENGTH)
     for i, size in enumerate(manifest.vocab_sizes):
@@ -158,7 +156,7 @@ def _faults(manifest: Manifest) -> Iterator[str]:
 
 
 def _faults_of_counts(manifest: Manifest) -> Iterator[str]:
-    counts, sets = manifest.counts, manifest.set_names
+    counts, schema = manifest.counts, manifest.schema
     nodes, levels = counts.nodes_per_level, len(manifest.vocab_sizes) + 1
     yield from _beyond("number of counts.nodes_per_level", len(nodes), levels, levels)
     yield from _beyond("counts.nodes_per_level[0]", nodes[0], 1, 1)
@@ -167,12 +165,15 @@ def _faults_of_counts(manifest: Manifest) -> Iterator[str]:
         yield from _beyond(f"counts.nodes_per_level[{level}]", nodes[level], 1, most)
     yield from _beyond("sum of counts.nodes_per_level", sum(nodes), 1, MAX_ID)
     yield from _beyond("counts.ads", counts.ads, nodes[-1], MAX_ID)
-    yield from _beyond("counts.rules", counts.rules, 1, counts.ads)
+    yield from _beyond("counts.rules", counts.rules, 1, MAX_ID)
+    yield from _beyond("counts.alternatives", counts.alternatives, 0, counts.ads)
+    yield from _beyond("counts.ad_rules", counts.ad_rules, counts.ads, MAX_ID)
+    yield from _beyond("counts.rules", counts.rules + counts.alternatives, 1, MAX_ID)
     yield from _beyond("counts.rule_bitmasks", counts.rule_bitmasks, 1, counts.rules)
     for field, names, least, most in (
-        ("set_rules", sets, 1, counts.rules),
-        ("set_values", sets, 0, MAX_ID),
-        ("entities", manifest.schema.entities, 0, counts.ads),
+        ("rule_rows", schema.component_names, 1, counts.rules),
+        ("values", schema.valued_names, 0, MAX_ID),
+        ("entities", schema.entities, 0, counts.ads),
     ):
         numbers: Mapping[str, int] = getattr(counts, field)
         if set(numbers) != set(names):

@@ -5,6 +5,7 @@
       list_separator: "|"          # how a text lists several values
       columns: {ad_id: sku, country: Country Code}   # ours: theirs; others have our name
       ignore: [embedding]          # columns of lists that are no rules
+      time_unit: s                 # unit of integer times: s, ms (default), us or ns
     sids: codebook                 # of `grace sids`, or a table of item_id and sid
     id_map: ids.parquet            # numbers ads whose ids are not integers
     entity_ids: {brand: brands.parquet}  # numbers entities whose ids are not integers
@@ -14,7 +15,7 @@
     log:
       files: [../raw/clicks.csv]
       columns: {user_id: uid, ad_id: item, timestamp_ms: ts}
-      time_unit: s               # unit of integer times: s, ms (default), us or ns
+      time_unit: s
 
 Without `tables.yaml` the tables are `ads.parquet` and, if there is a log, `interactions.parquet`.
 """
@@ -47,7 +48,7 @@ class TableSource:
     """The address of a table and the names of its columns: `columns` maps our names to theirs.
 
     `ignore` names columns of the table that hold several values and are no rules. `time_unit` is
-    the unit of a log's integer times, which count from 1970.
+    the unit of integer times, which count from 1970: of a log, and of the flights of ads.
     """
 
     files: tuple[str, ...]
@@ -76,7 +77,8 @@ class TableSource:
         return replace(self, files=tuple(within(folder, file) for file in self.files))
 
     def tables(self) -> list[TableFile]:
-        return table_files(self.files, self.list_separator)
+        found = table_files(self.files, self.list_separator)
+        return [replace(file, time_unit=self.time_unit) for file in found]
 
 
 def local_folder(sids: str | None) -> Path | None:

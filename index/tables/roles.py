@@ -43,8 +43,15 @@ ENTITY = Role("int64", _INTEGER, may_be_null=True)
 ENTITY_NAME = Role("int64 or text", _one(_INTEGER, is_text), may_be_null=True)
 SID = Role("list<uint16>", _list_of(_INTEGER), splits=True)
 RULE = Role("list<string>, or one text, integer or boolean", is_rule, may_be_null=True)
+GROUPS = Role(
+    "list<list<string>>", lambda kind: _list_of(is_list)(kind) and is_rule(kind.value_type), True
+)
 WEIGHT = Role("float", _one(_INTEGER, _FLOAT), may_be_null=True)
+NUMBER = Role("float", _one(_INTEGER, _FLOAT, pa.types.is_decimal), may_be_null=True)
 TIME = Role("int64, or a time", _one(_INTEGER, is_text, _TIME))
+_DATE = pa.types.is_date
+MOMENT = Role("timestamp, date, text, or int64", _one(_INTEGER, is_text, _TIME, _DATE), True)
+CLAUSES = Role("list<struct>", _list_of(pa.types.is_struct), may_be_null=True)
 TEXT = Role("text", is_text, may_be_null=True)
 VECTOR = Role("list<float32>", _list_of(_INTEGER, _FLOAT))
 

@@ -201,15 +201,25 @@ class Rows:
         """Return numbers, 0 for a null and in a table without the column."""
         if name not in self.theirs:
             return np.zeros(len(self), np.float32)
-        column = self.given(name)
-        if is_text(column.type):
-            column, bad = cells.numbers(column)
-            self._refuse(name, bad, "is not a number")
-        given = column.cast(pa.float64(), safe=False).fill_null(0.0).to_numpy()
+        given, _ = self._numbers(name)
         with np.errstate(over="ignore"):
             weights: npt.NDArray[np.float32] = given.astype(np.float32)
         self._refuse(name, ~np.isfinite(weights), "must be a finite float32")
         return weights
+
+    def numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
+        """Return numbers, and which rows have one."""
+        numbers, valid = self._numbers(name)
+        self._refuse(name, ~np.isfinite(numbers), "must be a finite number")
+        return numbers, valid
+
+    def _numbers(self, name: str) -> tuple[npt.NDArray[np.float64], Mask]:
+        column = self.given(name)
+        if is_text(column.type):
+            column, bad = cells.numbers(column)
+            self._refuse(name, bad, "is not a number")
+        numbers = column.cast(pa.float64(), safe=False)
+        return numbers.fill_null(0.0).to_numpy(), _mask(column.is_valid())
 
     def rules(self, name: str) -> ListParts:
         """Return what each row states: a list of texts, or a null for no rule."""
@@ -236,29 +246,40 @@ class Rows:
 
     def times(self, name: str, unit: str) -> Int64:
         """Return times in milliseconds; integers are in `unit` since 1970."""
+        times, valid = self._times(name, unit, "log.time_unit")
+        self._refuse(name, ~valid, "is null; leave such rows out")
+        return times
+
+    def moments(self, name: str) -> tuple[Int64, Mask]:
+        """Return times of ads in milliseconds, and which rows have one."""
+        return self._times(name, self.file.time_unit, "ads.time_unit")
+
+    def _times(self, name: str, unit: str, key: str) -> tuple[Int64, Mask]:
+        """`key` of tables.yaml says what `unit` integers have."""
         column = self.given(name)
-        self._refuse(name, _mask(column.is_null()), "is null; leave such rows out")
+        valid = _mask(column.is_valid())
         if is_text(column.type):
             integers, bad = cells.integers(column)
             column = _moments(column) if bad.any() else integers
             if column is None:
                 self._refuse(name, bad, "is neither an integer nor a time")
                 column = integers
+        if pa.types.is_date(column.type):
+            column = column.cast(pa.timestamp("ms"))
         if pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
             moments: Int64 = column.cast(pa.int64()).fill_null(0).to_numpy()
-            return moments
+            return moments, valid
         given: Int64 = column.cast(pa.int64(), safe=False).fill_null(0).to_numpy()
         factor = PER_SECOND[unit]
         wrong = (given < FIRST_SECOND * factor) | (given >= LAST_SECOND * factor)
         self._refuse(
             name,
-            wrong,
-            f"is not between 1990 and 2100, in {unit} since 1970; set log.time_unit in "
-            f"tables.yaml to the unit of this column ({', '.join(TIME_UNITS)}), or leave such rows "
-            "out",
+            wrong & valid,
+            f"is not between 1990 and 2100, in {unit} since 1970; set {key} in tables.yaml to the "
+            f"unit of this column ({', '.join(TIME_UNITS)}), or leave such rows out",
         )
-        return given * 1000 if unit == "s" else given // (factor // 1000)
+        return given * 1000 if unit == "s" else given // (factor // 1000), valid
 
     def vectors(self, name: str, dims: int) -> npt.NDArray[np.float32]:
         """Return vectors of finite numbers, [rows, dims]."""

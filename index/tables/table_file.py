@@ -40,6 +40,7 @@ class TableFile:
     schema: pa.Schema
     rows: int | None  # None for a CSV, which `count_rows` counts
     list_separator: str | None = None  # of texts that list values
+    time_unit: str = "ms"  # of integer times
 
     def batches(self, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         """Yield these columns, in this order, at most `rows` rows at a time."""

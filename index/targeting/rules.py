@@ -125,8 +125,10 @@ class SetRules:
     @classmethod
     def of(cls, columns: Sequence[Column]) -> "SetRules":
         include, exclude, groups = columns
-        offsets, lists = groups
-        return cls(*include, *exclude, offsets, *lists)
+        assert isinstance(include, Lists)
+        assert isinstance(exclude, Lists)
+        assert isinstance(groups, Groups)
+        return cls(*include, *exclude, groups.offsets, *groups.lists)
 
     def __len__(self) -> int:
         return len(self.include_offsets) - 1
@@ -149,13 +151,35 @@ class TargetingRules:
     def num_rules(self) -> int:
         return len(self.rows)
 
+    @property
+    def num_alternatives(self) -> int:
+        return len(self.alternatives.offsets) - 1
+
+    def members(self, rule_of: npt.NDArray[np.int32]) -> Lists:
+        """Return the rules of each of these ads' rules or alternatives."""
+        alternative = rule_of.astype(np.int64) - self.num_rules
+        several = alternative >= 0
+        offsets, rules = self.alternatives
+        begins, sizes = offsets[alternative[several]], np.diff(offsets)[alternative[several]]
+        counts = np.ones(len(rule_of), np.int64)
+        counts[several] = sizes
+        found = Lists(np.append(0, np.cumsum(counts)), np.repeat(rule_of, counts))
+        found.values[np.repeat(several, counts)] = gather_spans(rules, begins, sizes)[1]
+        return found
+
+    def of_leaves(
+        self, ad_offsets: npt.NDArray[np.int64], rule_of: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """Return the rules of the ads of each leaf, where leaf i has ads ad_offsets[i] .. [i + 1]."""
+        if self.num_alternatives == 0:
+            return ad_offsets, rule_of
+        members = self.members(rule_of)
+        return members.offsets[ad_offsets], members.values
+
     def rules_of(self, rule: int) -> list[int]:
         """Return the rules of an ad's rule or alternative."""
-        alternative = rule - self.num_rules
-        if alternative < 0:
-            return [rule]
-        offsets, rules = self.alternatives
-        return rules[int(offsets[alternative]) : int(offsets[alternative + 1])].tolist()
+        found: list[int] = self.members(np.array([rule], np.int32)).values.tolist()
+        return found
 
     @property
     def bitmask_table(self) -> npt.NDArray[np.uint64]:
@@ -167,17 +191,31 @@ class TargetingRules:
         return tuple(part for part in self.parts if isinstance(part, SetRules))
 
 
+def lists_in(column: Column) -> Lists | None:
+    """Return the lists of value ids in a column; None for numbers."""
+    lists = column.lists if isinstance(column, Groups) else column
+    return lists if isinstance(lists, Lists) else None
+
+
+def with_lists(column: Column, lists: Lists) -> Column:
+    return column._replace(lists=lists) if isinstance(column, Groups) else lists
+
+
 def take(column: Column, rows: npt.NDArray[np.integer]) -> Column:
     """Return these rows of a column."""
     if isinstance(column, Groups):
-        sizes = np.diff(column.offsets)
-        every = np.arange(len(column.lists.offsets) - 1)
-        offsets, places = gather_spans(every, column.offsets[rows], sizes[rows])
-        return Groups(offsets, take(column.lists, places))
-    if not isinstance(column, Lists):
-        return np.take(column, rows, axis=0)
-    sizes = np.diff(column.offsets)
-    return Lists(*gather_spans(column.values, column.offsets[rows], sizes[rows]))
+        return take_groups(column, rows)
+    return take_lists(column, rows) if isinstance(column, Lists) else np.take(column, rows, axis=0)
+
+
+def take_lists(lists: Lists, rows: npt.NDArray[np.integer]) -> Lists:
+    return Lists(*gather_spans(lists.values, lists.offsets[rows], np.diff(lists.offsets)[rows]))
+
+
+def take_groups(groups: Groups, rows: npt.NDArray[np.integer]) -> Groups:
+    every, sizes = np.arange(len(groups.lists.offsets) - 1), np.diff(groups.offsets)
+    offsets, places = gather_spans(every, groups.offsets[rows], sizes[rows])
+    return Groups(offsets, take_lists(groups.lists, places))
 
 
 def gather_spans(

@@ -30,7 +30,10 @@ AD_LEVEL = "ad"
 """The level of single ads, next to the names of entities. So no entity may have this name."""
 
 MAX_ENTITIES = 8
-_ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight"})
+CLAUSES, EXPRESSION = "clauses", "rule"
+"""The columns of the clauses of an ad: as structs of other columns, or as one text."""
+
+_ADS_COLUMNS = frozenset({"ad_id", "sid", "ad_weight", CLAUSES, EXPRESSION})
 _MAX_VALUES = 4096
 _SET_BOUNDS = (
     ("bloom_bits", 64, 1 << 16),
@@ -100,6 +103,8 @@ class Property:
 Target = Attribute | TargetSet | Range | Flight | Property
 """`columns` has the endings of its columns in the ads table."""
 
+ENDINGS = ("_exclude", "_all", "_min", "_max", "_start", "_end")
+
 
 @dataclass(frozen=True)
 class TargetingSchema:
@@ -125,8 +130,28 @@ class TargetingSchema:
         return tuple(self.columns)
 
     @property
+    def user_names(self) -> tuple[str, ...]:
+        """The names that a request's `user` may have."""
+        targets: tuple[Target, ...] = (*self.attributes, *self.sets, *self.ranges)
+        return tuple(target.name for target in targets)
+
+    @property
     def rule_columns(self) -> tuple[str, ...]:
         return tuple(chain.from_iterable(self.columns.values()))
+
+    @property
+    def intervals(self) -> tuple[Range | Flight, ...]:
+        return (*self.ranges, *self.flights)
+
+    @property
+    def component_names(self) -> tuple[str, ...]:
+        """The names whose rules are a component of their own: all but attributes."""
+        return self.names[len(self.attributes) :]
+
+    @property
+    def valued_names(self) -> tuple[str, ...]:
+        """The names whose components intern values."""
+        return (*(each.name for each in self.sets), *(each.name for each in self.properties))
 
     @property
     def name_of(self) -> dict[str, str]:

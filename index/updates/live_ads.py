@@ -119,7 +119,8 @@ class LiveAds:
         lists = self._snapshot.exact
         if lists is None or not len(ordinals):
             return
-        self._pairs.append(changed_pairs(self._snapshot.ads, lists, self.view.stopped, ordinals))
+        ads, rules = self._snapshot.ads, self._snapshot.rules
+        self._pairs.append(changed_pairs(ads, rules, lists, self.view.stopped, ordinals))
         if len(self._pairs) > MOST_NOTES:
             with self._passing:
                 if self._pairs:

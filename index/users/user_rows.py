@@ -1,6 +1,6 @@
 """User rows: the request side of every test, encoded once per request.
 
-The forms of the schema's components say what becomes of a user's values (index/forms).
+The forms of the schema's components say what becomes of what a request asks (index/forms).
 C++ reads them from the bytes of a grace.v1.RetrieveRequest, without the interpreter lock.
 """
 
@@ -25,14 +25,14 @@ from grace.native.loader import array_in, array_out, declare
 from grace.native.wire import read_batch
 from grace.proto.retrieval_pb2 import RetrieveRequest
 
-UserAttributes = Mapping[str, Sequence[str]]
-"""Raw user attributes of one request: name -> values; an empty list means missing."""
+UserAttributes = Mapping[str, Sequence[str] | float]
+"""One request's user: name -> values, or the number of a range. An empty list means missing."""
 
 _open = declare("grace_users_open", array_out(np.uint64))
 _close = declare("grace_users_close", c_uint64)
 _read = declare(
     "grace_users_read",
-    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), array_in(np.uintp)),
+    *(c_uint64, c_int64, c_int64, c_void_p, array_in(np.int64), c_int64, array_in(np.uintp)),
     *(array_out(np.int64, 2), c_int64, array_out(np.int64, 2), array_out(np.int64)),
 )
 
@@ -91,8 +91,13 @@ class UserEncoder:
     def of(cls, snapshot: Snapshot) -> "UserEncoder":
         return cls(snapshot.schema, snapshot.set_values, snapshot.matchers is not None)
 
-    def read(self, messages: Sequence[bytes], size: int, room: Room = new_arrays) -> ReadUsers:
-        """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up."""
+    def read(
+        self, messages: Sequence[bytes], size: int, room: Room = new_arrays, *, now: int
+    ) -> ReadUsers:
+        """The users of grace.v1.RetrieveRequest messages; empty users fill the batch up.
+
+        now   for requests without `at`: milliseconds since 1970
+        """
         most = sum(map(len, messages)) // 2  # a value takes at least two bytes of a message
         shapes = [each.shapes(size, most) for each in self.components]
         arrays = iter(room([*chain.from_iterable(shapes)]))
@@ -100,14 +105,21 @@ class UserEncoder:
         parts = [*zip(self.components, rows, strict=True)]
         kept: list[Any] = []
         addresses = np.array([each.address(asked, kept) for each, asked in parts], np.uintp)
-        faults, ignored = read_batch(_read, self._handle, messages, size, addresses)
+        faults, ignored = read_batch(_read, self._handle, messages, size, now, addresses)
         asked = tuple(each.filled(asked) for each, asked in parts)
         ignored = (*ignored, *[()] * (size - len(messages)))
         return ReadUsers(UserRows(self, asked, ignored), faults)
 
-    def encode(self, users: Sequence[UserAttributes]) -> UserRows:
-        """Raises RequestError, naming the field, for what cannot be tested."""
-        read = self.read([_message_of(user) for user in users], len(users))
+    def encode(
+        self, users: Sequence[UserAttributes | RetrieveRequest], at: Sequence[int] | None = None
+    ) -> UserRows:
+        """Raises RequestError, naming the field, for what cannot be tested.
+
+        at   when each user asks: milliseconds since 1970. None: then
+        """
+        times = [0] * len(users) if at is None else at
+        requests = map(request_of_user, users, times)
+        read = self.read([each.SerializeToString() for each in requests], len(users), now=0)
         for fault in filter(None, read.faults):
             raise fault
         return read.rows
@@ -128,10 +140,15 @@ class UserEncoder:
         return handle
 
 
-def _message_of(user: UserAttributes) -> bytes:
-    message = RetrieveRequest()
+def request_of_user(user: UserAttributes | RetrieveRequest, at: int = 0) -> RetrieveRequest:
+    if isinstance(user, RetrieveRequest):
+        return user
+    request = RetrieveRequest(at=at)
     for name, values in user.items():
         if isinstance(values, str):
             raise RequestError(f"user.{name}.values", "expected a list of strings, got str")
-        message.user[name].values.extend(values)
-    return message.SerializeToString()
+        if isinstance(values, int | float):
+            request.user[name].number = values
+        else:
+            request.user[name].values.extend(values)
+    return request

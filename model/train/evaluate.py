@@ -318,7 +318,8 @@ def _targeted(
 
     def asking(part: Int64) -> tuple[UserTensors, Bools]:
         attributes = tuple(map(log.attributes_at, part.tolist()))
-        users = UserTensors.of(encoder.encode(attributes), search.device)
+        asked = encoder.encode(attributes, log.times_ms[part].tolist())
+        users = UserTensors.of(asked, search.device)
         users = with_eligible(users, search.index, search.ops)
         return users, _eligible_leaves(users, search.index, len(part))
 

@@ -77,7 +77,9 @@ def read_log(
         raise InputError(
             f"{folder.folder}: has no log of interactions; add `log:` with its files to tables.yaml"
         )
-    wanted = tuple(catalogue.schema.names) if attributes else ()
+    of_ranges = {each.name for each in catalogue.schema.ranges}
+    of_texts = [name for name in catalogue.schema.user_names if name not in of_ranges]
+    wanted = tuple(of_texts) if attributes else ()
     name = ", ".join(folder.log.files)
     events, unknown = _read(folder.log, side, wanted, _leaves_of(folder, catalogue))
     leaves = events["leaf"].to_numpy()

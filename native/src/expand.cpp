@@ -67,7 +67,7 @@ int64_t find_ads(const Ads& ads, const Request& request, Scratch& scratch) {
 
 void number_rules(const Ads& ads, int64_t generated, Scratch& scratch) {
   const std::vector<LeafAds>& leaves = scratch.leaves;
-  scratch.rules.reset(std::min(generated, ads.num_rules));
+  scratch.rules.reset(std::min(generated, ads.num_rules + ads.num_alternatives));
   scratch.rule_numbers.resize(generated);
   int32_t* out = scratch.rule_numbers.data();
   for (size_t i = 0; i < leaves.size(); ++i) {
@@ -104,9 +104,43 @@ void match_block(const Ads& ads, const Request& request, const Scratch& scratch,
   for (int32_t i = 0; i < live; ++i) verdicts[alive[i]] = kPasses;
 }
 
-// Writes into `scratch.verdicts` which distinct rules of `scratch.rules` the request's user passes.
-void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
+// Writes the rules of `scratch.rules`, those of alternatives one after another.
+void list_plain_rules(const Ads& ads, Scratch& scratch) {
+  scratch.plain.clear();
+  for (const int32_t rule : scratch.rules.keys()) {
+    const int64_t alternative = rule - ads.num_rules;
+    if (alternative < 0) {
+      scratch.plain.push_back(rule);
+    } else {
+      scratch.plain.insert(scratch.plain.end(),
+                           ads.alternatives + ads.alternative_offsets[alternative],
+                           ads.alternatives + ads.alternative_offsets[alternative + 1]);
+    }
+  }
+}
+
+// Joins the verdicts on the plain rules: an alternative passes if one of its rules does, and else
+// fails by the last component that fails one of them.
+void join_alternatives(const Ads& ads, Scratch& scratch) {
+  std::vector<int32_t>& verdicts = scratch.verdicts;
   const std::vector<int32_t>& rules = scratch.rules.keys();
+  const int32_t* of_rule = verdicts.data();  // never before the place that is written
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const int64_t alternative = rules[i] - ads.num_rules;
+    const int64_t count = alternative < 0 ? 1
+                                          : ads.alternative_offsets[alternative + 1] -
+                                                ads.alternative_offsets[alternative];
+    const bool passes = std::find(of_rule, of_rule + count, kPasses) != of_rule + count;
+    verdicts[i] = passes ? kPasses : *std::max_element(of_rule, of_rule + count);
+    of_rule += count;
+  }
+}
+
+// Writes into `scratch.verdicts` which rules and alternatives of `scratch.rules` the request's user
+// passes.
+void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
+  list_plain_rules(ads, scratch);
+  const std::vector<int32_t>& rules = scratch.plain;
   scratch.verdicts.resize(rules.size());
   scratch.marks.resize(ads.parts.size());
   for (size_t c = 0; c < ads.parts.size(); ++c) {
@@ -120,6 +154,7 @@ void match_rules(const Ads& ads, const Request& request, Scratch& scratch) {
   for (size_t c = 0; c < ads.parts.size(); ++c) {
     ads.parts[c].component->unmark(request.asked[c], request.number, scratch.marks[c]);
   }
+  if (rules.size() > scratch.rules.keys().size()) join_alternatives(ads, scratch);
 }
 
 // The ads whose rule passed, in the order of the leaves. Which pass is hard to foretell, so nothing
@@ -265,11 +300,14 @@ void add_component(uint64_t handle, Part part) {
 // component has a function that adds one, in the schema's order, before the first match.
 GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_t* ad_offsets,
                                    int64_t ads, const int64_t* ad_ids, const int32_t* ad_rule,
-                                   const float* ad_weight, int64_t rules, uint64_t* handle) {
+                                   const float* ad_weight, int64_t rules, int64_t alternatives,
+                                   const int64_t* alternative_offsets,
+                                   const int32_t* alternative_rules, uint64_t* handle) {
   return guarded([&] {
     require(ads <= INT32_MAX, "exact_open: more ads than int32 ordinals can number");
     require(ad_offsets[leaves] == ads, "exact_open: ad_offsets do not end at the last ad");
-    Ads all{leaves, ads, rules, ad_offsets, ad_ids, ad_rule, ad_weight, {}, {}};
+    Ads all{leaves,  ads,       rules, alternatives,        ad_offsets,        ad_ids,
+            ad_rule, ad_weight, alternative_offsets, alternative_rules, {},         {}};
     auto matcher = std::make_unique<Matcher>(std::move(all), threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
   });

@@ -439,7 +439,7 @@ GRACE_API int32_t grace_features_read(uint64_t handle, int64_t requests, int64_t
               events,
               std::vector<std::vector<int32_t>>(static_cast<size_t>(size))};
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
-                     Field::kFeatures, inputs.workers,
+                     bit_of(Field::kFeatures), inputs.workers,
                      [&](const Spans& request, int64_t row, wire::UnknownNames& names) {
                        inputs.read(request, row, rows, names);
                      });

@@ -1,8 +1,9 @@
 // The builder's table of targeting rules: ads come in batches, each ad's rule is encoded and
 // interned.
 //
-// A rule has a row of each component; the rows of each and the rules are deduplicated. Ids follow
-// the order of arrival: the builder renumbers them once the ads are in (SID, ad id) order.
+// A rule has a row of each component; the rows of each and the rules are deduplicated. An ad with
+// clauses has several rules, which are interned as an alternative. Ids follow the order of arrival:
+// the builder renumbers them once the ads are in (SID, ad id) order.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,7 @@
 #include "grace/parallel.h"
 #include "grace/rule_form.h"
 
-// One list column of a batch: values of row r are codes[offsets[r] .. offsets[r + 1]] where
+// One column of a batch: values of row r are codes[offsets[r] .. offsets[r + 1]] where
 // valid[r].
 struct GraceListColumn {
   const int64_t* offsets;  // null: the column is absent, no row has a rule
@@ -27,6 +28,7 @@ namespace {
 
 constexpr int32_t kNewRule = -1;
 constexpr int32_t kRefused = -2;
+constexpr int32_t kFirstAlternative = -3;  // alternative i is -3 - i
 
 List list_of(const GraceListColumn& column, int64_t row) {
   if (column.offsets == nullptr || column.valid[row] == 0) return {};
@@ -72,8 +74,29 @@ class RuleTable {
     }
   }
 
+  // Gives ad i the rules of rows offsets[i] .. offsets[i + 1], in their order: one rule, an
+  // alternative, or kRefused if one of them is.
+  void join(int64_t ads, const int64_t* offsets, const int32_t* rule_of, int32_t* joined) {
+    std::vector<int32_t> own;
+    for (int64_t i = 0; i < ads; ++i) {
+      own.clear();
+      for (int64_t row = offsets[i]; row < offsets[i + 1]; ++row) {
+        if (std::find(own.begin(), own.end(), rule_of[row]) == own.end()) own.push_back(rule_of[row]);
+      }
+      if (std::find(own.begin(), own.end(), kRefused) != own.end()) {
+        joined[i] = kRefused;
+      } else if (own.size() == 1) {
+        joined[i] = own[0];
+      } else {
+        joined[i] = kFirstAlternative -
+                    alternatives_.find_or_add(own.data(), static_cast<int64_t>(own.size()));
+      }
+    }
+  }
+
   const std::vector<Component>& components() const { return components_; }
   const Interner<int32_t>& rules() const { return rules_; }
+  const Interner<int32_t>& alternatives() const { return alternatives_; }
 
  private:
   void encode_run(Range run, const GraceListColumn* columns, int32_t* rule_of, int32_t* faults,
@@ -131,7 +154,15 @@ class RuleTable {
 
   std::vector<Component> components_;
   Interner<int32_t> rules_;
+  Interner<int32_t> alternatives_;
 };
+
+// Copies the spans of an interner.   offsets int64 [spans + 1], words int32 [...]
+void take(const Interner<int32_t>& from, int64_t* offsets, int32_t* words) {
+  std::copy_n(from.words(), from.num_words(), words);
+  for (int32_t id = 0; id < from.size(); ++id) offsets[id] = from.span(id) - from.words();
+  offsets[from.size()] = from.num_words();
+}
 
 RuleTable* table_of(void* handle) { return static_cast<RuleTable*>(handle); }
 
@@ -155,22 +186,33 @@ GRACE_API int32_t grace_rules_add(void* table, int64_t rows, const GraceListColu
   return guarded([&] { table_of(table)->add(rows, columns, threads, rule_of, faults); });
 }
 
-// sizes int64 [1 + 2 * components]: rules, then of each component its rows and their words.
+// offsets int64 [ads + 1], rule_of int32 [offsets[ads]], joined int32 [ads]: a rule, kRefused, or
+// an alternative.
+GRACE_API int32_t grace_rules_join(void* table, int64_t ads, const int64_t* offsets,
+                                   const int32_t* rule_of, int32_t* joined) {
+  return guarded([&] { table_of(table)->join(ads, offsets, rule_of, joined); });
+}
+
+// sizes int64 [3 + 2 * components]: rules, then of the alternatives and of each component how many
+// rows it has, and how many words.
 GRACE_API int32_t grace_rules_sizes(void* table, int64_t* sizes) {
   return guarded([&] {
     *sizes++ = table_of(table)->rules().size();
-    for (const Component& component : table_of(table)->components()) {
-      *sizes++ = component.rows.size();
-      *sizes++ = component.rows.num_words();
-    }
+    const auto put = [&](const Interner<int32_t>& rows) {
+      *sizes++ = rows.size();
+      *sizes++ = rows.num_words();
+    };
+    put(table_of(table)->alternatives());
+    for (const Component& component : table_of(table)->components()) put(component.rows);
   });
 }
 
-// parts int32 [rules, components]
-GRACE_API int32_t grace_rules_take(void* table, int32_t* parts) {
+// parts int32 [rules, components], offsets int64 [alternatives + 1], rules int32 [...]
+GRACE_API int32_t grace_rules_take(void* table, int32_t* parts, int64_t* offsets, int32_t* rules) {
   return guarded([&] {
-    const Interner<int32_t>& rules = table_of(table)->rules();
-    std::copy_n(rules.words(), rules.num_words(), parts);
+    const RuleTable& from = *table_of(table);
+    std::copy_n(from.rules().words(), from.rules().num_words(), parts);
+    take(from.alternatives(), offsets, rules);
   });
 }
 
@@ -181,10 +223,7 @@ GRACE_API int32_t grace_rules_take_rows(void* table, int32_t component, int64_t*
     const std::vector<Component>& components = table_of(table)->components();
     require(component >= 0 && component < static_cast<int32_t>(components.size()),
             "rules_take_rows: no such component");
-    const Interner<int32_t>& rows = components[component].rows;
-    std::copy_n(rows.words(), rows.num_words(), words);
-    for (int32_t id = 0; id < rows.size(); ++id) offsets[id] = rows.span(id) - rows.words();
-    offsets[rows.size()] = rows.num_words();
+    take(components[component].rows, offsets, words);
   });
 }
 

@@ -1,5 +1,6 @@
-// Reads requests' users, the map `user` of grace.v1.RetrieveRequest, from the bytes into the arrays
-// of the components' forms. A handle holds a schema; a call reads a batch.
+// Reads what requests ask, the maps `user` and `filters` of grace.v1.RetrieveRequest and the time,
+// from the bytes into the arrays of the components' forms. A handle holds a schema; a call reads a
+// batch.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -18,25 +19,33 @@ using wire::Field;
 using wire::Spans;
 using wire::UnknownNames;
 
+constexpr uint64_t kAsked =
+    bit_of(Field::kUser) | bit_of(Field::kFilters) | bit_of(Field::kAt) | bit_of(Field::kUtcOffset);
+
 class Users {
  public:
-  void add(const std::vector<std::string>& names, std::unique_ptr<const UserForm> form) {
+  void add(const std::vector<std::string>& names, std::unique_ptr<const UserForm> form, Field map) {
     firsts_.push_back(names_.size());
-    for (const std::string& name : names) names_.add(Field::kUser, name);
+    for (const std::string& name : names) names_.add(map, name);
     forms_.push_back(std::move(form));
   }
 
-  // Reads one request's user into its row of each component, after all rows before it. Throws
-  // Fault: that of a declared name comes first.
-  void read(const Spans& request, int64_t row, const void* const* rows,
+  // Reads one request into its row of each component, after all rows before it. It asks for the
+  // time `now`, unless it says another. Throws Fault: that of a declared name comes first.
+  void read(const Spans& request, int64_t now, int64_t row, const void* const* rows,
             UnknownNames& unknown) const {
+    const int64_t at = request.number(Field::kAt);
+    const Moment moment{at == 0 ? now : at, request.number(Field::kUtcOffset)};
     std::vector<const Entry*> others;
-    const std::vector<const Entry*> entries = names_.find(request, {Field::kUser}, others);
+    const std::vector<const Entry*> entries =
+        names_.find(request, {Field::kUser, Field::kFilters}, others);
     for (size_t c = 0; c < forms_.size(); ++c) {
-      forms_[c]->read(entries.data() + firsts_[c], row, rows[c]);
+      forms_[c]->read(entries.data() + firsts_[c], moment, row, rows[c]);
     }
     for (const Entry* other : others) {
-      take_values(*other, [](std::string_view) {});
+      for (const Field list : {Field::kUserValues, Field::kFilterAnyOf, Field::kFilterNoneOf}) {
+        if (row_of(list).within == other->map) take_texts(*other, list, [](std::string_view) {});
+      }
       unknown.add(*other);
     }
   }
@@ -52,8 +61,8 @@ Users& users_of(uint64_t handle) { return *reinterpret_cast<Users*>(handle); }
 }  // namespace
 
 void add_component(uint64_t handle, const std::vector<std::string>& names,
-                   std::unique_ptr<const UserForm> form) {
-  users_of(handle).add(names, std::move(form));
+                   std::unique_ptr<const UserForm> form, Field map) {
+  users_of(handle).add(names, std::move(form), map);
 }
 
 // Each form of component has a function that adds one, in the schema's order.
@@ -67,18 +76,18 @@ GRACE_API int32_t grace_users_close(uint64_t handle) {
 }
 
 // Each message is a grace.v1.RetrieveRequest. grace::wire::Batch describes the arrays of faults and
-// unknown names; `rows` has each component's arrays of `size` rows, in the words of its form.
+// unknown names; `rows` has each component's arrays of `size` rows, in the words of its form. `now`
+// is the batch's clock, in milliseconds since 1970.
 GRACE_API int32_t grace_users_read(uint64_t handle, int64_t requests, int64_t size,
-                                   const char* const* messages, const int64_t* sizes,
+                                   const char* const* messages, const int64_t* sizes, int64_t now,
                                    const void* const* rows, int64_t* faults, int64_t unknown_room,
                                    int64_t* unknown, int64_t* unknown_ends) {
   return guarded([&] {
     const Users& users = users_of(handle);
     Workers alone(1, "");  // a row's values follow those of the row before it
     wire::read_batch({requests, size, messages, sizes, faults, unknown_room, unknown, unknown_ends},
-                     Field::kUser, alone,
-                     [&](const Spans& request, int64_t row, UnknownNames& names) {
-                       users.read(request, row, rows, names);
+                     kAsked, alone, [&](const Spans& request, int64_t row, UnknownNames& names) {
+                       users.read(request, now, row, rows, names);
                      });
   });
 }

@@ -83,7 +83,7 @@ GRACE_API int32_t grace_wire_map(const char* message, int64_t size, int64_t fiel
   return guarded([&] {
     const Field map = field_of(field);
     Spans spans;
-    spans.read(Reader(message, size), row_of(map).within, map);
+    spans.read(Reader(message, size), row_of(map).within, bit_of(map));
     const Entries& found = spans.entries(map);
     int64_t numbers = 0;
     for (const Entry& entry : found) numbers += entry.numbers[0];

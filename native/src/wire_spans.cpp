@@ -31,6 +31,9 @@ constexpr bool table_is_sound() {
     if (row.number > (within == Kind::kMap ? kEntryFields : kMostNumber)) return false;
     if (has_text && within != Kind::kMap) return false;
     if (row.kind == Kind::kText && within == Kind::kMap) return false;
+    if (row.kind == Kind::kDouble && within != Kind::kMap) return false;
+    const bool is_taken_in_turn = row.kind == Kind::kTexts || row.kind == Kind::kRecords;
+    if (is_taken_in_turn && row.number > kMostOfShortTag) return false;
     if (row.total != Field::kNone && row.total <= row.field) return false;
   }
   return true;
@@ -41,11 +44,13 @@ bool is_written_as(Kind kind, uint32_t written_as) {
   switch (kind) {
     case Kind::kNumber:
     case Kind::kNumber32:
-    case Kind::kEnum:
+    case Kind::kSigned32:
     case Kind::kBool:
       return written_as == kVarint;
     case Kind::kFloat:
       return written_as == kFixed32;
+    case Kind::kDouble:
+      return written_as == kFixed64;
     case Kind::kIntegers:
       return written_as == kVarint || written_as == kBytes;
     case Kind::kFloats:
@@ -107,7 +112,7 @@ void write_fault(const Fault& fault, const char* message, int64_t* out) {
   std::copy_n(numbers, kFaultNumbers, out);
 }
 
-void Spans::read(Reader message, Field root, Field only) {
+void Spans::read(Reader message, Field root, uint64_t only) {
   root_ = outermost_ = root;
   only_ = only;
   std::fill_n(numbers_, kFields, 0);
@@ -129,7 +134,7 @@ void Spans::read_message(Reader message, Field within, Entry* in) {
     const uint32_t number = tag >> 3;
     const Row& row = kRows[number <= kMostNumber ? kRowsByNumber[index_of(within)][number] : 0];
     if (within == root_) {
-      if (only_ != Field::kNone && row.field != only_) {
+      if (only_ != 0 && (only_ & bit_of(row.field)) == 0) {
         message.skip(tag);
         continue;
       }
@@ -165,7 +170,8 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
     case Kind::kTexts:
       do {
         ++number;
-        in->longest = std::max(in->longest, size_of(message.utf8()));
+        int64_t& longest = in->longest[row.number - 1];
+        longest = std::max(longest, size_of(message.utf8()));
       } while (message.take_tag(tag));
       return;
     case Kind::kNumber:
@@ -174,7 +180,7 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
     case Kind::kNumber32:
       number = static_cast<uint32_t>(message.varint());
       return;
-    case Kind::kEnum:
+    case Kind::kSigned32:
       number = static_cast<int32_t>(message.varint());
       return;
     case Kind::kBool:
@@ -182,6 +188,11 @@ void Spans::read_field(Reader& message, const Row& row, uint32_t tag, Entry* in)
       return;
     case Kind::kFloat:
       message.fixed32();
+      return;
+    case Kind::kDouble:
+      number = 1;
+      in->real = message.fixed64();
+      in->not_finite = std::isfinite(in->real) ? 0 : in->real;
       return;
     case Kind::kIntegers:
       if ((tag & 7) == kBytes) {
@@ -252,15 +263,23 @@ void Spans::check(const int64_t* settings, int64_t sid_length) const {
       if (row.limit != Limit::none && value > most) {
         throw entry.fault(Wrong::kTooMany, row.field, value, most);
       }
+      for (const Bound& bound : kBounds) {
+        if (bound.field == row.field && (value < bound.least || value > bound.most)) {
+          Fault fault = entry.fault(Wrong::kOutOfBounds, row.field, value, bound.most);
+          fault.place = bound.least;
+          throw fault;
+        }
+      }
     };
     if (row_of(row.within).kind == Kind::kMap && !is_map(row)) {
       for (const Entry& entry : entries(row.within)) {
         const int64_t of_one = row.field == Field::kSids ? sid_length : 1;
         check((entry.number(row.field) + of_one - 1) / of_one, entry);
-        if (row.kind == Kind::kTexts && entry.longest > value_bytes) {
-          throw entry.fault(Wrong::kLongValue, row.field, entry.longest, value_bytes);
+        if (row.kind == Kind::kTexts && entry.longest_in(row.field) > value_bytes) {
+          throw entry.fault(Wrong::kLongValue, row.field, entry.longest_in(row.field), value_bytes);
         }
-        if (row.kind == Kind::kFloats && entry.not_finite != 0) {
+        const bool is_real = row.kind == Kind::kFloats || row.kind == Kind::kDouble;
+        if (is_real && entry.not_finite != 0) {
           throw entry.fault(Wrong::kNotFinite, row.field, code_of(entry.not_finite));
         }
       }

@@ -60,6 +60,10 @@ class Room:
     bytes: int
 
 
+_LISTED = ("set_include_values.", "set_exclude_values.", "set_group_values.", "property_values.")
+"""The names of the files that posting lists turn around begin with one of these."""
+
+
 def memory_needed(
     manifest: Manifest, eligibility: Eligibility, device: torch.device, max_batch: int
 ) -> Needed:
@@ -70,17 +74,16 @@ def memory_needed(
     counts, sizes = manifest.counts, {entry.file: entry.data_bytes for entry in manifest.files}
     entries, kinds = sum(counts.nodes_per_level[1:]), 1 + len(manifest.schema.sets)
     trie = sizes["node_offsets.npy"] + entries * _ID_BYTES  # tokens are widened to int32
-    values = sum(counts.set_values.values()) * _VALUE_BYTES
+    values = sum(counts.values.values()) * _VALUE_BYTES
     host = sum(sizes.values()) + entries * _ID_BYTES + values + MARGIN_BYTES
     on_device = device.type == "cuda"
     if eligibility.mode is not MatcherMode.EXACT:
         ids = 0 if eligibility.mode is MatcherMode.CD else kinds * entries * _ID_BYTES
         return Needed(host + ids, trie + ids if on_device else 0, 0)
-    pairs = counts.ads * _ID_BYTES  # at most: a leaf has no more rules than ads
+    pairs = counts.ad_rules * _ID_BYTES  # at most: ads of a leaf may share rules
     lists = (counts.nodes_per_level[-1] + 1) * _ID_BYTES + pairs
-    for name in manifest.set_names:
-        lists += 2 * (counts.set_values[name] + 1) * _OFFSET_BYTES
-        lists += sizes[f"set_include_values.{name}.npy"] + sizes[f"set_exclude_values.{name}.npy"]
+    lists += sum(2 * (count + 1) * _OFFSET_BYTES for count in counts.values.values())
+    lists += sum(size for file, size in sizes.items() if file.startswith(_LISTED))
     rules = sum(size for file, size in sizes.items() if file.startswith("rule_"))
     masks = mask_bytes(counts, max_batch)
     # The lists are made with room for the pairs of all ads. On a CPU, stops need a copy of them.
@@ -219,7 +222,7 @@ def eligibility_facts(
     if snapshot.exact is None:
         return EligibilityFacts()
     device = index.node_offsets.device
-    batch = UserTensors.of(users.read([], max_batch).rows, device)
+    batch = UserTensors.of(users.read([], max_batch, now=0).rows, device)
     seconds = 0.0
     for _ in range(2):
         begin = perf_counter()

@@ -90,9 +90,9 @@ class _Explained:
         offsets = self._snapshot.ads.ad_offsets
         self._leaf = int(np.searchsorted(offsets, ordinal, side="right")) - 1
         reply.sid[:] = self._snapshot.trie.sids(np.array([self._leaf]))[0].tolist()
-        given = wire.RetrieveRequest.FromString(self._retrieval.message).user
-        user = {name: list(values.values) for name, values in given.items()}
-        self._reasons = explain(self._snapshot, ordinal, user)
+        request = wire.RetrieveRequest.FromString(self._retrieval.message)
+        request.at = request.at or prepared.at
+        self._reasons = explain(self._snapshot, ordinal, request)
 
     def search(self, stages: Stages, require_wanted: Callable[[], None]) -> list[TracedStep]:
         self._add_rules()

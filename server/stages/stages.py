@@ -11,7 +11,7 @@ its own, and no stage waits for the device.
 from collections.abc import Callable, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, replace
-from time import perf_counter
+from time import perf_counter, time_ns
 from typing import TypeVar
 
 import numpy as np
@@ -71,27 +71,28 @@ def prepare_inputs(batch: RequestBatch) -> InputBatch:
     features.
     """
     failures: list[Failure] = []
+    at = time_ns() // 1_000_000
     wrong = [_wrong_pair(each.retrieval, batch.pair) for each in batch.requests]
     requests = _without_faults(batch.requests, wrong, failures)
-    made, faults = _read_requests(batch, requests)
+    made, faults = _read_requests(batch, requests, at)
     if any(faults):
         requests = _without_faults(requests, faults, failures)
         staged = made.staged
         del made  # its masks make room for the next ones
-        made, _ = _read_requests(batch, requests)
+        made, _ = _read_requests(batch, requests, at)
         made = replace(made, staged=(*staged, *made.staged))  # a copy may still read the first
     return replace(made, failures=tuple(failures))
 
 
 def _read_requests(
-    batch: RequestBatch, requests: Sequence[PendingRequest]
+    batch: RequestBatch, requests: Sequence[PendingRequest], at: int
 ) -> tuple[InputBatch, list[ServiceError | None]]:
     """Read the requests, each into its row, and fill the bucket with empty rows. Also return the
     fault of each request, or None. The row of a faulty request is empty."""
     pair = batch.pair
     messages = [request.retrieval.message for request in requests]
     for_users, for_features = Staging(pair.model.blocks), Staging(pair.model.blocks)
-    of_users = pair.users.read(messages, batch.bucket, for_users.arrays)
+    of_users = pair.users.read(messages, batch.bucket, for_users.arrays, now=at)
     users = UserTensors.given(of_users.rows, for_users.send(of_users.rows.arrays()))
     if not any(of_users.faults):  # otherwise these rows are not the batch's
         users = pair.with_eligible(users)
@@ -107,6 +108,7 @@ def _read_requests(
         requests=tuple(requests),
         failures=(),
         ignored=ignored,
+        at=at,
         user_rows=of_users.rows,
         users=users,
         features=compute,
@@ -122,7 +124,9 @@ def _unknown_name(
     if not (retrieval.strict and ignored):
         return None
     schema = pair.snapshot.schema
-    known = ", ".join((*schema.names, *schema.entities, *pair.model.spec.inputs))
+    filters = [f"filters.{each.name}" for each in schema.properties]
+    names = (*schema.user_names, *filters, *schema.entities, *pair.model.spec.inputs)
+    known = ", ".join(names)
     fault = f"no such name, and the request is strict; known: {known}; correct the name"
     return invalid_field(ignored[0], f"{fault}, or send the request without strict", "strict")
 

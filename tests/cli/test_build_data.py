@@ -11,7 +11,7 @@ import pytest
 
 from grace.cli.options import number_of
 from grace.configs.errors import InputError
-from grace.index.matching.ads_table import AdsTable
+from grace.index.ads_table import AdsTable
 from grace.index.storage import load_snapshot, versions
 from support.in_process import invoke_grace
 from support.raw_tables import numbers_of, write_codebook

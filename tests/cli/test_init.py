@@ -166,7 +166,7 @@ def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_
             "members_only": ["yes", "no"][at % 2],
             "audience text": ["moms", "dads", "teens"][at % 3],
             "black_label": ["red", "blue"][at % 2],
-            "tags": [["a", "b"], ["c"]][at % 2],
+            "chips": [["a", "b"], ["c"]][at % 2],
             "#x": ["p", "q", "r"][at % 3],
             "true": ["s", "t", "u"][at % 3],
             "region": f"2024-01-0{1 + at % 2}",
@@ -183,16 +183,16 @@ def test_lines_of_a_column_that_is_left_out_make_it_a_rule_and_a_column_without_
     assert f"LEFT OUT, so these columns limit nobody (9): {left_out}\n" in printed
     targeting = (out / "targeting.yaml").read_text()
     assert "remove the `# ` before its lines and their heading in targeting.yaml" in targeting
-    assert 'audience text, black_label, tags, "#x", "true", region.' in targeting
+    assert 'audience text, black_label, chips, "#x", "true", region.' in targeting
     assert "# - region: times: a rule lists values" in targeting
     assert "# - black_label: 2 values: the name may say who may not see the ad" in targeting
     write_codebook(out / "codebook", [row["id"] for row in rows])
     assert build_data(out)["coverage"]["for_everybody"] == 1.0
     for name in ("tables.yaml", "targeting.yaml"):
-        text = (out / name).read_text().replace("#   :", "#").replace("  ignore: [tags]", "")
-        text = re.sub(r"(?m)^# (?=  |attributes:|sets:)", "", text)
+        text = (out / name).read_text().replace("#   :", "#").replace("  ignore: [chips]", "")
+        text = re.sub(r"(?m)^# (?=  |attributes:|sets:|ranges:|flights:|properties:)", "", text)
         (out / name).write_text(text)
-    rules = ("country", "language", "members", "audience_text", "tags", "x", "true")
+    rules = ("country", "language", "members", "audience_text", "chips", "x", "true")
     built = build_data(out)
     assert built["coverage"]["with_rule"] == dict.fromkeys(rules, 1.0)
     assert built["ignored_columns"] == ["", "black_label", "region"]

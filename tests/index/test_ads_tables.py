@@ -45,7 +45,7 @@ SCHEMA = TargetingSchema(
     hash_seed=7,
 )
 VOCAB_SIZES = (3, 2)
-RULES = SCHEMA.rule_columns
+RULES = tuple(column for column in SCHEMA.rule_columns if not column.endswith("_all"))
 THEIRS = {"ad_id": "SKU no.", "country": "Country Code", "location_exclude": "not, in"}
 SEPARATOR = "|"
 BLANKS = " \t"

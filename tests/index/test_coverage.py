@@ -15,7 +15,8 @@ from grace.index.storage import current_version, load_snapshot, publish
 from grace.index.storage.reader import map_snapshot
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from support.builds import build_spec, silent
-from support.oracle import NO_RULE, RawAd, Rule
+from support.oracle import NO_RULE, RawAd, Rule, Rules
+from support.plain_builder import rules_of
 from support.strategies import Case, random_ads, random_schema
 
 
@@ -23,8 +24,11 @@ def counted(schema: TargetingSchema, ads: Sequence[RawAd]) -> tuple[dict[str, fl
     """The shares by name, and that of ads for everybody. An empty exclude list is no rule."""
 
     def has_rule(ad: RawAd, name: str) -> bool:
-        include, exclude = ad.rules.get(name, NO_RULE)
-        return include is not None or bool(exclude)
+        return any(limits(rules, name) for rules in rules_of(ad))
+
+    def limits(rules: Rules, name: str) -> bool:
+        include, exclude = rules.get(name, NO_RULE)
+        return include is not None or bool(exclude) or f"{name}_all" in rules
 
     with_rule = {name: sum(has_rule(ad, name) for ad in ads) / len(ads) for name in schema.names}
     everybody = sum(not any(has_rule(ad, name) for name in schema.names) for ad in ads)

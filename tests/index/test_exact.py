@@ -22,7 +22,7 @@ from grace.index.trie import NO_NODE
 from grace.index.users.user_rows import UserEncoder, UserRows
 from support.oracle import RawAd, first_failure, is_excluded, within_limits
 from support.plain_builder import plain_snapshot
-from support.strategies import ENTITY_IDS, Case, cases, examples, random_case, random_schema
+from support.strategies import ENTITY_IDS, Case, asking, cases, examples, random_case, random_schema
 
 PLENTY = 1 << 40
 FATES = ("sids", "wasted", "generated", "stopped", "excluded", "matched")
@@ -112,7 +112,7 @@ def ask_native(matcher: ExactMatcher, snapshot: Snapshot, users: UserRows, ask: 
 
 
 def components(case: Case) -> list[str]:
-    return ["attributes", *(target_set.name for target_set in case.schema.sets)]
+    return ["attributes", *case.schema.component_names]
 
 
 def expected(case: Case, ask: Ask) -> list[tuple[dict[str, int], bool, list[Returned]]]:
@@ -185,7 +185,7 @@ def assert_counts_conserved(got: MatchedAds) -> None:
 def test_exact_matching_equals_the_oracle(case: Case, seed: int, threads: int) -> None:
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
     ask = random_ask(np.random.default_rng(seed), case, snapshot.trie.num_leaves)
-    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    users = UserEncoder(case.schema, snapshot.set_values).encode([*map(asking, case.users)])
     got = ask_native(ExactMatcher(snapshot, threads), snapshot, users, ask)
     assert_equals_oracle(case, ask, got)
 
@@ -202,7 +202,7 @@ def test_the_values_of_one_request_do_not_count_for_the_next() -> None:
     snapshot = plain_snapshot(schema, (9,), ads)
     ask = Ask([leaves] * many, [[0.0] * 9] * many, [PLENTY] * many)
     matcher = ExactMatcher(snapshot, threads=1)
-    rows = UserEncoder(schema, snapshot.set_values).encode(users)
+    rows = UserEncoder(schema, snapshot.set_values).encode([*map(asking, users)])
     assert_equals_oracle(case, ask, ask_native(matcher, snapshot, rows, ask))
 
 
@@ -233,7 +233,7 @@ def test_concurrent_calls_of_one_matcher_do_not_disturb_each_other() -> None:
     schema = random_schema(rng, attribute_sizes=[5], num_sets=2)
     case = random_case(rng, num_ads=63, num_users=9, schema=schema)
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads)
-    users = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    users = UserEncoder(case.schema, snapshot.set_values).encode([*map(asking, case.users)])
     matcher = ExactMatcher(snapshot, threads=2)
     asks = [random_ask(rng, case, snapshot.trie.num_leaves) for _ in range(4)]
     results: dict[int, list[MatchedAds]] = {}

@@ -46,8 +46,10 @@ def random_rules(
         for n in num_values
     )
     rows = np.zeros((num_rules, 1 + len(sets)), np.int32)
-    bits = NumberRows(np.zeros((1, 1), np.uint64))
-    return TargetingRules(rows, (bits, *sets), Lists(np.zeros(1, np.int64), np.zeros(0, np.int32)))
+    # The rules of ads are 0 .. num_rules - 1: some are alternatives.
+    alternatives = Lists(*random_lists(rng, num_rules // 3, num_rules - num_rules // 3, 4))
+    rows = rows[: num_rules - num_rules // 3]
+    return TargetingRules(rows, (NumberRows(np.zeros((1, 1), np.uint64)), *sets), alternatives)
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -68,20 +70,22 @@ def test_a_value_out_of_range_is_an_error() -> None:
 def test_changed_pairs_refuses_what_is_not_of_this_snapshot() -> None:
     rng = np.random.default_rng(0)
     ads = random_ads(rng, [3, 2], 4)
-    lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
+    rules = random_rules(rng, 4, ())
+    lists = exact_lists(ads, rules, (), 1)
     for ordinal in (-1, 5):
         with pytest.raises(ValueError, match="ordinals: must be 0 to 4"):
-            changed_pairs(ads, lists, None, np.array([ordinal]))
+            changed_pairs(ads, rules, lists, None, np.array([ordinal]))
 
 
 def test_changed_pairs_of_several_blocks_are_those_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
-    ads = random_ads(rng, rng.integers(1, 9, 63), 4)
-    lists = exact_lists(ads, random_rules(rng, 4, ()), (), 1)
+    ads, rules = random_ads(rng, rng.integers(1, 9, 63), 6), random_rules(rng, 6, ())
+    lists = exact_lists(ads, rules, (), 1)
     stopped = ads.bitmap_of(np.flatnonzero(rng.random(ads.num_ads) < 0.7))
     ordinals = rng.permutation(ads.num_ads)[:111]
-    positions, rules = changed_pairs(ads, lists, stopped, ordinals)
-    assert {lists.num_rules} < set(rules.tolist())
+    positions, changed = changed_pairs(ads, rules, lists, stopped, ordinals)
+    assert {lists.num_rules} < set(changed.tolist())
     for size in (1, 3, 64):
         monkeypatch.setattr("grace.index.matchers.exact_lists.CHANGED_ADS", size)
-        assert_same_arrays(changed_pairs(ads, lists, stopped, ordinals), (positions, rules))
+        again = changed_pairs(ads, rules, lists, stopped, ordinals)
+        assert_same_arrays(again, (positions, changed))

@@ -119,7 +119,7 @@ def test_a_build_goes_without_no_rules_that_the_table_has_and_no_unknown_name(
     maps = {"brand": tmp_path / "brands.parquet"}
     for faulty, fault in (
         (replace(spec, without=("country",)), r"--without country: but .* has rules on it"),
-        (replace(spec, without=("brand",)), "--without brand: not an attribute, .*, campaign"),
+        (replace(spec, without=("brand",)), "--without brand: not a name or entity .*, campaign"),
         (
             replace(spec, data=replace(spec.data, entity_ids=maps)),
             "entity_ids: brand: not an entity of the targeting",

@@ -7,21 +7,29 @@ import tracemalloc
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.index.matchers.node_matchers import value_hash
-from grace.index.targeting.schema import TargetingSchema, TargetSet
-from grace.index.users.user_rows import UserAttributes, UserEncoder
+from grace.index.targeting.schema import (
+    CLOCKS,
+    Attribute,
+    Flight,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
+from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.proto.retrieval_pb2 import RetrieveRequest, Values
-from support.plain_requests import plain_user
 from support.plain_users import assert_same_rows, plain_rows
-from support.strategies import Case, cases, examples, set_values
+from support.strategies import examples, random_schema, set_values
 from support.strict_wire import REQUEST
-from support.wire_cases import WireWriter
+from support.wire_cases import WireWriter, asked_values
 
 ODD = ("", "é", "中" * 20, "é" * 64, "x" * 17, "x" * 128, "y" * 129, "*")
 
@@ -30,9 +38,9 @@ def test_memory_grows_with_the_values_sent_and_not_with_the_values_allowed() -> 
     sets = tuple(TargetSet(f"s{number}", 64, 1, 1 << 16) for number in range(9))
     encoder = UserEncoder(TargetingSchema((), sets, 7), (InternedValues.of(["a"]),) * 9)
     message = RetrieveRequest(user={"s3": Values(values=["a", "b"])}).SerializeToString()
-    encoder.read([message], 16)
+    encoder.read([message], 16, now=0)
     tracemalloc.start()
-    rows = encoder.read([message] * 16, 16).rows
+    rows = encoder.read([message] * 16, 16, now=0).rows
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert rows.asked[4].offsets.tolist() == list(range(0, 34, 2))
@@ -50,33 +58,53 @@ def test_values_of_every_length_are_found_and_have_their_hashes(seed: int) -> No
     assert location.offsets.tolist() == [0, 1300]
 
 
-@examples(35)
-@given(case=cases(), seed=st.integers(0, 2**32))
-def test_a_batch_is_read_as_the_plain_encoder_reads_each_user(case: Case, seed: int) -> None:
-    """A user with a fault has the row of an empty one, and the others are as without it."""
+def random_encoder(random: Random) -> UserEncoder:
+    """A schema of every kind of name, and values of which some are asked."""
+    rng = np.random.default_rng(random.randrange(2**32))
+    schema = random_schema(rng)
+    clocks = random.sample([*CLOCKS.items()], random.randrange(4))
+    schema = replace(
+        schema,
+        attributes=(
+            *schema.attributes,
+            *(Attribute(name, tuple(map(str, range(n))), clock=name) for name, n in clocks),
+        ),
+        sets=tuple(
+            replace(each, max_request_values=random.choice((1, 3, 64))) for each in schema.sets
+        ),
+        ranges=tuple(Range(f"r{i}") for i in range(random.randrange(3))),
+        flights=tuple(Flight(f"f{i}") for i in range(random.randrange(3))),
+        properties=tuple(Property(f"p{i}") for i in range(random.randrange(3))),
+    )
+    values = [
+        *(set_values(each)[::2] for each in schema.sets),
+        *(random.sample(("x", *ODD[:-1]), 4) for _ in schema.properties),
+    ]
+    return UserEncoder(schema, tuple(map(InternedValues.of, values)))
+
+
+@examples(70)
+@given(seed=st.integers(0, 2**32))
+def test_a_batch_is_read_as_the_plain_encoder_reads_each_request(seed: int) -> None:
+    """A request with a fault has the row of an empty one, and the others are as without it."""
     random = Random(seed)
-    sets = [
-        replace(each, max_request_values=random.choice((1, 3, 64))) for each in case.schema.sets
+    encoder = random_encoder(random)
+    now = random.choice((0, random.randrange(2**41)))
+    of_sets = [value for each in encoder.schema.sets for value in set_values(each)[:9]]
+    asked = [
+        asked_values(random, encoder.schema, ("x", *ODD[:-1], *of_sets, *ODD[-1:][: number % 2]))
+        for number in range(random.randrange(8))
     ]
-    interned = (InternedValues.of(set_values(each)[::2]) for each in sets)
-    encoder = UserEncoder(replace(case.schema, sets=tuple(sets)), tuple(interned))
-    users_sent = [
-        {
-            name: {"values": [*values, *random.choices(ODD, k=random.randrange(2))]}
-            for name, values in user.items()
-        }
-        for user in case.users
-    ]
-    messages = [WireWriter(random).message({"user": user}, REQUEST) for user in users_sent]
-    got = encoder.read(messages, 7)
-    users = []
+    messages = [WireWriter(random).message(each, REQUEST) for each in asked]
+    got = encoder.read(messages, 7, now=now)
+    requests = []
     for message, fault in zip(messages, got.faults, strict=True):
-        users.append(plain_user(message))
+        requests.append(RetrieveRequest.FromString(message))
         try:
-            plain_rows(encoder, users[-1:])
+            plain_rows(encoder, requests[-1:], now)
             assert fault is None
         except RequestError as error:
-            users[-1] = {}
+            requests[-1] = RetrieveRequest()
             assert str(fault) == str(error)
-    empty: list[UserAttributes] = [{}] * (7 - len(users))
-    assert_same_rows(got.rows, plain_rows(encoder, [*users, *empty]))
+    requests += [RetrieveRequest()] * (7 - len(requests))
+    assert_same_rows(got.rows, plain_rows(encoder, requests, now))

@@ -39,7 +39,7 @@ from support.fast_cases import (
 from support.models import SMALL_DECODER, random_context, random_decoder, sequence_scores
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import random_ads, random_case
+from support.strategies import asking, random_ads, random_case
 
 CPU = torch.device("cpu")
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -64,7 +64,7 @@ def search(
     ops: Ops = REFERENCE,
 ) -> Generated:
     index = DecodeIndex.of(snapshot, CPU)
-    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(users)
+    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode([*map(asking, users)])
     tensors = with_eligible(UserTensors.of(rows, CPU), index, ops)
     return beam_search(decoder, context, tensors, index, profile, ops)
 
@@ -96,7 +96,7 @@ def test_wide_beams_find_every_reachable_sid_with_its_score_best_first(name: str
     decoder = random_decoder(spec, vocab_sizes, D_CONTEXT, seed)
     context = random_context(len(case.users), 7, D_CONTEXT, seed)
     got = search(decoder, context, snapshot, case.users, wide_profile(snapshot), OPS[ops])
-    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode(case.users)
+    rows = UserEncoder(snapshot.schema, snapshot.set_values).encode([*map(asking, case.users)])
     all_sids = torch.from_numpy(snapshot.trie.sids(np.arange(snapshot.trie.num_leaves)).astype(int))
     for request in range(len(case.users)):
         expected = sequence_scores(decoder, context, request, all_sids)

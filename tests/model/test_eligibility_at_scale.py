@@ -29,6 +29,7 @@ from grace.model.definition.decoder import Decoder
 from grace.model.definition.spec import DecoderSpec
 from support.models import random_context, random_decoder
 from support.raw_catalogue import Ints, Kind, RawCatalogue, Scale, Truth
+from support.strategies import asking
 
 CPU = torch.device("cpu")
 NO_PREFIX = -1
@@ -158,7 +159,7 @@ class Searcher:
         # The other modes do not see stops while decoding, so they must lose no stopped ad either.
         whole = truth if exact or stopped is None else Truth(self.catalogue, passes, None)
         watch = Watch(self.catalogue, self._valid, whole, exact)
-        rows = self._encoder.encode([self.catalogue.users[place] for place in places])
+        rows = self._encoder.encode([asking(self.catalogue.users[place]) for place in places])
         users = with_eligible(UserTensors.of(rows, CPU), self.index, self._ops)
         context = random_context(len(places), 3, 4, seed)
         ops = watch.observed(self._ops, len(places))

@@ -2,6 +2,7 @@
 
 import json
 import math
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -22,7 +23,13 @@ from grace.client import (
     request_of_json,
 )
 from grace.client.request_json import filled
-from grace.proto.retrieval_pb2 import RetrieveRequest, RetrieveResponse, Sids, UpdateAdsRequest
+from grace.proto.retrieval_pb2 import (
+    Filter,
+    RetrieveRequest,
+    RetrieveResponse,
+    Sids,
+    UpdateAdsRequest,
+)
 from support.documents import the_file
 from support.known_server import known_server
 from support.server_process import ServerProcess
@@ -55,9 +62,27 @@ WHOLE: RequestFields = {
 """The request of docs/api.md."""
 
 
+RULES: RequestFields = {
+    "user": {"age": 34},
+    "at": datetime(2026, 9, 21, 16, 53, 20, tzinfo=timezone(timedelta(hours=2, minutes=40))),
+    "utc_offset_minutes": -420,
+    "filters": {
+        "category": {"any_of": ["travel", "food"]},
+        "domain": {"none_of": "casino.example", "unknown": False},
+    },
+    "strict": False,
+}
+"""The other request of docs/api.md."""
+
+
 def test_plain_values_are_the_documented_json(repository: Path) -> None:
     page = json.loads(the_file(repository / "docs" / "api.md", "request.json"))
     assert request_of(WHOLE) == request_of_json(page) == ParseDict(page, RetrieveRequest())
+    rules = json.loads(the_file(repository / "docs" / "api.md", "rules.json"))
+    assert request_of(RULES) == request_of_json(rules) == ParseDict(rules, RetrieveRequest())
+    passing: Any = {"at": 1790000000000, "filters": {"category": {"unknown": True}}}
+    assert request_of(passing).at == request_of(RULES).at
+    assert request_of(passing).filters["category"] == Filter(unknown=Filter.PASSES)
     short: RequestFields = {"user": {"age": []}, "sequences": {"views": CLICKS}}
     asked = {"user": {"age": {}}, "features": {"sequences": {"views": {"sids": sum(CLICKS, ())}}}}
     assert request_of({**short, "strict": False}) == ParseDict(asked, RetrieveRequest())
@@ -67,7 +92,7 @@ def test_plain_values_are_the_documented_json(repository: Path) -> None:
 def test_every_field_of_a_request_has_a_plain_value() -> None:
     fields = {field.name for field in RetrieveRequest.DESCRIPTOR.fields}
     kinds = {"dense", "categorical", "bags", "sequences"}
-    assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == set(WHOLE)
+    assert fields - {"features"} | kinds == set(RequestFields.__annotations__) == {*WHOLE, *RULES}
 
 
 def of_numpy(value: Any) -> Any:
@@ -83,7 +108,8 @@ def of_numpy(value: Any) -> Any:
 
 
 def test_values_of_numpy_are_as_good_as_python_s() -> None:
-    assert request_of(of_numpy(WHOLE)) == request_of(WHOLE)
+    for request in WHOLE, RULES:
+        assert request_of(of_numpy(request)) == request_of(request)
     flat: Any = {"sequences": {"views": np.array(CLICKS, np.uint16).ravel()}}
     sids = [token for sid in CLICKS for token in sid]
     assert request_of(flat) == request_of({"sequences": {"views": [sids]}})
@@ -98,6 +124,26 @@ def test_values_of_numpy_are_as_good_as_python_s() -> None:
         (
             {"sequences": {"clicks": Events([], side=THREE)}},
             r"features\.sequences\.clicks\.side: expec",
+        ),
+        (
+            {"at": datetime(2026, 9, 21, 13)},  # noqa: DTZ001
+            r"at: 2026-09-21T13:00:00 has no time zone; give it one, as in datetime\.now\(UTC\)$",
+        ),
+        ({"at": "noon"}, r"at: expected an integer, got 'noon'$"),
+        (
+            {"user": {"age": 10**400}},
+            r"user\.age\.number: 10+\.\.\. is not one of -1\.8e\+308 to 1\.",
+        ),
+        ({"user": {"age": True}}, r"user\.age\.values\[0\]: expected text, got true$"),
+        ({"utc_offset_minutes": 2**31}, r"utc_offset_minutes: 2147483648 is not one of -21474836"),
+        ({"filters": {"category": "food"}}, r"filters\.category: expected an object, got 'food'$"),
+        (
+            {"filters": {"category": {"noneof": ["a"]}}},
+            r"filters\.category: unknown key 'noneof'; known: any_of, none_of, unknown$",
+        ),
+        (
+            {"filters": {"category": {"unknown": "BLOCK"}}},
+            r"filters\.category\.unknown: expected one of UNKNOWN_UNSPECIFIED, PASSES, BLOCKED,",
         ),
         ({"at_most": {"advertiser": None}}, r"at_most\.advertiser: expected an integer, got null$"),
     ],
@@ -208,7 +254,7 @@ def test_a_result_has_every_field_of_the_reply(
         ),
         (
             '{"features": {"dense": {"hour": {"values": [Infinity]}}}}',
-            "features.dense.hour.values[0]: Infinity is not one of -3.4e38 to 3.4e38",
+            "features.dense.hour.values[0]: Infinity is not one of -3.4e+38 to 3.4e+38",
         ),
         (
             '{"features": {"dense": {"hour": {"values": [' + "9" * 63 + "]}}}}",

@@ -5,6 +5,7 @@ FUZZ_SECONDS and FUZZ_SEED ask for more, and for others; `make soak` takes minut
 
 import os
 import re
+import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
@@ -20,7 +21,15 @@ from hypothesis import strategies as st
 
 from grace.configs.errors import RequestError
 from grace.configs.serving import LimitsConfig
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import (
+    CLOCKS,
+    Attribute,
+    Flight,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
 from grace.index.users.user_rows import UserEncoder
 from grace.index.users.values import InternedValues
 from grace.model.definition.spec import ModelSpec
@@ -32,7 +41,7 @@ from grace.server.stages.requests import read_request, request_id_of
 from support.encoder_cases import INTERFORMER
 from support.pipeline_cases import GENERATION
 from support.plain_inputs import assert_same_inputs, encode_inputs, ignored_inputs
-from support.plain_requests import plain_request, plain_user
+from support.plain_requests import plain_request
 from support.plain_users import assert_same_rows, plain_rows
 from support.strategies import examples
 from support.strict_wire import BYTES, REQUEST, is_map, type_of
@@ -43,22 +52,38 @@ SECONDS = float(os.environ.get("FUZZ_SECONDS", "0"))
 SOAK_SECONDS = float(os.environ.get("FUZZ_SECONDS", "120"))
 SEED = int(os.environ.get("FUZZ_SEED", "7"))
 LIMITS = LimitsConfig(
-    names=9, values_per_name=70, value_bytes=128, user_values=14, events=40, exclude_ads=9
+    names=11,
+    values_per_name=70,
+    value_bytes=128,
+    user_values=24,
+    filter_values=9,
+    events=40,
+    exclude_ads=9,
 )
 SCHEMA = TargetingSchema(
-    (Attribute("country", ("US", "NO", "é")), Attribute("gender", ("f", "m", "?"), missing="?")),
+    (
+        Attribute("country", ("US", "NO", "é")),
+        Attribute("gender", ("f", "m", "?"), missing="?"),
+        Attribute("hour", tuple(map(str, range(CLOCKS["hour_of_week"]))), clock="hour_of_week"),
+    ),
     (TargetSet("location", 256, 4, 3), TargetSet("audience", 64, 2, 64)),
     hash_seed=7,
     entities=("campaign", "advertiser"),
+    ranges=(Range("age"), Range("income")),
+    flights=(Flight("flight"),),
+    properties=(Property("category"), Property("domain")),
 )
 ENCODER = UserEncoder(
-    SCHEMA, (InternedValues.of(["US", "x", "f"]), InternedValues.of(["NO", "a\0b", "x" * 300]))
+    SCHEMA, tuple(map(InternedValues.of, (["US", "x", "f"], ["NO", "a\0b"], ["é", "x"], ["US"])))
 )
+
+NOW = 1_790_000_000_123
 
 LOGGED = re.compile(
     r"RetrieveRequest|request_id|model|sid_space|profile|priority|exclude_ads|max_ads"
-    r"|exclude|at_most"
-    r"|user(\.\*(\.values)?)?|features|features\.(dense|categorical|bags)(\.\*(\.values|\.ids)?)?"
+    r"|exclude|at_most|at|utc_offset_minutes"
+    r"|user(\.\*(\.values|\.number)?)?|filters(\.\*(\.any_of|\.none_of|\.unknown)?)?"
+    r"|features|features\.(dense|categorical|bags)(\.\*(\.values|\.ids)?)?"
     r"|features\.sequences(\.\*(\.sids|\.timestamps_ms|\.side(\.\*(\.ids)?)?)?)?"
 )
 """Paths without a name that the caller chose."""
@@ -140,13 +165,14 @@ def assert_same_look_ups(readers: Readers, message: bytes) -> str:
 
 def assert_same_users(message: bytes) -> str:
     """`read` or `refused`."""
-    got = ENCODER.read([message], 2)
+    got = ENCODER.read([message], 2, now=NOW)
     (fault,) = got.faults
     try:
-        expected = plain_rows(ENCODER, [plain_user(message), {}])
+        request = RetrieveRequest.FromString(message)
+        expected = plain_rows(ENCODER, [request, RetrieveRequest()], NOW)
         assert fault is None, message.hex()
     except RequestError as error:
-        expected = plain_rows(ENCODER, [{}, {}])
+        expected = plain_rows(ENCODER, [RetrieveRequest()] * 2, NOW)
         assert str(fault) == str(error), message.hex()
     assert_same_rows(got.rows, expected)
     return "read" if fault is None else "refused"
@@ -163,7 +189,7 @@ def fuzz(models: int, seconds: float) -> None:
         readers = Readers(spec)
         for _ in range(63):
             limits = replace(
-                LIMITS, names=random.choice((1, 9, 9, 9)), events=random.choice((3, 40))
+                LIMITS, names=random.choice((1, 11, 11, 11)), events=random.choice((3, 40))
             )
             seen += assert_read_alike(readers, hostile_request(random, spec, SCHEMA), limits)
     least = sum(seen.values()) / 300
@@ -191,6 +217,7 @@ def within(fields: Sequence[int], content: bytes) -> bytes:
     return content
 
 
+ZERO, NAN = b"\x11" + bytes(8), b"\x11" + struct.pack("<d", float("nan"))
 COUNTRY = entry(b"country", field(1, b"US"))
 CASES = {
     "nothing": b"",
@@ -219,6 +246,26 @@ CASES = {
     "a limit twice": field(12, field(1, b"a") + b"\x10\x07") + field(12, field(1, b"a")),
     "a limit with two numbers": field(12, field(1, b"a") + b"\x10\x07\x10\x09"),
     "a long profile": field(7, b"p" * 100),
+    "a number twice, the first not finite": field(4, entry(b"age", NAN + ZERO)),
+    "a number twice, the last not finite": field(4, entry(b"age", ZERO + NAN)),
+    "a number for values": field(4, entry(b"country", ZERO)),
+    "values for a number": field(4, entry(b"age", field(1, b"7") + ZERO)),
+    "a number of another schema": field(4, entry(b"a", ZERO)),
+    "a filter of an attribute": field(16, entry(b"country", field(1, b"US"))),
+    "a property of the user": field(4, entry(b"category", ZERO)),
+    "a flight of the user": field(4, entry(b"flight", ZERO)),
+    "a filter by a reserved value": field(16, entry(b"category", field(2, b"*"))),
+    "a filter of another schema": field(16, entry(b"a", field(1, b"US") + field(2, b"*"))),
+    "an empty filter": field(16, entry(b"category", b"")),
+    "a filter of bare ads": field(16, entry(b"category", b"\x18\x02")),
+    "a filter of neither kind": field(16, entry(b"category", b"\x18\x03")),
+    "the last millisecond": b"\x70" + varint(253_402_300_799_999),
+    "a time after it": b"\x70" + varint(253_402_300_800_000),
+    "a time before 1970": b"\x70" + varint(-1),
+    **{
+        f"{minutes} minutes ahead of UTC": b"\x70\x01\x78" + varint(minutes)
+        for minutes in (-841, -840, 840, 841, 2**32)
+    },
     "an input of another kind": within((5, 3), entry(b"hour", b""))
     + within((5, 2), entry(b"clicks", b"")),
 }
@@ -236,6 +283,7 @@ NAMES = {
     "bags": b"pages",
     "sequences": b"clicks",
     "side": b"action",
+    "filters": b"category",
     "exclude": b"campaign",
     "at_most": b"advertiser",
 }
@@ -280,7 +328,7 @@ def test_odd_fields_are_read_alike_in_every_message() -> None:
     for of, put in places(REQUEST):
         for odd, before in product(ODD, (b"", field(1, b"\xff"))):
             assert_read_alike(READERS, put(before + odd))
-        for number, kind, content in product((*of.fields_by_number, 15), KINDS, CONTENTS):
+        for number, kind, content in product((*of.fields_by_number, 17), KINDS, CONTENTS):
             assert_read_alike(READERS, put(varint(number << 3 | kind) + content))
         for each, size in product(of.fields, range(1, 11)):
             if type_of(each) == BYTES or each.is_repeated:
@@ -302,6 +350,7 @@ def test_text_is_what_protobuf_takes_for_it(text: bytes) -> None:
 
 
 SMALL = LimitsConfig(
+    filter_values=5,
     max_ads=11,
     default_max_ads=5,
     exclude_ads=7,

@@ -1,9 +1,9 @@
 """Raw ads as the Parquet files that a build reads, and builds of them as tests ask for them."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +15,79 @@ from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
 from grace.index.tables.data_folder import DataFolder, TableSource
-from grace.index.targeting.schema import TargetingSchema
-from support.oracle import NO_RULE, RawAd
+from grace.index.targeting.schema import Range, TargetingSchema
+from support.oracle import NO_RULE, OPEN, RawAd, Rules
 from support.plain_builder import PLAIN_SID_SPACE
 from support.strategies import Case
 
 
 def ads_table(schema: TargetingSchema, ads: Sequence[RawAd]) -> pa.Table:
-    """One row per ad; a column for every attribute and set, its `_exclude`, and every entity."""
+    """One row per ad; all columns of the schema, those of clauses if an ad has some, and entities.
+
+    Columns on which only clauses have rules are left out, since no name may be in both.
+    """
     columns: dict[str, Any] = {
         "ad_id": pa.array([ad.ad_id for ad in ads], pa.int64()),
         "sid": pa.array([list(ad.sid) for ad in ads], pa.list_(pa.uint16())),
         "ad_weight": pa.array([ad.weight for ad in ads], pa.float32()),
     }
-    for name in schema.names:
-        rules = [ad.rules.get(name, NO_RULE) for ad in ads]
-        for column, side in ((name, 0), (f"{name}_exclude", 1)):
-            values = [rule[side] for rule in rules]
-            lists = [None if listed is None else sorted(listed) for listed in values]
-            columns[column] = pa.array(lists, pa.list_(pa.string()))
+    columns |= rule_arrays(schema, [ad.rules for ad in ads])
+    if any(ad.clauses for ad in ads):
+        clauses = [clause for ad in ads for clause in ad.clauses]
+        structs = pa.StructArray.from_arrays(*zip(*_fields(schema, clauses), strict=True))
+        ends = [0, *accumulate(len(ad.clauses) for ad in ads)]
+        none = [not ad.clauses for ad in ads]
+        columns["clauses"] = pa.ListArray.from_arrays(ends, structs, mask=pa.array(none))
     for name in schema.entities:
         columns[name] = pa.array([ad.entities.get(name) for ad in ads], pa.int64())
     return pa.table(columns)
 
 
+def _fields(schema: TargetingSchema, clauses: Sequence[Rules]) -> Iterator[tuple[pa.Array, str]]:
+    for name, array in rule_arrays(schema, clauses).items():
+        if array.null_count < len(array):
+            yield array, name
+
+
+def rule_arrays(schema: TargetingSchema, ads: Sequence[Rules]) -> dict[str, pa.Array]:
+    """The columns of what ads or clauses say."""
+    texts = pa.list_(pa.string())
+
+    def lists(values: Iterable[Collection[str] | None]) -> pa.Array:
+        return pa.array([None if each is None else sorted(each) for each in values], texts)
+
+    found: dict[str, pa.Array] = {}
+    for each in (*schema.attributes, *schema.sets):
+        for side, end in enumerate(("", "_exclude")):
+            of_side = (rules.get(each.name, NO_RULE)[side] for rules in ads)
+            found[each.name + end] = lists(of_side)
+    for each in schema.sets:
+        groups = [rules.get(f"{each.name}_all") for rules in ads]
+        sorted_ones = [None if g is None else [sorted(group) for group in g] for g in groups]
+        found[f"{each.name}_all"] = pa.array(sorted_ones, pa.list_(texts))
+    for each in schema.intervals:
+        is_range = isinstance(each, Range)
+        kind, ends = (
+            (pa.float64(), ("_min", "_max"))
+            if is_range
+            else (pa.timestamp("ms", "UTC"), ("_start", "_end"))
+        )
+        for side, end in enumerate(ends):
+            numbers = [rules.get(each.name, OPEN)[side] for rules in ads]
+            found[each.name + end] = pa.array(numbers, kind)
+    for each in schema.properties:
+        found[each.name] = lists(rules.get(each.name) for rules in ads)
+    return found
+
+
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
     """Write the schema in YAML, the way a person would."""
     document = json.loads(json.dumps(asdict(schema)))
-    for kind in ("attributes", "sets"):
+    for kind in ("attributes", "sets", "ranges", "flights", "properties"):
         sections = {each.pop("name"): each for each in document[kind]}
+        for section in sections.values():
+            if section.get("clock"):
+                del section["values"]
         document[kind] = {
             name: {key: value for key, value in section.items() if value is not None}
             for name, section in sections.items()
@@ -87,9 +131,18 @@ def unused_names(schema: TargetingSchema, ads: Iterable[RawAd]) -> tuple[str, ..
     """Return the names on which no ad has a rule, and the entities to which none belongs."""
     stated: set[str] = set()
     for ad in ads:
-        stated |= {name for name, (include, exclude) in ad.rules.items() if include or exclude}
+        for rules in (ad.rules, *ad.clauses):
+            stated |= {name.removesuffix("_all") for name, rule in rules.items() if _says(rule)}
         stated |= ad.entities.keys()
     return tuple(name for name in (*schema.names, *schema.entities) if name not in stated)
+
+
+def _says(rule: Any) -> bool:
+    return (
+        bool(rule)
+        if isinstance(rule, frozenset)
+        else any(each not in (None, frozenset()) for each in rule)
+    )
 
 
 def built(spec: BuildSpec) -> Snapshot:

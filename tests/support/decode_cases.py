@@ -25,7 +25,7 @@ from grace.kernels import (
 )
 from support.oracle import RawAd
 from support.plain_builder import plain_snapshot
-from support.strategies import Case, random_ads, random_schema, random_users
+from support.strategies import Case, asking, random_ads, random_schema, random_users
 
 CPU = torch.device("cpu")
 
@@ -44,7 +44,7 @@ class DecodeCase:
 def decode_case(case: Case, mode: MatcherMode = MatcherMode.UNION) -> DecodeCase:
     """Return the case in a matcher mode; in mode `exact` the users have their eligible nodes."""
     snapshot = plain_snapshot(case.schema, case.vocab_sizes, case.ads, mode, k_way=case.k_way)
-    rows = UserEncoder(case.schema, snapshot.set_values).encode(case.users)
+    rows = UserEncoder(case.schema, snapshot.set_values).encode([*map(asking, case.users)])
     index = DecodeIndex.of(snapshot, CPU)
     users = with_eligible(UserTensors.of(rows, CPU), index, REFERENCE)
     return DecodeCase(case, snapshot, rows, users, index)

@@ -49,8 +49,18 @@ class Block:
 
 def blocks_of(page: Path) -> Iterator[Block]:
     """Yield the blocks that name a language, those in lists included."""
-    for _, language, note, text in _BLOCK.findall(page.read_text(encoding="utf-8")):
-        yield Block(language, note.strip(), dedent(text))
+    yield from _blocks_in(page.read_text(encoding="utf-8"))
+
+
+def _blocks_in(text: str) -> Iterator[Block]:
+    for _, language, note, content in _BLOCK.findall(text):
+        yield Block(language, note.strip(), dedent(content))
+
+
+def sections_of(page: Path) -> dict[str, list[Block]]:
+    """Return the blocks below each heading of the second level."""
+    _, *sections = page.read_text(encoding="utf-8").split("\n## ")
+    return {each.partition("\n")[0]: [*_blocks_in(each)] for each in sections}
 
 
 def the_block(page: Path, language: str, holds: str = "") -> str:

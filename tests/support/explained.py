@@ -100,7 +100,7 @@ class Scene:
         clicks = rng.integers(5, size=3 * int(rng.integers(1, 7))).tolist()
         return {
             "request_id": f"r{number}",
-            "user": {name: {"values": list(values)} for name, values in user.items()},
+            "user": {name: _values(given) for name, given in user.items()},
             "features": {"sequences": {"clicks": {"sids": clicks}}},
             "max_ads": int(rng.choice([3, 11, 1000])),
             "profile": str(rng.choice([*GENERATION.profiles])),
@@ -117,6 +117,10 @@ class Scene:
             bucket=1,
             requests=(PendingRequest(retrieval, 0.0, float("inf")),),
         )
+
+
+def _values(given: Sequence[str] | float) -> dict[str, Any]:
+    return {"values": [*given]} if isinstance(given, Sequence) else {"number": given}
 
 
 def named(ad: RawAd, levels: Levels) -> dict[str, int]:

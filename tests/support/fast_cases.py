@@ -21,7 +21,7 @@ from grace.model.engine.prefix_memo import PrefixMemo
 from grace.model.engine.rounded_weights import weights_in
 from support.models import random_context, random_decoder
 from support.plain_builder import plain_snapshot
-from support.strategies import random_ads, random_schema, random_users
+from support.strategies import asking, random_ads, random_schema, random_users
 
 ALL_STEPS = 1 << 40  # memo bytes
 
@@ -70,7 +70,7 @@ def fast_case(
     schema = random_schema(rng, (5, 64), 1)
     snapshot = plain_snapshot(schema, vocab_sizes, random_ads(rng, schema, vocab_sizes, ads), mode)
     users = [*random_users(rng, schema, requests - 1), {}]
-    rows = UserEncoder(schema, snapshot.set_values).encode(users)
+    rows = UserEncoder(schema, snapshot.set_values).encode([*map(asking, users)])
     cpu = torch.device("cpu")
     return FastCase(
         decoder=random_decoder(spec, vocab_sizes, 13, seed),

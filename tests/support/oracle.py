@@ -6,20 +6,24 @@ There are no bits, rows, ids or arrays here. Read it from top to bottom to know 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from grace.index.targeting.schema import Attribute, Range, TargetingSchema, TargetSet
 
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
 """An ad's rule for one attribute or set: (include, exclude). None: no such list."""
 
-User = Mapping[str, Sequence[str] | float]
-"""Name -> values, or the number of a range, as a request sends them; an absent name or an empty
-list means missing."""
+Rules = Mapping[str, Any]
+"""What the columns of an ad, or of one of its clauses, say, by name:
 
-Interval = tuple[float | None, float | None]
-"""An ad's range, both ends inclusive, or its flight: milliseconds since 1970, the end exclusive."""
+an attribute or set       a Rule; `<name>_all` of a set has groups, a tuple of frozensets
+a range, a flight         (low, high), both inclusive, or (start, end) in milliseconds since 1970,
+                          the end exclusive; None where it is open
+a property                the ad's values, a frozenset
+"""
 
 NO_RULE: Rule = (None, None)
+OPEN = (None, None)
 
 
 @dataclass(frozen=True)
@@ -42,72 +46,69 @@ class Asked:
 
 NOTHING_ASKED = Asked()
 
+User = Mapping[str, Any]
+"""Name -> values, or the number of a range; an absent name or an empty list means missing."""
+
+
+class RawUser(dict[str, Any]):
+    """A user with a request that asks more."""
+
+    asked = NOTHING_ASKED
+
 
 @dataclass(frozen=True)
-class RawRule:
-    """What the columns of an ad, or of one of its clauses, say."""
-
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    groups: Mapping[str, tuple[frozenset[str], ...]] = field(default_factory=dict)
-    intervals: Mapping[str, Interval] = field(default_factory=dict)
-    properties: Mapping[str, frozenset[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class RawAd(RawRule):
-    ad_id: int = 0
-    sid: tuple[int, ...] = ()
+class RawAd:
+    ad_id: int
+    sid: tuple[int, ...]
     weight: float = 0.0
+    rules: Rules = field(default_factory=dict)
     entities: Mapping[str, int] = field(default_factory=dict)
-    clauses: tuple[RawRule, ...] = ()
+    clauses: tuple[Rules, ...] = ()
 
 
-def eligible(
-    schema: TargetingSchema, ad: RawAd, user: User, asked: Asked = NOTHING_ASKED
-) -> bool:
+def eligible(schema: TargetingSchema, ad: RawAd, user: User) -> bool:
     """The ad's own columns pass, and one of its clauses, if it has any."""
-    clauses = ad.clauses or (RawRule(),)
-    return any(
-        first_failure(schema, ad, user, asked) is None
-        and first_failure(schema, clause, user, asked) is None
-        for clause in clauses
-    )
+    return first_failure(schema, ad, user) is None
 
 
-def first_failure(
-    schema: TargetingSchema, rule: RawRule, user: User, asked: Asked = NOTHING_ASKED
-) -> str | None:
-    """Why the columns of one ad or clause hide it: "attributes", or the name that fails first."""
+def first_failure(schema: TargetingSchema, ad: RawAd, user: User) -> str | None:
+    """Why the user may not see the ad: "attributes" or the name that fails first; None if they may.
+
+    Of an ad with clauses, the clause counts whose first failure comes last.
+    """
+    clauses = ad.clauses or ({},)
+    failures = [failure_of(schema, {**ad.rules, **clause}, user) for clause in clauses]
+    order = ["attributes", *schema.component_names]
+    return None if None in failures else max(failures, key=order.index)
+
+
+def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
+    """The first name of one clause that fails."""
+    asked: Asked = getattr(user, "asked", NOTHING_ASKED)
     for attribute in schema.attributes:
-        values = values_of(user, attribute.name)
+        values = user.get(attribute.name, ())
         if attribute.clock and not values:
             values = (str(clock(attribute.clock, asked)),)
-        if not attribute_passes(attribute, rule.rules.get(attribute.name, NO_RULE), values):
+        if not attribute_passes(attribute, rules.get(attribute.name, NO_RULE), values):
             return "attributes"
     for target_set in schema.sets:
-        name, values = target_set.name, values_of(user, target_set.name)
-        if not set_passes(target_set, rule.rules.get(name, NO_RULE), values):
+        name, values = target_set.name, user.get(target_set.name, ())
+        if not set_passes(target_set, rules.get(name, NO_RULE), values):
             return name
-        if any(group.isdisjoint(values) for group in rule.groups.get(name, ())):
+        if any(group.isdisjoint(values) for group in rules.get(f"{name}_all", ())):
             return name
     for each in schema.ranges:
-        number = user.get(each.name)
-        if not range_passes(each, rule.intervals.get(each.name, (None, None)), number):
+        if not range_passes(each, rules.get(each.name, OPEN), user.get(each.name)):
             return each.name
     for flight in schema.flights:
-        start, end = rule.intervals.get(flight.name, (None, None))
+        start, end = rules.get(flight.name, OPEN)
         if not (start is None or start <= asked.at) or not (end is None or asked.at < end):
             return flight.name
     for each in schema.properties:
-        values_of_ad = rule.properties.get(each.name, frozenset())
-        if not filter_passes(asked.filters.get(each.name, RawFilter()), values_of_ad):
+        of_ad = rules.get(each.name, frozenset())
+        if not filter_passes(asked.filters.get(each.name, RawFilter()), of_ad):
             return each.name
     return None
-
-
-def values_of(user: User, name: str) -> Sequence[str]:
-    values = user.get(name, ())
-    return values if isinstance(values, Sequence) else ()
 
 
 def clock(kind: str, asked: Asked) -> int:
@@ -119,12 +120,12 @@ def clock(kind: str, asked: Asked) -> int:
     return {"hour_of_day": hour, "day_of_week": day, "hour_of_week": 24 * day + hour}[kind]
 
 
-def range_passes(target: Range, interval: Interval, number: object) -> bool:
+def range_passes(target: Range, interval: tuple[float | None, float | None], number: Any) -> bool:
     """Both ends are inclusive. A user without the number passes only by `missing_passes`."""
     low, high = interval
     if low is None and high is None:
         return True
-    if not isinstance(number, int | float):
+    if number is None:
         return target.missing_passes
     return (low is None or low <= number) and (high is None or number <= high)
 
@@ -214,12 +215,12 @@ def within_limits(
 
 
 def eligible_prefixes(
-    schema: TargetingSchema, ads: Iterable[RawAd], user: User, asked: Asked = NOTHING_ASKED
+    schema: TargetingSchema, ads: Iterable[RawAd], user: User
 ) -> set[tuple[int, ...]]:
     """Every prefix, from () to whole SIDs, under which there is an ad that the user may see."""
     return {
         ad.sid[:length]
         for ad in ads
-        if eligible(schema, ad, user, asked)
+        if eligible(schema, ad, user)
         for length in range(len(ad.sid) + 1)
     }

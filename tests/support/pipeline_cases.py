@@ -103,6 +103,7 @@ def empty_input(batch: RequestBatch) -> InputBatch:
         requests=batch.requests,
         failures=(),
         ignored=(),
+        at=0,
         user_rows=UserRows(
             object.__new__(UserEncoder), (AskedBits(np.zeros((batch.bucket, 1), np.uint64)),), ()
         ),

@@ -6,9 +6,10 @@ Matcher rows are Python integers here: bit i of the integer is bit i of the row.
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from functools import reduce
-from itertools import pairwise
+from itertools import chain, pairwise
+from math import inf
 from operator import or_
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,16 @@ from grace.index.matchers.node_matchers import (
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts
 from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
-from grace.index.targeting.schema import RESERVED_VALUE, Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import (
+    RESERVED_VALUE,
+    Attribute,
+    Flight,
+    TargetingSchema,
+    TargetSet,
+)
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
-from support.oracle import NO_RULE, RawAd, Rule
+from support.oracle import NO_RULE, OPEN, RawAd, Rule, Rules
 
 PLAIN_CREATED_AT = "2026-01-31T12:00:00Z"
 PLAIN_SID_SPACE = "plain-1"
@@ -38,8 +45,8 @@ _WIDTHS = (3, 4, 2, 1, 5)  # of the partitions of static matchers, level by leve
 
 Prefix = tuple[int, ...]
 ValueIds = tuple[int, ...]
-SetRule = tuple[ValueIds, ValueIds]  # include, exclude; empty: no such list
-PlainRule = tuple[int, tuple[SetRule, ...]]  # bitmask bits, and a set rule per set
+SetRule = tuple[ValueIds, ValueIds, tuple[ValueIds, ...]]  # include, exclude; empty: no list
+PlainRule = tuple[Any, ...]  # the row of each component: bitmask bits, a set rule per set ...
 Item = TypeVar("Item", bound=Hashable)
 Offset = TypeVar("Offset", np.int32, np.int64)
 
@@ -58,9 +65,10 @@ def plain_snapshot(
     """
     ordered = sorted(ads, key=lambda ad: (ad.sid, ad.ad_id))
     levels = _levels(ordered, len(vocab_sizes))
-    set_values = tuple(_interned(ordered, target_set) for target_set in schema.sets)
-    plain_rules = [_plain_rule(schema, set_values, ad) for ad in ordered]
-    sid_to_ads, rules = _sid_to_ads(ordered, levels[-1], plain_rules), _rules(schema, plain_rules)
+    set_values = tuple(_interned(ordered, name) for name in schema.valued_names)
+    plain_rules = [_plain_rules(schema, set_values, ad) for ad in ordered]
+    rules = _rules(schema, plain_rules)
+    sid_to_ads = _sid_to_ads(ordered, levels[-1], plain_rules)
     num_values = tuple(map(len, set_values))
     return Snapshot(
         facts=SnapshotFacts(version, PLAIN_CREATED_AT, PLAIN_SID_SPACE, 0, 0),
@@ -126,11 +134,17 @@ def _trie(levels: list[list[Prefix]], vocab_sizes: tuple[int, ...]) -> SidTrie:
     )
 
 
-def _interned(ads: list[RawAd], target_set: TargetSet) -> InternedValues:
+def rules_of(ad: RawAd) -> list[Rules]:
+    """What each clause says, together with the ad's own columns."""
+    return [{**ad.rules, **clause} for clause in ad.clauses or ({},)]
+
+
+def _interned(ads: list[RawAd], name: str) -> InternedValues:
     used: set[str] = set()
-    for ad in ads:
-        include, exclude = ad.rules.get(target_set.name, NO_RULE)
-        used |= (include or frozenset()) | (exclude or frozenset())
+    for rules in chain.from_iterable(map(rules_of, ads)):
+        rule = rules.get(name, ())
+        lists = (rule,) if isinstance(rule, frozenset) else rule
+        used = used.union(*(values or () for values in (*lists, *rules.get(f"{name}_all", ()))))
     return InternedValues.of(used)
 
 
@@ -145,67 +159,88 @@ def _attribute_bits(attribute: Attribute, rule: Rule) -> int:
     return bits | (other << len(attribute.values))
 
 
-def _ad_bitmask(schema: TargetingSchema, ad: RawAd) -> int:
+def _bitmask(schema: TargetingSchema, rules: Rules) -> int:
     bits = 0
     for attribute, first in schema.places:
-        bits |= _attribute_bits(attribute, ad.rules.get(attribute.name, NO_RULE)) << first
+        bits |= _attribute_bits(attribute, rules.get(attribute.name, NO_RULE)) << first
     return bits
 
 
-def _plain_rule(
+def _plain_rules(
     schema: TargetingSchema, set_values: tuple[InternedValues, ...], ad: RawAd
-) -> PlainRule:
-    set_rules = []
-    for target_set, interned in zip(schema.sets, set_values, strict=True):
-        include, exclude = ad.rules.get(target_set.name, NO_RULE)
-        set_rules.append(
-            (
-                tuple(sorted(interned.ids[value] for value in include or ())),
-                tuple(sorted(interned.ids[value] for value in exclude or ())),
-            )
-        )
-    return _ad_bitmask(schema, ad), tuple(set_rules)
+) -> tuple[PlainRule, ...]:
+    """The distinct rules of an ad, in the order of its clauses."""
+    interned = dict(zip(schema.valued_names, set_values, strict=True))
+
+    def ids(name: str, values: Iterable[str] | None) -> ValueIds:
+        return tuple(sorted(interned[name].ids[value] for value in values or ()))
+
+    def plain(rules: Rules) -> PlainRule:
+        row: list[Any] = [_bitmask(schema, rules)]
+        for name in (each.name for each in schema.sets):
+            include, exclude = rules.get(name, NO_RULE)
+            groups = tuple(sorted({ids(name, g) for g in rules.get(f"{name}_all", ())}))
+            row.append((ids(name, include), ids(name, exclude), groups))
+        for each in schema.intervals:
+            low, high = rules.get(each.name, OPEN)
+            low, high = (-inf if low is None else low), (inf if high is None else high)
+            row.append((low + 0.0, high + 0.0 - isinstance(each, Flight)))
+        row += (ids(each.name, rules.get(each.name)) for each in schema.properties)
+        return tuple(row)
+
+    return tuple(dict.fromkeys(map(plain, rules_of(ad))))
 
 
-def _rules(schema: TargetingSchema, plain_rules: list[PlainRule]) -> TargetingRules:
-    distinct = list(_first_use(plain_rules))
-    bitmask_ids = _first_use(bits for bits, _ in distinct)
-    set_ids = [
-        _first_use(set_rules[i] for _, set_rules in distinct) for i in range(len(schema.sets))
-    ]
+def _rules(schema: TargetingSchema, plain_rules: list[tuple[PlainRule, ...]]) -> TargetingRules:
+    distinct = list(_first_use(chain.from_iterable(plain_rules)))
+    rows = [_first_use(of_component) for of_component in zip(*distinct, strict=True)]
+    makers = [lambda ids: NumberRows(_table(ids, schema.words))]
+    makers += [_set_rules] * len(schema.sets)
+    makers += [lambda rows: NumberRows(np.array(rows, np.float64))] * len(schema.intervals)
+    makers += [lambda rows: ValueRows(*_lists(rows))] * len(schema.properties)
+    numbers = {rule: number for number, rule in enumerate(distinct)}
+    several = _first_use(rules for rules in plain_rules if len(rules) > 1)
     return TargetingRules(
         np.array(
-            [
-                [bitmask_ids[bits], *(ids[rule] for ids, rule in zip(set_ids, own, strict=True))]
-                for bits, own in distinct
-            ],
-            np.int32,
+            [[ids[row] for ids, row in zip(rows, rule, strict=True)] for rule in distinct], np.int32
         ),
-        (
-            NumberRows(_table(bitmask_ids, schema.words)),
-            *(_set_rules(list(ids)) for ids in set_ids),
-        ),
+        tuple(make(list(ids)) for make, ids in zip(makers, rows, strict=True)),
+        _lists([tuple(numbers[rule] for rule in rules) for rules in several]),
     )
+
+
+def _lists(rows: Sequence[ValueIds]) -> Lists:
+    return Lists(_offsets(map(len, rows), np.int64), np.array([*chain(*rows)], np.int32))
 
 
 def _set_rules(rules: list[SetRule]) -> SetRules:
+    include, exclude, groups = zip(*rules, strict=True)
     return SetRules(
-        include_offsets=_offsets((len(include) for include, _ in rules), np.int64),
-        include_values=np.array([v for include, _ in rules for v in include], np.int32),
-        exclude_offsets=_offsets((len(exclude) for _, exclude in rules), np.int64),
-        exclude_values=np.array([v for _, exclude in rules for v in exclude], np.int32),
+        *_lists(include),
+        *_lists(exclude),
+        _offsets(map(len, groups), np.int64),
+        *_lists([*chain(*groups)]),
     )
 
 
-def _sid_to_ads(ads: list[RawAd], leaves: list[Prefix], plain_rules: list[PlainRule]) -> SidToAds:
-    rule_ids = _first_use(plain_rules)
+def _sid_to_ads(
+    ads: list[RawAd], leaves: list[Prefix], plain_rules: list[tuple[PlainRule, ...]]
+) -> SidToAds:
+    rule_ids = _first_use(chain.from_iterable(plain_rules))
+    several = _first_use(rules for rules in plain_rules if len(rules) > 1)
     under = dict.fromkeys(leaves, 0)
     for ad in ads:
         under[ad.sid] += 1
     return SidToAds(
         ad_offsets=_offsets(under.values(), np.int64),
         ad_ids=np.array([ad.ad_id for ad in ads], np.int64),
-        ad_rule=np.array([rule_ids[rule] for rule in plain_rules], np.int32),
+        ad_rule=np.array(
+            [
+                rule_ids[rules[0]] if len(rules) == 1 else len(rule_ids) + several[rules]
+                for rules in plain_rules
+            ],
+            np.int32,
+        ),
         ad_weight=np.array([ad.weight for ad in ads], np.float32),
         ad_lookup=np.array(sorted(range(len(ads)), key=lambda i: ads[i].ad_id), np.int32),
     )
@@ -216,7 +251,13 @@ def plain_exact_lists(
 ) -> ExactLists:
     """What mode `exact` reads, by looking at every ad and every value of the set rules."""
     leaves = pairwise(ads.ad_offsets.tolist())
-    of_leaf = [sorted({*ads.ad_rule[begin:end].tolist()}) for begin, end in leaves]
+    offsets, listed = (each.tolist() for each in rules.alternatives)
+    members = [[rule] for rule in range(rules.num_rules)]
+    members += [listed[begin:end] for begin, end in pairwise(offsets)]
+    of_leaf = [
+        sorted({*chain(*(members[rule] for rule in ads.ad_rule[begin:end].tolist()))})
+        for begin, end in leaves
+    ]
     named = (part for part in rules.parts if part.has_values)
     postings = [
         _plain_postings(part, values) for part, values in zip(named, num_values, strict=True)
@@ -255,17 +296,18 @@ def _joined(
 def _matchers(
     schema: TargetingSchema, levels: list[list[Prefix]], ads: list[RawAd], k_way: KWay | None
 ) -> Matchers:
-    def node_matchers(ad_rows: list[int], words: int, bits: int) -> NodeMatchers:
+    def node_matchers(ad_rows: list[list[int]], words: int, bits: int) -> NodeMatchers:
         sid_rows = dict.fromkeys(levels[-1], 0)
-        for ad, row in zip(ads, ad_rows, strict=True):
-            sid_rows[ad.sid] |= row
+        for ad, rows in zip(ads, ad_rows, strict=True):
+            sid_rows[ad.sid] = reduce(or_, rows, sid_rows[ad.sid])
         return _node_matchers(levels, sid_rows, words, bits, k_way)
 
-    ad_rows = [_ad_bitmask(schema, ad) for ad in ads]
+    ad_rows = [[_bitmask(schema, rules) for rules in rules_of(ad)] for ad in ads]
     bitmask = node_matchers(ad_rows, schema.words, schema.bitmask_bits)
     blooms = []
     for target_set in schema.sets:
-        ad_rows = [_ad_bloom(target_set, schema.hash_seed, ad) for ad in ads]
+        seed = schema.hash_seed
+        ad_rows = [[_bloom(target_set, seed, rules) for rules in rules_of(ad)] for ad in ads]
         rows = node_matchers(ad_rows, target_set.words, target_set.bloom_bits)
         star_bits = _bits(bloom_positions(star_hash(schema.hash_seed), target_set))
         star = [_integer(row) & star_bits == star_bits for row in rows.table]
@@ -273,8 +315,8 @@ def _matchers(
     return Matchers(bitmask, tuple(blooms), k_way)
 
 
-def _ad_bloom(target_set: TargetSet, seed: int, ad: RawAd) -> int:
-    include, _ = ad.rules.get(target_set.name, NO_RULE)
+def _bloom(target_set: TargetSet, seed: int, rules: Rules) -> int:
+    include, _ = rules.get(target_set.name, NO_RULE)
     bits = 0
     for value in include if include is not None else {RESERVED_VALUE}:
         bits |= _bits(bloom_positions(value_hash(value, seed), target_set))

@@ -58,11 +58,6 @@ def plain_request(message: bytes, limits: LimitsConfig, generation: GenerationCo
     )
 
 
-def plain_user(message: bytes) -> dict[str, list[str]]:
-    user = RetrieveRequest.FromString(message).user
-    return {name: list(given.values) for name, given in user.items()}
-
-
 def _profile(given: str, generation: GenerationConfig) -> str:
     if given and given not in generation.profiles:
         known = ", ".join(sorted(generation.profiles))
@@ -97,15 +92,31 @@ class _Faults:
         ids = len(excluded) + sum(len(each.get("ids", [])) for each in exclude.values())
         yield from self._few("exclude", ids, "ids with those of exclude_ads", "exclude_ads")
         yield from self._names("at_most", request.get("at_most", {}))
+        yield from _within("at", request.get("at", 0), 0, 253_402_300_799_999)
+        yield from _within("utc_offset_minutes", request.get("utc_offset_minutes", 0), -840, 840)
+        yield from self._filters(request.get("filters", {}))
 
     def _user(self, user: Values) -> Iterator[Fault]:
         yield from self._names("user", user)
-        for path, values in _lists("user", user, "values"):
-            yield from self._few(path, values, "values", "values_per_name")
-            longest = max((len(value.encode()) for value in values), default=0)
-            yield from self._few(path, longest, "bytes", "value_bytes", "a value has ")
+        yield from self._texts("user", user, "values", "values_per_name")
+        for path, number in _lists("user", user, "number"):
+            if number != [] and not isfinite(number):
+                yield path, f"{number} is not finite"
         values = sum(len(each.get("values", [])) for each in user.values())
         yield from self._few("user", values, "values", "user_values")
+
+    def _filters(self, filters: Values) -> Iterator[Fault]:
+        yield from self._names("filters", filters)
+        for name in ("any_of", "none_of"):
+            yield from self._texts("filters", filters, name, "filter_values")
+        for path, unknown in _lists("filters", filters, "unknown"):
+            yield from _within(path, unknown or 0, 0, 2)
+
+    def _texts(self, map_name: str, entries: Values, name: str, setting: str) -> Iterator[Fault]:
+        for path, values in _lists(map_name, entries, name):
+            yield from self._few(path, values, "values", setting)
+            longest = max((len(value.encode()) for value in values), default=0)
+            yield from self._few(path, longest, "bytes", "value_bytes", "a value has ")
 
     def _features(self, features: Values) -> Iterator[Fault]:
         yield from self._long_names("features.dense", features.get("dense", {}))
@@ -151,6 +162,11 @@ class _Faults:
         most = getattr(self._limits, setting)
         if count > most:
             yield path, f"{what}{count} {unit}, at most {most} (limits.{setting})"
+
+
+def _within(path: str, value: int, least: int, most: int) -> Iterator[Fault]:
+    if not least <= value <= most:
+        yield path, f"{value} is not one of {least} to {most}"
 
 
 def _lists(path: str, entries: Values, name: str) -> Iterator[tuple[str, Any]]:

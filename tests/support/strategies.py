@@ -6,15 +6,25 @@ The attribute sizes 1, 63, 64, 65 and 250 put the `other` bit at, before and aft
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from grace.configs.eligibility import KWay
-from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
+from grace.index.targeting.schema import (
+    CLOCKS,
+    Attribute,
+    Flight,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
 from grace.index.users.user_rows import UserAttributes
-from support.oracle import RawAd, Rule
+from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
+from support.oracle import NOTHING_ASKED, Asked, RawAd, RawFilter, RawUser, Rule, Rules, User
 
 
 def examples(count: int) -> settings:
@@ -46,20 +56,41 @@ def random_schema(
 ) -> TargetingSchema:
     """Return up to 4 attributes of the odd sizes and up to 3 sets, unless the caller chooses.
 
-    There are up to 2 entities.
+    There are up to 2 entities. If the caller does not choose attributes, there are clocks, and up
+    to 2 ranges, flights and properties.
     """
+    alone = attribute_sizes is not None
     if attribute_sizes is None:
         attribute_sizes = [int(rng.choice(ATTRIBUTE_SIZES)) for _ in range(rng.integers(5))]
     if num_sets is None:
         num_sets = int(rng.integers(4))
     return TargetingSchema(
-        attributes=tuple(
-            _random_attribute(rng, f"a{i}", size) for i, size in enumerate(attribute_sizes)
+        attributes=(
+            *(_random_attribute(rng, f"a{i}", size) for i, size in enumerate(attribute_sizes)),
+            *(() if alone else random_clocks(rng)),
         ),
         sets=tuple(_random_set(rng, f"s{i}") for i in range(num_sets)),
         hash_seed=int(rng.integers(1 << 64, dtype=np.uint64)),
         entities=tuple(f"e{i}" for i in range(rng.integers(3))),
+        **({} if alone else random_intervals_and_properties(rng)),
     )
+
+
+def random_clocks(rng: np.random.Generator) -> list[Attribute]:
+    kinds = [kind for kind in CLOCKS if rng.random() < 0.2]
+    return [
+        Attribute(f"c_{k}", tuple(map(str, range(CLOCKS[k]))), None, bool(rng.random() < 0.4), k)
+        for k in kinds
+    ]
+
+
+def random_intervals_and_properties(rng: np.random.Generator) -> dict[str, Any]:
+    names = [range(int(rng.integers(3))) for _ in range(3)]
+    return {
+        "ranges": tuple(Range(f"r{i}", missing_passes=bool(rng.random() < 0.4)) for i in names[0]),
+        "flights": tuple(Flight(f"f{i}") for i in names[1]),
+        "properties": tuple(Property(f"p{i}") for i in names[2]),
+    }
 
 
 def _random_attribute(rng: np.random.Generator, name: str, size: int) -> Attribute:
@@ -100,11 +131,25 @@ def random_ads(
             ad_id=int(ad_id),
             sid=_digits(int(rng.choice(sids)), vocab_sizes),
             weight=float(rng.choice([-0.0, 0.0, 0.5, 1.0, 2.25, -1.5])),
-            rules=rules[int(rng.integers(len(rules)))],
             entities=_random_entities(rng, schema),
+            **_own_and_clauses(rng, [rules[int(at)] for at in rng.integers(len(rules), size=4)]),
         )
         for ad_id in ids
     ]
+
+
+def _own_and_clauses(rng: np.random.Generator, rules: list[Rules]) -> dict[str, Any]:
+    """One rule; a tenth of the ads have some names of others in clauses."""
+    own, *others = rules
+    if rng.random() > 0.1:
+        return {"rules": own}
+    in_clauses = {n.removesuffix("_all") for each in rules for n in each if rng.random() < 0.6}
+    clauses = [
+        {n: r for n, r in each.items() if n.removesuffix("_all") in in_clauses and n}
+        for each in others
+    ]
+    own = {n: r for n, r in own.items() if n.removesuffix("_all") not in in_clauses}
+    return {"rules": own, "clauses": tuple(clause for clause in clauses if says_something(clause))}
 
 
 def _random_entities(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, int]:
@@ -121,14 +166,54 @@ def _digits(number: int, vocab_sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(digits))
 
 
-def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, Rule]:
-    rules = {}
+def says_something(rules: Rules) -> bool:
+    """Whether a column of a clause with these rules holds a value: a build refuses it without."""
+    return any(
+        bool(rule) if isinstance(rule, frozenset) else any(each is not None for each in rule)
+        for rule in rules.values()
+    )
+
+
+def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str, Any]:
+    rules: dict[str, Any] = {}
     for attribute in schema.attributes:
         other_passes = attribute.missing_passes_exclude
         rules[attribute.name] = _random_rule(rng, attribute.values, other_passes)
     for target_set in schema.sets:
-        rules[target_set.name] = _random_rule(rng, set_values(target_set), True)
-    return {name: rule for name, rule in rules.items() if rule != (None, None)}
+        values = set_values(target_set)
+        include, exclude = rules[target_set.name] = _random_rule(rng, values, True)
+        if rng.random() < 0.15:
+            groups = tuple(_some(rng, values, least=1) for _ in range(rng.integers(1, 4)))
+            if not any(group <= (exclude or frozenset()) for group in groups):
+                rules[f"{target_set.name}_all"] = groups
+    for each in schema.ranges:
+        rules[each.name] = _random_interval(rng, NUMBERS)
+    for flight in schema.flights:
+        start, end = _random_interval(rng, TIMES)
+        rules[flight.name] = (start, end + 1 if start == end and end is not None else end)
+    for each in schema.properties:
+        rules[each.name] = (
+            _some(rng, property_values(each), 0) if rng.random() < 0.6 else frozenset()
+        )
+    return {name: rule for name, rule in rules.items() if rule not in ((None, None), frozenset())}
+
+
+NUMBERS = (-2.5, -1.0, 0.0, 0.1, 17.0, 18.0, 21.0, 2.0**53)
+"""The ends of ranges, and numbers of users."""
+
+TIMES = (1_767_225_600_000, 1_767_225_600_001, 1_790_000_000_000, 1_793_577_599_999)
+
+
+def _random_interval(
+    rng: np.random.Generator, ends: Sequence[float]
+) -> tuple[float | None, float | None]:
+    low, high = sorted(type(ends[0])(end) for end in rng.choice(ends, size=2))
+    kind = rng.random()
+    return (None if kind < 0.4 else low, None if 0.25 < kind < 0.65 else high)
+
+
+def property_values(target: Property) -> list[str]:
+    return [f"{target.name}/ü{i}" for i in range(12)]
 
 
 def _random_rule(rng: np.random.Generator, values: Sequence[str], may_exclude_all: bool) -> Rule:
@@ -152,7 +237,7 @@ def _some(rng: np.random.Generator, values: Sequence[str], least: int) -> frozen
 
 def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttributes:
     """Missing, single, several, unknown and repeated values; at times a name of no schema."""
-    user: dict[str, Sequence[str]] = {}
+    user = RawUser()
     for attribute in schema.attributes:
         kind = rng.random()
         if kind < 0.15:
@@ -166,9 +251,41 @@ def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttrib
         picked = rng.choice(known, size=min(count, len(known)), replace=False)
         if count or rng.random() < 0.5:
             user[target_set.name] = [str(value) for value in picked]
+    for each in schema.ranges:
+        if rng.random() < 0.8:
+            user[each.name] = float(rng.choice([*NUMBERS, 19.5]))
     if rng.random() < 0.1:
         user["of_a_later_schema"] = ["x"]
+    filters = {
+        each.name: _random_filter(rng, each) for each in schema.properties if rng.random() < 0.5
+    }
+    at = int(rng.choice(TIMES)) + int(rng.integers(-1, 2)) + 3_600_000 * int(rng.integers(3))
+    user.asked = Asked(at, int(rng.integers(-56, 57)) * 15, filters)
     return user
+
+
+def _random_filter(rng: np.random.Generator, target: Property) -> RawFilter:
+    known = [*property_values(target), f"{target.name}/new"]
+    sides = [_some(rng, known, 0) if rng.random() < 0.6 else frozenset[str]() for _ in range(2)]
+    return RawFilter(*sides, unknown=(None, True, False)[int(rng.integers(3))])
+
+
+def asking(user: User) -> RetrieveRequest:
+    """The request of a user."""
+    asked = getattr(user, "asked", NOTHING_ASKED)
+    request = RetrieveRequest(at=asked.at, utc_offset_minutes=asked.utc_offset_minutes)
+    for name, values in user.items():
+        if isinstance(values, float):
+            request.user[name].number = values
+        else:
+            request.user[name].values.extend(values)
+    for name, each in asked.filters.items():
+        request.filters[name].any_of.extend(sorted(each.any_of))
+        request.filters[name].none_of.extend(sorted(each.none_of))
+        request.filters[name].unknown = {None: 0, True: Filter.PASSES, False: Filter.BLOCKED}[
+            each.unknown
+        ]
+    return request
 
 
 def random_users(

@@ -107,8 +107,10 @@ def _merge(into: Values, other: Values) -> None:
 def _scalar(wire: "_Wire", field: FieldDescriptor) -> Any:
     if field.type == field.TYPE_STRING:
         return wire.text()
-    if field.type == field.TYPE_FLOAT:
+    if type_of(field) == FIXED32:
         return unpack("<f", wire.take(4))[0]
+    if type_of(field) == FIXED64:
+        return unpack("<d", wire.take(8))[0]
     number = wire.varint()
     if field.type == field.TYPE_BOOL:
         return number != 0
@@ -116,7 +118,7 @@ def _scalar(wire: "_Wire", field: FieldDescriptor) -> Any:
         return number
     if field.type == field.TYPE_UINT32:
         return number & _UINT32
-    if field.type == field.TYPE_ENUM:
+    if field.type in (field.TYPE_ENUM, field.TYPE_INT32):
         return (number + 2**31) % 2**32 - 2**31
     assert field.type == field.TYPE_INT64
     return number - 2**64 if number >= 2**63 else number
@@ -129,7 +131,7 @@ def is_map(field: FieldDescriptor) -> bool:
 def type_of(field: FieldDescriptor) -> int:
     if field.type in (field.TYPE_STRING, field.TYPE_MESSAGE):
         return BYTES
-    return FIXED32 if field.type == field.TYPE_FLOAT else VARINT
+    return {field.TYPE_FLOAT: FIXED32, field.TYPE_DOUBLE: FIXED64}.get(field.type, VARINT)
 
 
 class _Wire:

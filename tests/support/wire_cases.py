@@ -8,7 +8,7 @@ many bytes, texts that are not UTF-8, huge numbers, numbers that are not finite,
 """
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -24,7 +24,16 @@ from grace.model.definition.spec import (
     SequenceInput,
 )
 from support.encoder_cases import INTERFORMER, T5
-from support.strict_wire import BYTES, REQUEST, UPDATE, Values, is_map, type_of
+from support.strict_wire import (
+    BYTES,
+    FIXED32,
+    FIXED64,
+    REQUEST,
+    UPDATE,
+    Values,
+    is_map,
+    type_of,
+)
 
 _LONGEST_LENGTH = 5
 """Bytes of a length that protobuf takes, however small the number in them."""
@@ -34,7 +43,7 @@ _OTHER_NAMES = ("mood", "", "a.b", "größe", "a\0b", "x" * 300)
 _NUMBERS = (0, 5, 127, 128, 2**31, 2**32 + 3, 2**35 + 1, 2**63 - 1, 2**63, 2**64 - 1)
 _FLOATS = (0.0, -0.0, 3.4e38, -3.4e38, 1e-45, float("nan"), float("inf"), -float("inf"))
 _TEXTS = (b"", b"*", b"\0", b"a\0b", b"\xff", b"\xed\xa0\x80", b"\xc0\xaf", b"x" * 300)
-_UNKNOWN = (5, 6, 7, 13, 15, 16, 63, 2047, 536_870_911)
+_UNKNOWN = (5, 6, 7, 13, 17, 18, 63, 2047, 536_870_911)
 
 
 def hostile_request(random: Random, spec: ModelSpec, schema: TargetingSchema) -> bytes:
@@ -116,8 +125,9 @@ class WireWriter:
         random, flawed = self._random, self._flawed()
         if field.type == field.TYPE_STRING:
             return random.choice(_TEXTS) if flawed else value.encode()
-        if field.type == field.TYPE_FLOAT:
-            return struct.pack("<f", random.choice(_FLOATS) if flawed else value)
+        if type_of(field) in (FIXED32, FIXED64):
+            written_as = "<f" if type_of(field) == FIXED32 else "<d"
+            return struct.pack(written_as, random.choice(_FLOATS) if flawed else value)
         return varint(random.choice(_NUMBERS) if flawed else value, random.choice((0, 0, 0, 1, 9)))
 
     def _unknown(self) -> bytes:
@@ -181,10 +191,9 @@ def request_values(
     random: Random, spec: ModelSpec, schema: TargetingSchema, wrong: float = 0.0
 ) -> Values:
     """A request; with `wrong`, that share of its inputs is not as the model wants it."""
-    known = [value for attribute in schema.attributes for value in attribute.values[:9]]
     values: Values = {
         "request_id": "r",
-        "user": user_values(random, schema.names, lambda: random.choice((*known, "x"))),
+        **asked_values(random, schema),
         "features": feature_values(random, spec, wrong),
         "max_ads": 7,
         "priority": "LOW",
@@ -194,16 +203,48 @@ def request_values(
         "exclude": {_name(random, schema.entities): {"ids": _ids(random)}},
         "at_most": {_name(random, schema.entities): random.choice((0, 3, 2**32 + 7))},
     }
-    often = {"user", "features"}
+    often = {"user", "filters", "at", "features"}
     return {name: each for name, each in values.items() if name in often or random.random() < 0.2}
 
 
-def user_values(random: Random, names: Sequence[str], value: Callable[[], str]) -> Values:
+def asked_values(random: Random, schema: TargetingSchema, others: Sequence[str] = ("x",)) -> Values:
+    """What a request asks of the components: seldom a number where values should be."""
+    listed = [attribute.values for attribute in schema.attributes]
+    known = [*others, *(value for values in listed for value in (*values[:7], *values[-2:]))]
+
+    def some() -> list[str]:
+        return random.choices(known, k=random.choice((0, 1, 1, 2, 5)))
+
+    def of_user(takes_number: bool) -> Values:
+        if takes_number ^ (random.random() < 0.03):
+            return random.choice(({}, *({"number": each} for each in (0.0, -0.0, 34.0, 1e300))))
+        return {"values": some()}
+
+    def of_filter() -> Values:
+        lists = {"any_of": some(), "none_of": some(), "unknown": random.choice((0, 1, 2))}
+        return {name: each for name, each in lists.items() if random.random() < 0.6}
+
+    ranges = {each.name for each in schema.ranges}
+    properties = {each.name for each in schema.properties}
+    takers = [*(each for each in schema.names if each not in properties), *_few(random, properties)]
     return {
-        _name(random, [name]): {"values": [value() for _ in range(random.choice((0, 1, 1, 2, 5)))]}
-        for name in names
-        if random.random() < 0.8
+        "user": {
+            _name(random, [name]): of_user(name in ranges)
+            for name in takers
+            if random.random() < 0.8
+        },
+        "filters": {
+            _name(random, [name]): of_filter()
+            for name in (*properties, *_few(random, schema.names))
+            if random.random() < 0.8
+        },
+        "at": random.choice((0, random.randrange(2**25), *[random.randrange(2**41)] * 5)),
+        "utc_offset_minutes": random.choice((-840, -570, 0, 60, 840)) % 2**64,
     }
+
+
+def _few(random: Random, names: Iterable[str]) -> list[str]:
+    return [name for name in sorted(names) if random.random() < 0.1]
 
 
 def feature_values(random: Random, spec: ModelSpec, wrong: float = 0.0) -> Values:

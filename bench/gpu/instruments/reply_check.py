@@ -95,13 +95,18 @@ def eligible_rules(
     passes = np.ones(len(rules), np.bool_)
     rows = targeting.bitmask_table[targeting.rows[rules, 0]]
     for attribute, first in schema.places:
-        for bit in _bits(attribute, first, user.get(attribute.name, ())):
+        for bit in _bits(attribute, first, _values(user, attribute.name)):
             passes &= (rows[:, bit >> 6] >> np.uint64(bit & 63) & np.uint64(1)).astype(np.bool_)
     for s, target_set in enumerate(schema.sets):
         own = targeting.rows[rules, 1 + s]
-        values = user.get(target_set.name, ())
+        values = _values(user, target_set.name)
         passes &= _set_passes(target_set, targeting.sets[s], snapshot.set_values[s], own, values)
     return passes
+
+
+def _values(user: UserAttributes, name: str) -> Sequence[str]:
+    values = user.get(name, ())
+    return values if isinstance(values, Sequence) else ()
 
 
 def _bits(attribute: Attribute, first: int, values: Sequence[str]) -> list[int]:

@@ -22,7 +22,7 @@ from grace.configs.machine import available_cores
 from grace.index.matchers.derive import derive
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot, publish, versions, write_snapshot
-from grace.index.users.user_rows import UserAttributes, UserEncoder
+from grace.index.users.user_rows import UserAttributes, UserEncoder, request_of_user
 from grace.kernels import UserTensors
 from grace.model.definition.spec import (
     BagInput,
@@ -122,8 +122,7 @@ def full_requests(
             features=_features(spec, rng),
             max_ads=MAX_ADS,
         )
-        for name, values in user.items():
-            request.user[name].values.extend(values)
+        request.MergeFrom(request_of_user(user))
         requests.append(request)
     return requests
 

@@ -15,7 +15,7 @@ from grace.index.builder.rule_table import RuleTable
 from grace.index.builder.sorting import group_by_entity, order_by_id
 from grace.index.matching.ads import SidToAds
 from grace.index.snapshot import Snapshot, SnapshotFacts, require_ids
-from grace.index.targeting.rules import Lists, TargetingRules
+from grace.index.targeting.rules import Column, Lists, TargetingRules, lists_in, with_lists
 from grace.index.targeting.schema import TargetingSchema
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
@@ -84,7 +84,7 @@ def _join_tries(tries: Sequence[SidTrie]) -> SidTrie:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRules:
-    """new_of: for each table, int32 [its rules]"""
+    """new_of: for each table, int32 [its rules and alternatives]"""
 
     rules: TargetingRules
     set_values: tuple[InternedValues, ...]
@@ -105,7 +105,13 @@ def join_rules(tables: Sequence[RuleSource], schema: TargetingSchema, threads: i
             numbers, faults = table.add_again(_by_ids_of(joined, rules, strings))
             assert not faults.any()
             new_of.append(numbers)
-        return JoinedRules(table.take(), joined, new_of)
+        taken = table.take()
+        return JoinedRules(taken, joined, [table.numbered(taken, numbers) for numbers in new_of])
+
+
+def _with_ids(column: Column, ids: npt.NDArray[np.int32]) -> Column:
+    lists = lists_in(column)
+    return column if lists is None else with_lists(column, Lists(lists.offsets, ids[lists.values]))
 
 
 def _by_ids_of(
@@ -118,6 +124,6 @@ def _by_ids_of(
         if part.has_values:
             values, own = next(of_parts)
             ids = np.array([values.ids[value] for value in own], np.int32)
-            part = type(part).of([Lists(each.offsets, ids[each.values]) for each in part.columns])
+            part = type(part).of([_with_ids(column, ids) for column in part.columns])
         parts.append(part)
     return replace(rules, parts=tuple(parts))

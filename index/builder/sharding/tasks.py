@@ -168,7 +168,7 @@ def _part_of_run(
     tokens, leaves = _leaves_by_first_token(run.trie)
     begin, end = leaves[np.searchsorted(tokens, first_tokens)].tolist()
     ads = taken_apart(run, begin, end).without(repeated)
-    rule_of, rules, set_values = only_used(ads, ads.columns.rule_of)
+    rule_of, rules, set_values = only_used(ads.rules, ads.set_values, ads.columns.rule_of)
     strings = tuple(values.strings for values in set_values)
     return CollectedAds(ads.columns._replace(rule_of=rule_of), rules, strings)
 

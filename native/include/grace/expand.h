@@ -42,10 +42,14 @@ struct Ads {
   int64_t num_leaves;
   int64_t num_ads;
   int64_t num_rules;
+  int64_t num_alternatives;
   const int64_t* offsets;
   const int64_t* ids;
-  const int32_t* rule;
+  const int32_t* rule;  // or num_rules + an alternative
   const float* weight;
+  // Of alternative i, one of the rules alternatives[offsets[i]] .. must pass.
+  const int64_t* alternative_offsets;
+  const int32_t* alternatives;
   std::vector<Part> parts;  // of each rule
   std::vector<Entities> entities;
 };
@@ -120,9 +124,10 @@ struct Limit {
 struct Scratch {
   IdSet<int32_t> distinct;
   std::vector<LeafAds> leaves;
-  Numbering rules;
+  Numbering rules;                           // and alternatives
+  std::vector<int32_t> plain;                // the rules among them, or that one of them has
   std::vector<int32_t> rule_numbers;         // per generated ad
-  std::vector<int32_t> verdicts;             // per distinct rule
+  std::vector<int32_t> verdicts;             // per distinct rule or alternative
   std::vector<std::vector<uint64_t>> marks;  // per component; zero at rest
   std::vector<Match> matches;
   IdSet<int64_t> excluded_ads;

@@ -8,8 +8,9 @@
 
 namespace grace::rules {
 
-// One list of an ad. A code is the value's place in the attribute's list or its id within the set;
-// a bad value has one below 0.
+// One cell of an ad, in words. A value's word is its code: its place in the attribute's list or its
+// id within the set; a bad value has one below 0. ListColumn of index/forms/component.py has the
+// words of other columns.
 struct List {
   const int32_t* codes = nullptr;
   int64_t size = 0;
@@ -21,6 +22,7 @@ enum class Fault : int32_t {
   kBadValue = 1,         // the caller knows why
   kEmptyInclude = 2,     // a list that allows no user
   kEmptyDifference = 3,  // exclude takes away all that include allows
+  kEmptyInterval = 4,    // no number is within
 };
 
 // A fault and the list that has it.

@@ -88,13 +88,8 @@ class Reader {
     return text;
   }
 
-  float fixed32() {
-    float value;
-    const uint8_t* from = at_;
-    advance(sizeof value);
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  }
+  float fixed32() { return fixed<float>(); }
+  double fixed64() { return fixed<double>(); }
 
   template <uint32_t kWrittenAs>
   auto number() {
@@ -124,6 +119,15 @@ class Reader {
   }
 
  private:
+  template <typename T>
+  T fixed() {
+    T value;
+    const uint8_t* from = at_;
+    advance(sizeof value);
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+
   uint32_t any_tag() {
     const uint8_t* begin = at_;
     const uint64_t tag = varint();

@@ -98,16 +98,16 @@ struct Batch {
   int64_t* unknown_ends;
 };
 
-// Passes over `field` of every request and calls read(spans, row, unknown) for its row, in order if
-// there is one thread; it may throw Fault.
+// Passes over these fields of every request and calls read(spans, row, unknown) for its row, in
+// order if there is one thread; it may throw Fault.
 template <typename Read>
-void read_batch(const Batch& batch, Field field, Workers& workers, Read&& read) {
+void read_batch(const Batch& batch, uint64_t fields, Workers& workers, Read&& read) {
   require(0 <= batch.requests && batch.requests <= batch.size, "a batch has too many requests");
   std::vector<UnknownNames> unknown(batch.messages, batch.messages + batch.requests);
   workers.run(batch.size, [&](int64_t b) {
     thread_local Spans spans;
     const auto read_row = [&](Reader message, UnknownNames& names) {
-      spans.read(message, Field::kRequest, field);
+      spans.read(message, Field::kRequest, fields);
       read(spans, b, names);
     };
     UnknownNames dropped(nullptr);

@@ -19,9 +19,10 @@ enum class Kind {
   kTexts,
   kNumber,
   kNumber32,
-  kEnum,
+  kSigned32,  // an enum, too
   kBool,
   kFloat,
+  kDouble,  // `optional`; in the message of a map's entry
   kIntegers,
   kFloats,
   kTotal,  // no field, but a limit of several fields together; it comes after them
@@ -34,6 +35,7 @@ enum class Kind {
   X(names)                   \
   X(values_per_name)         \
   X(user_values)             \
+  X(filter_values)           \
   X(events)                  \
   X(exclude_ads)             \
   X(max_ads)
@@ -51,6 +53,7 @@ enum class Kind {
   X(SidSpace, Request, 3, Text, "sid_space", value_bytes, "bytes", None)                           \
   X(User, Request, 4, Map, "user", names, "names", None)                                           \
   X(UserValues, User, 1, Texts, "user.{name}.values", values_per_name, "values", ValuesOfAll)      \
+  X(UserNumber, User, 2, Double, "user.{name}.number", none, "", None)                             \
   X(ValuesOfAll, Request, 0, Total, "user", user_values, "values", None)                           \
   X(Features, Request, 5, Message, "features", none, "", None)                                     \
   X(Dense, Features, 1, Map, "features.dense", none, "names", FeatureNames)                        \
@@ -79,10 +82,16 @@ enum class Kind {
   X(ExcludedIds, Request, 0, Total, "exclude", exclude_ads, "ids with those of exclude_ads", None) \
   X(AtMost, Request, 12, NumberMap, "at_most", names, "names", None)                               \
   X(Strict, Request, 13, Bool, "strict", none, "", None)                                           \
+  X(At, Request, 14, Number, "at", none, "", None)                                                 \
+  X(UtcOffset, Request, 15, Signed32, "utc_offset_minutes", none, "", None)                        \
+  X(Filters, Request, 16, Map, "filters", names, "names", None)                                    \
+  X(FilterAnyOf, Filters, 1, Texts, "filters.{name}.any_of", filter_values, "values", None)        \
+  X(FilterNoneOf, Filters, 2, Texts, "filters.{name}.none_of", filter_values, "values", None)      \
+  X(FilterUnknown, Filters, 3, Signed32, "filters.{name}.unknown", none, "", None)                 \
                                                                                                    \
   X(Update, None, 0, Message, "UpdateAdsRequest", none, "", None)                                  \
   X(Sequence, Update, 1, Number, "sequence", none, "", None)                                       \
-  X(UpdateKind, Update, 2, Enum, "kind", none, "", None)                                           \
+  X(UpdateKind, Update, 2, Signed32, "kind", none, "", None)                                       \
   X(Stop, Update, 3, Map, "stop", none, "levels", None)                                            \
   X(StopIds, Stop, 1, Integers, "stop.{name}.ids", none, "ids", None)                              \
   X(Resume, Update, 4, Map, "resume", none, "levels", None)                                        \
@@ -96,6 +105,12 @@ enum class Kind {
   X(ExplainedAd, Explain, 1, Number, "ad_id", none, "", None)                                      \
   X(ExplainedRequest, Explain, 2, Opaque, "request", none, "", None)
 
+// X(field, its least value, its greatest)
+#define GRACE_WIRE_BOUNDS(X)                                                \
+  X(At, 0, 253'402'300'799'999) /* milliseconds, to the end of year 9999 */ \
+  X(UtcOffset, -840, 840)       /* time zones go from -12:00 to +14:00 */   \
+  X(FilterUnknown, 0, 2)
+
 // X(fault, whether the log may have the names in its path, its words)
 // It may if the fault compares with the schema or the model, which declare these names.
 #define GRACE_WIRE_FAULTS(X)                                                                       \
@@ -108,10 +123,13 @@ enum class Kind {
   X(LongName, false, "a name has {value} bytes, at most {limit} (limits.value_bytes)")             \
   X(LongValue, false, "a value has {value} bytes, at most {limit} (limits.value_bytes)")           \
   X(NotFinite, false, "{number} is not finite")                                                    \
+  X(OutOfBounds, false, "{value} is not one of {place} to {limit}")                                \
   X(ReservedValue, false, "'*' is reserved; name values, or send none")                            \
   X(DistinctValues, true,                                                                          \
     "{value} distinct values, at most {limit} are allowed (max_request_values in the targeting "   \
     "schema); send fewer")                                                                         \
+  X(TakesValues, true, "{name} takes values; send user.{name}.values")                             \
+  X(TakesNumber, true, "{name} is a range; send user.{name}.number")                               \
   X(DenseSize, true, "{value} values, the model takes {limit}")                                    \
   X(NotOneId, true, "{value} ids, the model takes one")                                            \
   X(IdRange, true, "{value} is not one of 0 to {limit}")                                           \
@@ -147,8 +165,23 @@ constexpr Row kRows[] = {GRACE_WIRE_FIELDS(GRACE_WIRE_ROW)};
 #undef GRACE_WIRE_ROW
 
 constexpr size_t kFields = sizeof kRows / sizeof *kRows;
-constexpr uint32_t kMostNumber = 15;  // so that a tag has one byte
+constexpr uint32_t kMostNumber = 16;
+constexpr uint32_t kMostOfShortTag = 15;  // a tag with a greater number has more than one byte
+
+struct Bound {
+  Field field;
+  int64_t least;
+  int64_t most;
+};
+
+#define GRACE_WIRE_BOUND(field, least, most) {Field::k##field, least, most},
+constexpr Bound kBounds[] = {GRACE_WIRE_BOUNDS(GRACE_WIRE_BOUND)};
+#undef GRACE_WIRE_BOUND
 
 constexpr const Row& row_of(Field field) { return kRows[index_of(field)]; }
+
+// A set of fields.
+constexpr uint64_t bit_of(Field field) { return uint64_t{1} << index_of(field); }
+static_assert(kFields <= 64, "a set of fields has 64 bits");
 
 }  // namespace grace::wire

@@ -28,7 +28,7 @@ constexpr int64_t kFaultNumbers = 9;
 void write_fault(const Fault& fault, const char* message, int64_t* out);
 
 // The value of kNotFinite: 0 for NaN, else the sign of the infinity.
-inline int64_t code_of(float not_finite) {
+inline int64_t code_of(double not_finite) {
   return not_finite != not_finite ? 0 : not_finite > 0 ? 1 : -1;
 }
 
@@ -41,12 +41,14 @@ struct Entry {
   std::string_view name;
   Reader bytes;
   int64_t numbers[kEntryFields] = {};  // by field: the length of a list, or a number
-  int64_t longest = 0;                 // the bytes of its longest text
-  float not_finite = 0;                // the first number that is not
+  int64_t longest[kEntryFields] = {};  // by field: the bytes of the longest text in a list
+  double real = 0;                     // its Double, if `number` of that field is not 0
+  double not_finite = 0;               // the first number that is not
   size_t parent = 0;                   // the `place` of the entry that has it
   size_t place = 0;                    // not 0 if its message has an entry
 
   int64_t number(Field field) const { return numbers[row_of(field).number - 1]; }
+  int64_t longest_in(Field field) const { return longest[row_of(field).number - 1]; }
 
   // A fault of this entry, or of a field in it.
   Fault fault(Wrong wrong, Field field, int64_t value, int64_t limit = 0) const {
@@ -63,9 +65,9 @@ using Entries = std::vector<Entry>;
 
 class Spans {
  public:
-  // Reads the message of row `root`; with `only`, that field of it and no other. Throws the first
-  // Fault in the bytes: they are malformed, or have a field that the table does not have.
-  void read(Reader message, Field root, Field only = Field::kNone);
+  // Reads the message of row `root`; with `only`, these fields of it and no others. Throws the
+  // first Fault in the bytes: they are malformed, or have a field that the table does not have.
+  void read(Reader message, Field root, uint64_t only = 0);
 
   // Throws the first Fault in the order of the table, in maps in the order of names. The settings
   // are by `Limit`, and an event has `sid_length` tokens.
@@ -84,7 +86,7 @@ class Spans {
   void drop_entries_of_replaced_ones();
 
   Field root_ = Field::kNone;
-  Field only_ = Field::kNone;
+  uint64_t only_ = 0;
   Field outermost_ = Field::kNone;  // the field of the root that is being read
   int64_t numbers_[kFields];
   std::string_view texts_[kFields];

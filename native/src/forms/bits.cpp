@@ -56,12 +56,29 @@ namespace {
 
 using wire::Entry;
 
-// An attribute's bits: one for each listed value, and one for any other. A user without a value has
-// the bit `missing`.
+// In the order of index.targeting.schema.CLOCKS.
+enum Clock : int64_t { kNoClock, kHourOfDay, kDayOfWeek, kHourOfWeek };
+
+int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+// Returns what a clock shows in the user's time, from 0 on. A week begins on Monday.
+int64_t clock_value(int64_t clock, const Moment& moment) {
+  const int64_t minutes = floor_divide(moment.at, 60'000) + moment.utc_offset_minutes;
+  const int64_t hours = floor_divide(minutes, 60);
+  const int64_t days = floor_divide(hours, 24);
+  const int64_t hour = hours - 24 * days;
+  const int64_t day = days + 3 - 7 * floor_divide(days + 3, 7);  // 1970 began on a Thursday
+  return clock == kHourOfDay ? hour : clock == kDayOfWeek ? day : 24 * day + hour;
+}
+
+// An attribute's bits: one for each listed value from `first` on, and one for any other. A user
+// without a value has the bit of the clock's value, or `missing`.
 struct Attribute {
   std::unordered_map<std::string, int64_t> bit_of;
+  int64_t first;
   int64_t other;
   int64_t missing;
+  int64_t clock;
 };
 
 class UserBits : public UserForm {
@@ -70,14 +87,18 @@ class UserBits : public UserForm {
       : words_(words), attributes_(std::move(attributes)) {}
 
   // `rows` is uint64 [size, words].
-  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+  void read(const Entry* const* entries, const Moment& moment, int64_t row,
+            const void* rows) const override {
     uint64_t* bits = static_cast<uint64_t*>(const_cast<void*>(rows)) + row * words_;
     std::fill_n(bits, words_, 0);
-    for (size_t i = 0; i < attributes_.size(); ++i) set_bits(attributes_[i], *entries[i], bits);
+    for (size_t i = 0; i < attributes_.size(); ++i) {
+      set_bits(attributes_[i], *entries[i], moment, bits);
+    }
   }
 
  private:
-  static void set_bits(const Attribute& attribute, const Entry& entry, uint64_t* row) {
+  static void set_bits(const Attribute& attribute, const Entry& entry, const Moment& moment,
+                       uint64_t* row) {
     bool any = false;
     const auto set = [&](int64_t bit) { row[bit >> 6] |= uint64_t{1} << (bit & 63); };
     take_values(entry, [&](std::string_view value) {
@@ -85,7 +106,9 @@ class UserBits : public UserForm {
       set(found == attribute.bit_of.end() ? attribute.other : found->second);
       any = true;
     });
-    if (!any) set(attribute.missing);
+    if (any) return;
+    const int64_t clock = attribute.clock;
+    set(clock == kNoClock ? attribute.missing : attribute.first + clock_value(clock, moment));
   }
 
   int64_t words_;
@@ -95,18 +118,23 @@ class UserBits : public UserForm {
 }  // namespace
 
 // A row has `words` words. Attribute a is names[a], and has values[a] of the texts, one attribute
-// after another: they have bits from firsts[a] on, and any other value the bit after them.
+// after another: they have bits from firsts[a] on, and any other value the bit after them. An
+// attribute with a clock, clocks[a], has a value for each that it shows.
 GRACE_API int32_t grace_users_add_bits(uint64_t handle, int64_t words, int64_t attributes,
                                        const char* const* names, const int64_t* values,
                                        const int64_t* firsts, const int64_t* missing,
-                                       const int64_t* offsets, const uint8_t* utf8) {
+                                       const int64_t* clocks, const int64_t* offsets,
+                                       const uint8_t* utf8) {
   return guarded([&] {
     require(words > 0, "users_add_bits: a row without words");
     const auto inside = [&](int64_t bit) { return bit >= 0 && bit < 64 * words; };
     Texts texts{0, offsets, reinterpret_cast<const char*>(utf8)};
     std::vector<Attribute> made;
+    constexpr int64_t kShown[] = {0, 24, 7, 168};  // how many values each clock has
     for (int64_t a = 0; a < attributes; ++a) {
-      Attribute attribute{{}, firsts[a] + values[a], missing[a]};
+      require(clocks[a] >= kNoClock && clocks[a] <= kHourOfWeek && values[a] >= kShown[clocks[a]],
+              "users_add_bits: no such clock, or one without all its values");
+      Attribute attribute{{}, firsts[a], firsts[a] + values[a], missing[a], clocks[a]};
       require(inside(firsts[a]) && inside(attribute.other) && inside(attribute.missing),
               "users_add_bits: a bit is not within the row");
       for (int64_t i = 0; i < values[a]; ++i) {

@@ -1,6 +1,6 @@
-// The form `lists`: a row has the values of one set that a rule includes, and those it excludes;
-// a request has its user's values. It passes a row if it has one of the included values, where
-// there are any, and none of the excluded ones.
+// The form `lists`: a row has the values of one set that a rule includes, groups of values, and
+// those it excludes; a request has its user's values. It passes a row if it has one of the included
+// values, where there are any, one of each group, and none of the excluded ones.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -8,6 +8,7 @@
 
 #include "grace/abi.h"
 #include "grace/component.h"
+#include "grace/distinct.h"
 #include "grace/rule_form.h"
 #include "grace/user_form.h"
 
@@ -50,11 +51,16 @@ const AskedLists& lists_of(const void* asked) { return *static_cast<const AskedL
 
 class Lists : public Component {
  public:
-  Lists(int64_t rows, int64_t values, Table include, Table exclude, bool missing_passes_exclude)
+  // The groups of row r are groups[r] .. groups[r + 1] of the table `grouped`.
+  Lists(int64_t rows, int64_t values, Table include, Table exclude, const int64_t* groups,
+        Table grouped, bool missing_passes_exclude)
       : values_(values),
         include_(include),
         exclude_(exclude),
+        groups_(groups),
+        grouped_(grouped),
         excludes_(exclude.offsets[rows] != 0),
+        has_groups_(groups[rows] != 0),
         missing_passes_exclude_(missing_passes_exclude) {}
 
   void require_valid(const void* asked, int64_t requests) const override {
@@ -97,12 +103,20 @@ class Lists : public Component {
     for (int32_t i = 0; i < count; ++i) {
       passes[i] = (include[i].empty() || (known && include[i].has_any(marks))) &&
                   (exclude[i].empty() ||
-                   (present ? !known || !exclude[i].has_any(marks) : missing_passes_exclude_));
+                   (present ? !known || !exclude[i].has_any(marks) : missing_passes_exclude_)) &&
+                  (!has_groups_ || has_each_group(rows[i], marks));
     }
   }
 
  private:
-  static List list(const Table& table, int32_t row) {
+  bool has_each_group(int32_t row, const std::vector<uint64_t>& marks) const {
+    for (int64_t group = groups_[row]; group < groups_[row + 1]; ++group) {
+      if (!list(grouped_, group).has_any(marks)) return false;
+    }
+    return true;
+  }
+
+  static List list(const Table& table, int64_t row) {
     return {table.values + table.offsets[row], table.values + table.offsets[row + 1]};
   }
 
@@ -114,7 +128,10 @@ class Lists : public Component {
   int64_t values_;
   Table include_;
   Table exclude_;
+  const int64_t* groups_;
+  Table grouped_;
   bool excludes_;
+  bool has_groups_;
   bool missing_passes_exclude_;
 };
 
@@ -124,11 +141,13 @@ class Lists : public Component {
 GRACE_API int32_t grace_exact_add_lists(
     uint64_t handle, const int32_t* ids, int64_t stride, int64_t rows, int64_t values,
     const int64_t* include_offsets, const int32_t* include_values, const int64_t* exclude_offsets,
-    const int32_t* exclude_values, int32_t missing_passes_exclude) {
+    const int32_t* exclude_values, const int64_t* groups, const int64_t* group_offsets,
+    const int32_t* group_values, int32_t missing_passes_exclude) {
   return guarded([&] {
     const Table include{include_offsets, include_values}, exclude{exclude_offsets, exclude_values};
+    const Table grouped{group_offsets, group_values};
     add_component(handle, {ids, stride,
-                           std::make_unique<Lists>(rows, values, include, exclude,
+                           std::make_unique<Lists>(rows, values, include, exclude, groups, grouped,
                                                    missing_passes_exclude != 0)});
   });
 }
@@ -153,12 +172,6 @@ struct AskedRows {
   int64_t room;
 };
 
-template <typename T>
-void keep_distinct(std::vector<T>& values) {
-  std::sort(values.begin(), values.end());
-  values.erase(std::unique(values.begin(), values.end()), values.end());
-}
-
 class UserLists : public UserForm {
  public:
   UserLists(Texts values, const uint64_t* hashes, int64_t most_values)
@@ -167,7 +180,8 @@ class UserLists : public UserForm {
     for (int64_t id = 0; id < values.count; ++id) id_of_[values[id]] = static_cast<int32_t>(id);
   }
 
-  void read(const Entry* const* entries, int64_t row, const void* rows) const override {
+  void read(const Entry* const* entries, const Moment&, int64_t row,
+            const void* rows) const override {
     const AskedRows& out = *static_cast<const AskedRows*>(rows);
     thread_local std::vector<int32_t> ids;
     thread_local std::vector<std::string_view> unknown;
@@ -223,33 +237,54 @@ namespace grace::rules {
 
 namespace {
 
-// A row is how many values the rule includes, those, and those it excludes, each ascending.
+// A row is how many values the rule includes, excludes, and how many groups it has; those values,
+// each list ascending; and of each group its size and values, the groups in ascending order. The
+// third column has groups: a size and codes for each.
 class RuleLists : public RuleForm {
  public:
-  RuleLists() : RuleForm(2) {}
+  RuleLists() : RuleForm(3) {}
 
   Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
     const List &include = lists[0], &exclude = lists[1];
     const Refusal refusal = check(include, exclude, 0);
     if (refusal.fault != Fault::kNone) return refusal;
-    const size_t begin = words.size();
-    words.push_back(0);
-    append_sorted(include, words);
-    const size_t middle = words.size();
-    words[begin] = static_cast<int32_t>(middle - begin - 1);
-    append_sorted(exclude, words);
-    const bool nothing_left =
-        include.size > 0 && std::includes(words.begin() + middle, words.end(),
-                                          words.begin() + begin + 1, words.begin() + middle);
-    return nothing_left ? Refusal{Fault::kEmptyDifference, 1} : Refusal{};
+    thread_local Codes included, excluded;  // so that they keep their memory
+    sort_into(included, include);
+    sort_into(excluded, exclude);
+    if (!included.empty() && leaves_nothing(excluded, included)) {
+      return {Fault::kEmptyDifference, 1};
+    }
+    std::vector<Codes> groups;
+    for (const int32_t* at = lists[2].codes; at < lists[2].codes + lists[2].size; at += *at + 1) {
+      const List group{at + 1, *at, true};
+      const Refusal of_group = check(group, {}, 2);
+      if (of_group.fault != Fault::kNone) return of_group;
+      sort_into(groups.emplace_back(), group);
+      if (leaves_nothing(excluded, groups.back())) return {Fault::kEmptyDifference, 1};
+    }
+    keep_distinct(groups);
+    for (const size_t size : {included.size(), excluded.size(), groups.size()}) {
+      words.push_back(static_cast<int32_t>(size));
+    }
+    words.insert(words.end(), included.begin(), included.end());
+    words.insert(words.end(), excluded.begin(), excluded.end());
+    for (const Codes& group : groups) {
+      words.push_back(static_cast<int32_t>(group.size()));
+      words.insert(words.end(), group.begin(), group.end());
+    }
+    return {};
   }
 
  private:
-  static void append_sorted(const List& list, std::vector<int32_t>& words) {
-    const size_t begin = words.size();
-    words.insert(words.end(), list.codes, list.codes + list.size);
-    std::sort(words.begin() + begin, words.end());
-    words.erase(std::unique(words.begin() + begin, words.end()), words.end());
+  using Codes = std::vector<int32_t>;
+
+  static void sort_into(Codes& codes, const List& list) {
+    codes.assign(list.codes, list.codes + list.size);
+    keep_distinct(codes);
+  }
+
+  static bool leaves_nothing(const Codes& excluded, const Codes& included) {
+    return std::includes(excluded.begin(), excluded.end(), included.begin(), included.end());
   }
 };
 

@@ -62,7 +62,7 @@ def test_the_masks_of_requests_a_load_and_an_explanation_are_counted(
     users = UserEncoder(snapshot.schema, snapshot.set_values)
 
     def masks(requests: int) -> int:
-        batch = UserTensors.of(users.read([], requests).rows, CPU)
+        batch = UserTensors.of(users.read([], requests, now=0).rows, CPU)
         made = with_eligible(batch, index, ops).eligible
         assert made is not None
         return made.nbytes

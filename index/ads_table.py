@@ -1,22 +1,31 @@
 """The ads of a reply as a data folder has them: id, title, and why a user may see each."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from grace.index.builder.arrange import only_used
+from grace.index.builder.rule_columns import RuleReader
+from grace.index.builder.rule_table import REFUSED, RuleTable
 from grace.index.forms.component import Reason
-from grace.index.forms.components import explain_lists
+from grace.index.forms.components import explain
 from grace.index.tables.cells import is_text
 from grace.index.tables.data_folder import read_data_folder
 from grace.index.tables.ids import DataIds
 from grace.index.tables.roles import missing
 from grace.index.tables.rows import Rows, read_rows
 from grace.index.tables.table_file import TableFile
-from grace.index.targeting.schema import load_schema
-from grace.index.users.user_rows import UserAttributes
+from grace.index.targeting.rules import TargetingRules
+from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema, load_schema
+from grace.index.users.values import InternedValues
+from grace.proto.retrieval_pb2 import RetrieveRequest
 
 _BATCH_ROWS = 1 << 14
 
@@ -39,25 +48,25 @@ class AdsTable:
         self._source = data.ads
         self._schema = load_schema(data.targeting)
 
-    def known(self, ad_ids: Sequence[int], user: UserAttributes) -> Mapping[int, KnownAd]:
-        """Read the ads with these ids."""
+    def known(self, ad_ids: Sequence[int], request: RetrieveRequest) -> Mapping[int, KnownAd]:
+        """Read the ads with these ids. The request says `at`."""
         found: dict[int, KnownAd] = {}
         for file in self._source.tables():
-            found.update(self._ads_in(file, ad_ids, user))
+            found.update(self._ads_in(file, ad_ids, request))
         return found
 
-    def unlisted(self, user: UserAttributes) -> list[str]:
+    def unlisted(self, request: RetrieveRequest) -> list[str]:
         """Return the values that the schema does not list, such as country=XX."""
         listed = {each.name: each.values for each in self._schema.attributes}
         return [
             f"{name}={value}"
-            for name, values in user.items()
-            for value in values
-            if value not in listed.get(name, values)
+            for name, of_user in request.user.items()
+            for value in of_user.values
+            if value not in listed.get(name, of_user.values)
         ]
 
     def _ads_in(
-        self, file: TableFile, ad_ids: Sequence[int], user: UserAttributes
+        self, file: TableFile, ad_ids: Sequence[int], request: RetrieveRequest
     ) -> Iterator[tuple[int, KnownAd]]:
         key = self._source.theirs("ad_id")
         if key not in file.schema.names:
@@ -71,11 +80,13 @@ class AdsTable:
             keys = self._keys(rows)
             here = pc.is_in(keys, value_set=pa.array(list(ad_of), pa.string()))
             found = rows.where(here)
-            lists = {ours: found.rules(ours).array().to_pylist() for ours in rules}
+            if len(found) == 0:
+                continue
+            ruled = _ruled(found, self._schema)
             titles = found.given("title").to_pylist() if title else [None] * len(found)
             for row, item_id in enumerate(keys.filter(here).to_pylist()):
-                values = {ours: listed[row] for ours, listed in lists.items()}
-                reasons = explain_lists(self._schema, values, user)
+                rule = int(ruled.rule_of[row])
+                reasons = () if rule == REFUSED else explain(ruled, rule, request)
                 yield ad_of[item_id], KnownAd(item_id, str(titles[row] or ""), reasons)
 
     def _keys(self, rows: Rows) -> pa.Array:
@@ -86,8 +97,32 @@ class AdsTable:
 
     def _rules_in(self, file: TableFile) -> dict[str, str]:
         """Return the columns of rules, ours and the table's."""
-        theirs = {name: self._source.theirs(name) for name in self._schema.rule_columns}
+        names = (*self._schema.rule_columns, CLAUSES, EXPRESSION)
+        theirs = {name: self._source.theirs(name) for name in names}
         return {ours: their for ours, their in theirs.items() if their in file.schema.names}
+
+
+class RuledRows(NamedTuple):
+    """Some rows of an ads table, and the rule or alternative of each. Refused rows have none."""
+
+    schema: TargetingSchema
+    rules: TargetingRules
+    set_values: tuple[InternedValues, ...]
+    rule_of: npt.NDArray[np.int32]
+
+
+def _ruled(rows: Rows, schema: TargetingSchema) -> RuledRows:
+    """Encode the rules of rows as a build does."""
+    reader = RuleReader.of(schema)
+    columns = reader.read(rows)
+    refused = np.where(rows.refused(), REFUSED, 0).astype(np.int32)
+    with closing(RuleTable(schema, 1)) as table:
+        rule_of, _ = table.add(columns, refused)
+        rules = table.take()
+        rule_of = table.numbered(rules, rule_of)
+    kept = rule_of != REFUSED
+    rule_of[kept], rules, set_values = only_used(rules, reader.values(), rule_of[kept])
+    return RuledRows(schema, rules, set_values, rule_of)
 
 
 def _title_column(file: TableFile, title: str, others: Set[str]) -> str | None:

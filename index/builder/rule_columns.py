@@ -1,0 +1,289 @@
+"""Read what the columns of rules say: those of the ads, and those of their clauses.
+
+An ad without clauses is one row of rules. One with clauses is a row for each: what its own columns
+say, and what the clause says. Clauses are structs of the same columns, or follow from an expression.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from grace.index.forms.component import BAD_VALUE, Codes, ListColumn
+from grace.index.forms.components import components_of
+from grace.index.forms.interval import number_column
+from grace.index.forms.lists import ValueCodes, group_column
+from grace.index.tables import roles
+from grace.index.tables.addresses import Format
+from grace.index.tables.cells import list_parts
+from grace.index.tables.roles import Role
+from grace.index.tables.rows import Rows, coded
+from grace.index.targeting.expressions import ExpressionError, clauses_of
+from grace.index.targeting.rules import Groups, Lists, gather_spans
+from grace.index.targeting.schema import CLAUSES, EXPRESSION, TargetingSchema
+
+Int64 = npt.NDArray[np.int64]
+
+_NONE = -1
+_MOST_KEPT = 1 << 16  # expressions of which the clauses are remembered
+_BOTH = "stands in the ad's own columns and in a clause; leave one of them out"
+
+
+def _values(rows: Rows, name: str, codes: Codes) -> ListColumn:
+    lists = rows.rules(name)
+    return ListColumn(lists.offsets, lists.valid, _codes(lists.flat, codes))
+
+
+def _groups(rows: Rows, name: str, codes: Codes) -> ListColumn:
+    given = rows.given(name)
+    if pa.types.is_null(given.type):
+        given = given.cast(pa.list_(pa.list_(pa.string())))
+    outer = list_parts(given)
+    inner = _rows_of(rows, {name: outer.flat}).rules(name)
+    groups = Lists(inner.offsets, _codes(inner.flat, codes))
+    return replace(group_column(Groups(outer.offsets, groups)), valid=outer.valid)
+
+
+def _numbers(rows: Rows, name: str, _: None) -> ListColumn:
+    return number_column(*rows.numbers(name))
+
+
+def _times(rows: Rows, name: str, _: None) -> ListColumn:
+    times, valid = rows.moments(name)
+    return number_column(times.astype(np.float64), valid)
+
+
+def _ends(rows: Rows, name: str, _: None) -> ListColumn:
+    """An interval has its ends, and a flight does not: take the millisecond before."""
+    times, valid = rows.moments(name)
+    return number_column(times.astype(np.float64) - 1, valid)
+
+
+_READERS: Mapping[str, tuple[Role, Callable[[Rows, str, Any], ListColumn]]] = {
+    "": (roles.RULE, _values),
+    "_exclude": (roles.RULE, _values),
+    "_all": (roles.GROUPS, _groups),
+    "_min": (roles.NUMBER, _numbers),
+    "_max": (roles.NUMBER, _numbers),
+    "_start": (roles.MOMENT, _times),
+    "_end": (roles.MOMENT, _ends),
+}
+"""By the ending of a column's name after the name of the schema."""
+
+
+def role_of(schema: TargetingSchema, column: str) -> Role:
+    return _READERS[column.removeprefix(schema.name_of[column])][0]
+
+
+def _codes(flat: pa.Array, code_of: Codes) -> npt.NDArray[np.int32]:
+    """`code_of` is called once per distinct value."""
+    indices, values = coded(flat)
+    found = [BAD_VALUE if value is None else code_of(value) for value in values]
+    # The last code is for null elements, whose index is -1.
+    return np.array([*found, BAD_VALUE], np.int32)[indices]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleColumns:
+    """The columns of rules of some ads, row by row; None for an absent column.
+
+    offsets  int64 [ads + 1]   ad i has rows offsets[i] .. [i + 1]; None: each ad has one
+    clauses  the clauses of all ads, and `clause_of` int64 [rows] the clause of each row, or -1
+    """
+
+    columns: tuple[ListColumn | None, ...]
+    offsets: Int64 | None = None
+    clauses: Rows | None = None
+    clause_of: Int64 | None = None
+
+    def ad_of(self, ads: int) -> Int64:
+        """Return the ad of each row."""
+        every = np.arange(ads)
+        return every if self.offsets is None else np.repeat(every, np.diff(self.offsets))
+
+    def source(self, rows: Rows, row: int, column: str) -> tuple[int, str, Rows, int]:
+        """Return the ad of a row, the column's name in messages, and the rows and place it is in."""
+        if self.offsets is None or self.clauses is None or self.clause_of is None:
+            return row, column, rows, row
+        ad = int(np.searchsorted(self.offsets, row, "right")) - 1
+        clause = int(self.clause_of[row])
+        if clause != _NONE and column in self.clauses.theirs:
+            return ad, f"{CLAUSES}.{column}", self.clauses, clause
+        return ad, column, rows, ad
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReader:
+    """Reads the rules of one table after another. `codes` are those of each name."""
+
+    schema: TargetingSchema
+    codes: tuple[Codes | None, ...]
+    _clauses: dict[str, list[Mapping[str, Any]] | ExpressionError] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, schema: TargetingSchema) -> "RuleReader":
+        return cls(schema, tuple(codes for c in components_of(schema) for codes in c.codes()))
+
+    @property
+    def code_of(self) -> dict[str, Codes | None]:
+        """The codes of each column."""
+        of_names = zip(self.schema.columns.values(), self.codes, strict=True)
+        return {column: codes for columns, codes in of_names for column in columns}
+
+    def values(self) -> tuple[Sequence[str], ...]:
+        """Return the values read so far, for each component that interns values."""
+        return tuple(each.strings() for each in self.codes if isinstance(each, ValueCodes))
+
+    def read(self, rows: Rows) -> RuleColumns:
+        own = self._columns(rows)
+        if CLAUSES in rows.theirs and not pa.types.is_null(rows.given(CLAUSES).type):
+            given = list_parts(rows.given(CLAUSES))
+            clauses = _clause_rows(rows, given.flat)
+            offsets, places = given.offsets, np.arange(len(given.flat))
+        elif EXPRESSION in rows.theirs:
+            clauses, offsets, places = self._of_expressions(rows)
+        else:
+            return RuleColumns(own)
+        return self._joined(rows, own, clauses, offsets, places)
+
+    def _columns(self, rows: Rows) -> tuple[ListColumn | None, ...]:
+        name_of = self.schema.name_of
+        return tuple(
+            _READERS[column.removeprefix(name_of[column])][1](rows, column, codes)
+            if column in rows.theirs
+            else None
+            for column, codes in self.code_of.items()
+        )
+
+    def _of_expressions(self, rows: Rows) -> tuple[Rows, Int64, Int64]:
+        """Return the clauses of the distinct expressions, and the places of each row's."""
+        indices, texts = coded(rows.given(EXPRESSION))
+        found: list[Mapping[str, Any]] = []
+        ends = [0]
+        for text in texts:
+            clauses = self._clauses_of(text or "")
+            found += () if isinstance(clauses, ExpressionError) else clauses
+            ends.append(len(found))
+        for row in np.flatnonzero(indices >= 0).tolist():
+            text = texts[indices[row]]
+            fault = self._clauses_of(text or "")
+            if isinstance(fault, ExpressionError):
+                rows.refuse(row, EXPRESSION, rows.shown(EXPRESSION, row), str(fault))
+        begins = np.array([*ends[:-1], 0])[indices]
+        sizes = np.array([*np.diff(ends), 0])[indices]
+        offsets, places = gather_spans(np.arange(len(found)), begins, sizes)
+        return _clause_rows(rows, _clause_array(found, self.schema)), offsets, places
+
+    def _clauses_of(self, text: str) -> list[Mapping[str, Any]] | ExpressionError:
+        if not text.strip():
+            return []
+        if text not in self._clauses:
+            if len(self._clauses) >= _MOST_KEPT:
+                self._clauses.clear()
+            try:
+                self._clauses[text] = [*clauses_of(text, self.schema)]
+            except ExpressionError as error:
+                self._clauses[text] = error
+        return self._clauses[text]
+
+    def _joined(
+        self,
+        rows: Rows,
+        own: tuple[ListColumn | None, ...],
+        clauses: Rows,
+        offsets: Int64,
+        places: Int64,
+    ) -> RuleColumns:
+        of_clauses = self._columns(clauses)
+        says = np.zeros(len(clauses), np.bool_)
+        for column in of_clauses:
+            says |= False if column is None else column.valid == 1
+        for clause in np.flatnonzero(~says).tolist():
+            clauses.refuse(clause, CLAUSES, None, "says nothing, so that every user passes it")
+        counts = np.diff(offsets)
+        row_offsets = np.append(0, np.cumsum(np.maximum(counts, 1)))
+        ad_of = np.repeat(np.arange(len(rows)), np.maximum(counts, 1))
+        clause_of = np.full(len(ad_of), _NONE, np.int64)
+        clause_of[np.repeat(counts > 0, np.maximum(counts, 1))] = places
+        for row, name in self._twice(own, of_clauses, ad_of, clause_of):
+            rows.refuse(row, name, None, _BOTH)
+        for clause, fault in clauses.faults.items():
+            for row in ad_of[clause_of == clause].tolist():
+                rows.refuse(row, f"{CLAUSES}.{fault.column}", fault.value, fault.reason)
+        columns = tuple(
+            _merged(mine, theirs, ad_of, clause_of)
+            for mine, theirs in zip(own, of_clauses, strict=True)
+        )
+        return RuleColumns(columns, row_offsets, clauses, clause_of)
+
+    def _twice(
+        self,
+        own: tuple[ListColumn | None, ...],
+        of_clauses: tuple[ListColumn | None, ...],
+        ad_of: Int64,
+        clause_of: Int64,
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the ads whose own columns and one of whose clauses have rules on the same name."""
+        numbers = {column: number for number, column in enumerate(self.code_of)}
+        for name, columns in self.schema.columns.items():
+            both = np.ones(len(ad_of), np.bool_)
+            for found, places in ((own, ad_of), (of_clauses, clause_of)):
+                states = [found[numbers[column]] for column in columns]
+                has = np.zeros(len(ad_of), np.bool_)
+                for column in states:
+                    if column is not None:
+                        has |= np.append(column.valid == 1, False)[places]
+                both &= has
+            for row in np.flatnonzero(both).tolist():
+                yield int(ad_of[row]), name
+
+
+def _merged(
+    own: ListColumn | None, clauses: ListColumn | None, ad_of: Int64, clause_of: Int64
+) -> ListColumn | None:
+    """Return what each row says: the clause where it does, and else the ad's own column."""
+    if own is None and clauses is None:
+        return None
+    parts = [column for column in (own, clauses) if column is not None]
+    begins = np.concatenate(
+        [c.offsets[:-1] + at for c, at in zip(parts, _starts(parts), strict=True)]
+    )
+    sizes = np.concatenate([np.diff(column.offsets) for column in parts])
+    valid = np.concatenate([*(column.valid for column in parts), np.zeros(1, np.uint8)])
+    nothing = len(valid) - 1
+    first = 0 if own is None else len(own.valid)
+    places = np.full(len(ad_of), nothing) if own is None else ad_of
+    if clauses is not None:
+        says = np.append(clauses.valid == 1, False)[clause_of]
+        places = np.where(says, first + clause_of, places)
+    begins, sizes = np.append(begins, 0)[places], np.append(sizes, 0)[places]
+    words = np.concatenate([column.codes for column in parts])
+    offsets, found = gather_spans(words, begins, sizes)
+    return ListColumn(offsets, valid[places], found)
+
+
+def _clause_rows(rows: Rows, structs: pa.Array) -> Rows:
+    return _rows_of(rows, dict(zip(structs.type.names, structs.flatten(), strict=True)))
+
+
+def _rows_of(rows: Rows, columns: Mapping[str, pa.Array]) -> Rows:
+    """Return rows with our names that come from columns of others."""
+    batch = pa.record_batch([*columns.values()], [*columns])
+    file = replace(rows.file, format=Format.PARQUET, schema=batch.schema, list_separator=None)
+    return Rows(file, np.arange(len(batch)), batch, {name: name for name in columns}, "")
+
+
+def _starts(parts: Sequence[ListColumn]) -> list[int]:
+    return [0, *(len(column.codes) for column in parts[:-1])]
+
+
+def _clause_array(clauses: Sequence[Mapping[str, Any]], schema: TargetingSchema) -> pa.Array:
+    """Return clauses as structs, as a table has them."""
+    values = pa.list_(pa.string())
+    kinds = {roles.RULE: values, roles.GROUPS: pa.list_(values), roles.NUMBER: pa.float64()}
+    columns = [column for column in schema.rule_columns if role_of(schema, column) in kinds]
+    fields = [pa.field(column, kinds[role_of(schema, column)]) for column in columns]
+    return pa.array(clauses, pa.struct(fields))

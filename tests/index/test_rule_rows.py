@@ -1,0 +1,61 @@
+"""Columns of ranges and properties become rules: equal ones the same, impossible ones none."""
+
+from math import inf, isnan, nan
+from random import Random
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grace.index.builder.rule_table import FAULTS, REFUSED, RuleTable
+from grace.index.forms.component import BAD_VALUE, ListColumn
+from grace.index.forms.interval import number_column
+from grace.index.targeting.schema import Property, Range, TargetingSchema
+from support.strategies import examples
+
+SCHEMA = TargetingSchema((), (), 7, ranges=(Range("age"),), properties=(Property("category"),))
+NUMBERS = (-0.0, 0.0, -1.5, 2.0**53, inf, -inf, nan)
+BAD, EMPTY = (next(n for n, words in FAULTS.items() if w in words) for w in ("bad", "the range"))
+
+Ends = tuple[float | None, float | None]
+
+
+def fault_of(ends: Ends, codes: list[int] | None) -> int:
+    """The first column that is wrong counts. A user's number is finite."""
+    if any(end is not None and isnan(end) for end in ends):
+        return BAD
+    low, high = -inf if ends[0] is None else ends[0], inf if ends[1] is None else ends[1]
+    if low > high or low == inf or high == -inf:
+        return EMPTY
+    return BAD if BAD_VALUE in (codes or ()) else 0
+
+
+@examples(35)
+@given(seed=st.integers(0, 2**32))
+def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: int) -> None:
+    random, rows = Random(seed), range(77)
+    ends: list[Ends] = [
+        (random.choice((None, *NUMBERS[:4], *NUMBERS)), random.choice((None, *NUMBERS)))
+        for _ in rows
+    ]
+    values = [random.choice((None, [], random.choices((3, 5, 5, 1, BAD_VALUE), k=2))) for _ in rows]
+    columns = []
+    for side in zip(*ends, strict=True):
+        numbers = np.array([0.0 if end is None else end for end in side])
+        columns.append(number_column(numbers, np.array([end is not None for end in side])))
+    offsets = np.cumsum([0, *(len(each or ()) for each in values)], dtype=np.int64)
+    present = np.array([each is not None for each in values], np.uint8)
+    codes = np.array([code for each in values for code in each or ()], np.int32)
+    table, rules = RuleTable(SCHEMA, 2), np.zeros(len(rows), np.int32)
+    faults = table.add([*columns, ListColumn(offsets, present, codes)], rules)
+    table.close()
+    meant: dict[tuple[tuple[float, float], frozenset[int]], set[int]] = {}
+    for row in rows:
+        fault = fault_of(ends[row], values[row])
+        assert faults[row, 0] == fault
+        assert (rules[row] == REFUSED) == (fault != 0)
+        if not fault:
+            low, high = ends[row]  # an infinite end is as good as an open one
+            opens = (-inf if low is None else low, inf if high is None else high)
+            meant.setdefault((opens, frozenset(values[row] or ())), set()).add(int(rules[row]))
+    assert sorted(rule for each in meant.values() for rule in each) == [*range(len(meant))]
