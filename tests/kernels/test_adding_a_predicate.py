@@ -32,8 +32,8 @@ def page(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def test_ads_with_hours_are_eligible_at_these_hours_only(page: dict[str, Any], ops: Ops) -> None:
     rng = np.random.default_rng(8)
     case = branching_case(rng, 111, 17)
-    case = replace(case, ads=tuple(replace(ad, clauses=()) for ad in case.ads))
-    made = decode_case(case, MatcherMode.EXACT)
+    ads_of_one_rule = tuple(replace(ad, clauses=()) for ad in case.ads)
+    made = decode_case(replace(case, ads=ads_of_one_rule), MatcherMode.EXACT)
     ads, trie = made.snapshot.ads, made.snapshot.trie
     shifts = [frozenset(range(24)), frozenset(range(9, 17)), frozenset({0, 23})]
     table = torch.tensor([sum(1 << hour for hour in shift) for shift in shifts]).int()
