@@ -105,7 +105,7 @@ class RuleColumns:
         return every if self.offsets is None else np.repeat(every, np.diff(self.offsets))
 
     def source(self, rows: Rows, row: int, column: str) -> tuple[int, str, Rows, int]:
-        """Return the ad of a row, the column as messages name it, and the rows and place it is in."""
+        """Return a row's ad, the column as messages name it, and the rows and place it is in."""
         if self.offsets is None or self.clauses is None or self.clause_of is None:
             return row, column, rows, row
         ad = int(np.searchsorted(self.offsets, row, "right")) - 1

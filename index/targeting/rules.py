@@ -54,7 +54,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberRows:
-    """Rows of numbers: the bits of the attribute values that a rule allows, or both ends of a range.
+    """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range.
 
     table [rows, width]
     """

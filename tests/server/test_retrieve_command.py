@@ -76,7 +76,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
             if row[name]:
                 values = [value for value in user[name] if value in row[name]]
                 (rule,) = [each for each in why.split("; ") if each.startswith(f"{name}: ")]
-                words = ("any of ",) if name in sets else ("only ", "none of ")
+                words = ("in ",) if name in sets else ("in ", "not in ")
                 assert rule.removeprefix(f"{name}: ").startswith(words)
                 assert not values or rule.endswith(f"(user: {', '.join(values)})")
         assert ruled or why == "no rule: it is for everyone"

@@ -56,26 +56,25 @@ def rule_arrays(schema: TargetingSchema, ads: Sequence[Rules]) -> dict[str, pa.A
         return pa.array([None if each is None else sorted(each) for each in values], texts)
 
     found: dict[str, pa.Array] = {}
-    for each in (*schema.attributes, *schema.sets):
+    for name in [*(a.name for a in schema.attributes), *(s.name for s in schema.sets)]:
         for side, end in enumerate(("", "_exclude")):
-            of_side = (rules.get(each.name, NO_RULE)[side] for rules in ads)
-            found[each.name + end] = lists(of_side)
+            found[name + end] = lists(rules.get(name, NO_RULE)[side] for rules in ads)
     for each in schema.sets:
         groups = [rules.get(f"{each.name}_all") for rules in ads]
         sorted_ones = [None if g is None else [sorted(group) for group in g] for g in groups]
         found[f"{each.name}_all"] = pa.array(sorted_ones, pa.list_(texts))
-    for each in schema.intervals:
-        is_range = isinstance(each, Range)
+    for interval in schema.intervals:
+        is_range = isinstance(interval, Range)
         kind, ends = (
             (pa.float64(), ("_min", "_max"))
             if is_range
             else (pa.timestamp("ms", "UTC"), ("_start", "_end"))
         )
         for side, end in enumerate(ends):
-            numbers = [rules.get(each.name, OPEN)[side] for rules in ads]
-            found[each.name + end] = pa.array(numbers, kind)
-    for each in schema.properties:
-        found[each.name] = lists(rules.get(each.name) for rules in ads)
+            numbers = [rules.get(interval.name, OPEN)[side] for rules in ads]
+            found[interval.name + end] = pa.array(numbers, kind)
+    for name in (each.name for each in schema.properties):
+        found[name] = lists(rules.get(name) for rules in ads)
     return found
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from grace.index.targeting.schema import Attribute, Range, TargetingSchema, TargetSet
+from grace.index.targeting.schema import Attribute, Range, Target, TargetingSchema, TargetSet
 
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
 """An ad's rule for one attribute or set: (include, exclude). None: no such list."""
@@ -77,14 +77,15 @@ def first_failure(schema: TargetingSchema, ad: RawAd, user: User) -> str | None:
     Of an ad with clauses, the clause counts whose first failure comes last.
     """
     clauses = ad.clauses or ({},)
-    failures = [failure_of(schema, {**ad.rules, **clause}, user) for clause in clauses]
     order = ["attributes", *schema.component_names]
-    return None if None in failures else max(failures, key=order.index)
+    failures = [failure_of(schema, {**ad.rules, **clause}, user) for clause in clauses]
+    places = [order.index(name) for name in failures if name is not None]
+    return order[max(places)] if len(places) == len(clauses) else None
 
 
 def label_of(schema: TargetingSchema, name: str) -> str:
     """What metrics and replies call the ads that fail there."""
-    kinds = {
+    kinds: dict[str, tuple[Target, ...]] = {
         "set": schema.sets,
         "range": schema.ranges,
         "flight": schema.flights,
@@ -114,10 +115,10 @@ def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
         start, end = rules.get(flight.name, OPEN)
         if not (start is None or start <= asked.at) or not (end is None or asked.at < end):
             return flight.name
-    for each in schema.properties:
-        of_ad = rules.get(each.name, frozenset())
-        if not filter_passes(asked.filters.get(each.name, RawFilter()), of_ad):
-            return each.name
+    for target in schema.properties:
+        of_ad = rules.get(target.name, frozenset())
+        if not filter_passes(asked.filters.get(target.name, RawFilter()), of_ad):
+            return target.name
     return None
 
 

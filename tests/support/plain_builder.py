@@ -3,7 +3,7 @@
 Matcher rows are Python integers here: bit i of the integer is bit i of the row.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
 from functools import reduce
 from itertools import chain, pairwise
@@ -194,7 +194,7 @@ def _plain_rules(
 def _rules(schema: TargetingSchema, plain_rules: list[tuple[PlainRule, ...]]) -> TargetingRules:
     distinct = list(_first_use(chain.from_iterable(plain_rules)))
     rows = [_first_use(of_component) for of_component in zip(*distinct, strict=True)]
-    makers = [lambda ids: NumberRows(_table(ids, schema.words))]
+    makers: list[Callable[[list[Any]], Any]] = [lambda ids: NumberRows(_table(ids, schema.words))]
     makers += [_set_rules] * len(schema.sets)
     makers += [lambda rows: NumberRows(np.array(rows, np.float64))] * len(schema.intervals)
     makers += [lambda rows: ValueRows(*_lists(rows))] * len(schema.properties)

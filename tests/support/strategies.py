@@ -191,9 +191,9 @@ def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str
     for flight in schema.flights:
         start, end = _random_interval(rng, TIMES)
         rules[flight.name] = (start, end + 1 if start == end and end is not None else end)
-    for each in schema.properties:
-        rules[each.name] = (
-            _some(rng, property_values(each), 0) if rng.random() < 0.6 else frozenset()
+    for target in schema.properties:
+        rules[target.name] = (
+            _some(rng, property_values(target), 0) if rng.random() < 0.6 else frozenset()
         )
     return {name: rule for name, rule in rules.items() if rule not in ((None, None), frozenset())}
 
@@ -267,7 +267,7 @@ def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttrib
 def _random_filter(rng: np.random.Generator, target: Property) -> RawFilter:
     known = [*property_values(target), f"{target.name}/new"]
     sides = [_some(rng, known, 0) if rng.random() < 0.6 else frozenset[str]() for _ in range(2)]
-    return RawFilter(*sides, unknown=(None, True, False)[int(rng.integers(3))])
+    return RawFilter(sides[0], sides[1], (None, True, False)[int(rng.integers(3))])
 
 
 def asking(user: User) -> RetrieveRequest:
@@ -282,9 +282,8 @@ def asking(user: User) -> RetrieveRequest:
     for name, each in asked.filters.items():
         request.filters[name].any_of.extend(sorted(each.any_of))
         request.filters[name].none_of.extend(sorted(each.none_of))
-        request.filters[name].unknown = {None: 0, True: Filter.PASSES, False: Filter.BLOCKED}[
-            each.unknown
-        ]
+        if each.unknown is not None:
+            request.filters[name].unknown = Filter.PASSES if each.unknown else Filter.BLOCKED
     return request
 
 
