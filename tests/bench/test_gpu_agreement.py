@@ -46,6 +46,7 @@ def every_node(users: UserTensors, index: DecodeIndex) -> Tensor:
         (gtm, "admission:exact", "admission"),
         (gtm, "selection:union", "selection"),
         (gtm, "masks:64", "eligible nodes, batch 1"),
+        (gtm, "masks:forms", "eligible nodes, batch 1"),
         (attention, "cross", "cross-attention, flash: differs"),
     ],
 )
