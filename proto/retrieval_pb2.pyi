@@ -341,7 +341,7 @@ class UpdatesStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms", "ranges", "flights", "properties")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -355,6 +355,9 @@ class SnapshotStatus(_message.Message):
     ELIGIBILITY_LIST_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MASK_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    FLIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -368,7 +371,10 @@ class SnapshotStatus(_message.Message):
     eligibility_list_bytes: int
     eligibility_mask_bytes: int
     eligibility_ms: float
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
+    ranges: _containers.RepeatedScalarFieldContainer[str]
+    flights: _containers.RepeatedScalarFieldContainer[str]
+    properties: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ..., ranges: _Optional[_Iterable[str]] = ..., flights: _Optional[_Iterable[str]] = ..., properties: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")
