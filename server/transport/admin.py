@@ -251,6 +251,7 @@ def _required(updates: AdUpdates | None) -> AdUpdates:
 def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
     snapshot = pair.snapshot
     facts, schema = snapshot.facts, snapshot.schema
+    names: dict[str, Any] = {k: [each.name for each in getattr(schema, k)] for k in KINDS}
     return SnapshotStatus(
         version=facts.version,
         created_at=facts.created_at,
@@ -259,7 +260,7 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         sids=snapshot.trie.num_leaves,
         ads=snapshot.ads.num_ads,
         entities=schema.entities,
-        **{kind: [each.name for each in getattr(schema, kind)] for kind in KINDS},
+        **names,
         **asdict(pair.eligibility),
         updates_watermark=facts.updates_watermark,
     )
