@@ -178,7 +178,8 @@ class Intervals:
         def good(begin: int, end: int) -> Mask:
             low, high = own[begin:end].T
             found: Mask = (low <= high) & (low < np.inf) & (high > -np.inf)
-            return found | (low == 1) & (high == 0)
+            found |= (low == 1) & (high == 0)
+            return found
 
         at = _first_bad(range(len(own)), good, view.threads)
         return None if at is None else f"row {at} is {own[at].tolist()}, expected an interval"

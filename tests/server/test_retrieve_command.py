@@ -71,7 +71,7 @@ def test_a_table_of_ads_names_each_ad_and_what_allows_the_user(
         assert (int(number), title) == (place, ad_id)
         assert facts.endswith(f"SID {' '.join(map(str, row['sid']))}")
         ruled = [name for name in user if row.get(name) or row.get(f"{name}_exclude")]
-        assert sorted(re.findall(r"(?:^|; )(\w+) ", why)) == sorted(ruled)
+        assert sorted(re.findall(r"(?:^|; )(\w+) (?:not )?in ", why)) == sorted(ruled)
         for name in ruled:
             if row[name]:
                 values = [value for value in user[name] if value in row[name]]
