@@ -39,7 +39,7 @@ TABLES: Mapping[str, Table] = {
         (
             "admission:cd", "admission:bitmask", "admission:union", "admission:static",
             "admission:dynamic", "admission:exact", "selection:free", "selection:union", "decoder",
-            "masks:64", "masks:1000",
+            "masks:64", "masks:1000", "masks:forms",
         ),
         sids=MANY,
         precisions=1,

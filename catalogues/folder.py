@@ -16,7 +16,7 @@ import yaml
 from grace.catalogues.arrays import UInt16Array
 from grace.configs.errors import InputError
 from grace.index.tables.data_folder import ADS_FILE, LOG_FILE, REQUESTS_FILE, TARGETING_FILE
-from grace.index.targeting.schema import TargetingSchema
+from grace.index.targeting.schema import KINDS, TargetingSchema
 
 _FILES = (TARGETING_FILE, REQUESTS_FILE, LOG_FILE, ADS_FILE)
 
@@ -82,13 +82,16 @@ def write_tables(out: Path, writers: Mapping[str, WriteFile], removed: Sequence[
 def targeting_yaml(schema: TargetingSchema) -> str:
     """Return the schema as a file. Quotes keep the country code NO from becoming a truth value."""
     document = asdict(schema)
-    for kind in ("attributes", "sets"):
+    for kind in KINDS:
         document[kind] = {
             each.pop("name"): {
-                key: value for key, value in each.items() if value not in (None, False)
+                key: value
+                for key, value in each.items()
+                if value not in (None, False) and not (key == "values" and each["clock"])
             }
             for each in document[kind]
         }
+    document = {key: value for key, value in document.items() if value not in ({}, ())}
     return yaml.safe_dump(document, sort_keys=False, default_flow_style=None, allow_unicode=True)
 
 

@@ -167,7 +167,7 @@ class Events(_message.Message):
     def __init__(self, sids: _Optional[_Iterable[int]] = ..., timestamps_ms: _Optional[_Iterable[int]] = ..., side: _Optional[_Mapping[str, Ids]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("request_id", "ad_ids", "scores", "sids", "counts", "snapshot_version", "checkpoint", "timings", "ignored_names", "truncated", "degraded", "profile")
+    __slots__ = ("request_id", "ad_ids", "scores", "sids", "counts", "snapshot_version", "checkpoint", "timings", "ignored_names", "truncated", "degraded", "profile", "at")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     AD_IDS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
@@ -180,6 +180,7 @@ class RetrieveResponse(_message.Message):
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     PROFILE_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     ad_ids: _containers.RepeatedScalarFieldContainer[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
@@ -192,7 +193,8 @@ class RetrieveResponse(_message.Message):
     truncated: bool
     degraded: bool
     profile: str
-    def __init__(self, request_id: _Optional[str] = ..., ad_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sids: _Optional[_Union[Sids, _Mapping]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., ignored_names: _Optional[_Iterable[str]] = ..., truncated: bool = ..., degraded: bool = ..., profile: _Optional[str] = ...) -> None: ...
+    at: int
+    def __init__(self, request_id: _Optional[str] = ..., ad_ids: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sids: _Optional[_Union[Sids, _Mapping]] = ..., counts: _Optional[_Union[Counts, _Mapping]] = ..., snapshot_version: _Optional[int] = ..., checkpoint: _Optional[str] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., ignored_names: _Optional[_Iterable[str]] = ..., truncated: bool = ..., degraded: bool = ..., profile: _Optional[str] = ..., at: _Optional[int] = ...) -> None: ...
 
 class Sids(_message.Message):
     __slots__ = ("length", "tokens", "scores", "sid_of_ad")
@@ -207,7 +209,14 @@ class Sids(_message.Message):
     def __init__(self, length: _Optional[int] = ..., tokens: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., sid_of_ad: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Counts(_message.Message):
-    __slots__ = ("sids_generated", "ads_generated", "ads_matched", "ads_returned", "ads_stopped", "ads_excluded", "ads_limited")
+    __slots__ = ("sids_generated", "ads_generated", "ads_matched", "ads_returned", "ads_stopped", "ads_excluded", "ads_limited", "ads_failed")
+    class AdsFailedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SIDS_GENERATED_FIELD_NUMBER: _ClassVar[int]
     ADS_GENERATED_FIELD_NUMBER: _ClassVar[int]
     ADS_MATCHED_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +224,7 @@ class Counts(_message.Message):
     ADS_STOPPED_FIELD_NUMBER: _ClassVar[int]
     ADS_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     ADS_LIMITED_FIELD_NUMBER: _ClassVar[int]
+    ADS_FAILED_FIELD_NUMBER: _ClassVar[int]
     sids_generated: int
     ads_generated: int
     ads_matched: int
@@ -222,7 +232,8 @@ class Counts(_message.Message):
     ads_stopped: int
     ads_excluded: int
     ads_limited: int
-    def __init__(self, sids_generated: _Optional[int] = ..., ads_generated: _Optional[int] = ..., ads_matched: _Optional[int] = ..., ads_returned: _Optional[int] = ..., ads_stopped: _Optional[int] = ..., ads_excluded: _Optional[int] = ..., ads_limited: _Optional[int] = ...) -> None: ...
+    ads_failed: _containers.ScalarMap[str, int]
+    def __init__(self, sids_generated: _Optional[int] = ..., ads_generated: _Optional[int] = ..., ads_matched: _Optional[int] = ..., ads_returned: _Optional[int] = ..., ads_stopped: _Optional[int] = ..., ads_excluded: _Optional[int] = ..., ads_limited: _Optional[int] = ..., ads_failed: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Timings(_message.Message):
     __slots__ = ("queue_us", "input_us", "features_us", "generate_us", "post_us")
@@ -330,7 +341,7 @@ class UpdatesStatus(_message.Message):
     def __init__(self, sequence: _Optional[int] = ..., stopped: _Optional[_Mapping[str, int]] = ..., ads_stopped: _Optional[int] = ..., weights: _Optional[int] = ..., awaits_full: bool = ..., source_fault: _Optional[str] = ...) -> None: ...
 
 class SnapshotStatus(_message.Message):
-    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms")
+    __slots__ = ("version", "created_at", "sid_space", "mode", "sids", "ads", "attributes", "sets", "entities", "updates_watermark", "eligibility_list_bytes", "eligibility_mask_bytes", "eligibility_ms", "ranges", "flights", "properties")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     SID_SPACE_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +355,9 @@ class SnapshotStatus(_message.Message):
     ELIGIBILITY_LIST_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MASK_BYTES_FIELD_NUMBER: _ClassVar[int]
     ELIGIBILITY_MS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    FLIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     version: int
     created_at: str
     sid_space: str
@@ -357,7 +371,10 @@ class SnapshotStatus(_message.Message):
     eligibility_list_bytes: int
     eligibility_mask_bytes: int
     eligibility_ms: float
-    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ...) -> None: ...
+    ranges: _containers.RepeatedScalarFieldContainer[str]
+    flights: _containers.RepeatedScalarFieldContainer[str]
+    properties: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[int] = ..., created_at: _Optional[str] = ..., sid_space: _Optional[str] = ..., mode: _Optional[str] = ..., sids: _Optional[int] = ..., ads: _Optional[int] = ..., attributes: _Optional[_Iterable[str]] = ..., sets: _Optional[_Iterable[str]] = ..., entities: _Optional[_Iterable[str]] = ..., updates_watermark: _Optional[int] = ..., eligibility_list_bytes: _Optional[int] = ..., eligibility_mask_bytes: _Optional[int] = ..., eligibility_ms: _Optional[float] = ..., ranges: _Optional[_Iterable[str]] = ..., flights: _Optional[_Iterable[str]] = ..., properties: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ModelStatus(_message.Message):
     __slots__ = ("checkpoint", "encoder", "vocab_sizes", "inputs")

@@ -75,7 +75,7 @@ def measure(work: Workload) -> Iterator[Row]:
     parts = work.options.parts()
     masks = [part for part in parts if part.startswith("masks")]
     if masks:
-        yield from node_masks(work, [int(part.removeprefix("masks:")) for part in masks])
+        yield from node_masks(work, [part.removeprefix("masks:") for part in masks])
     if len(masks) == len(parts):
         return
     engine = work.random_engine(work.options.precisions[0])

@@ -6,6 +6,7 @@ the catalogue's files.
 """
 
 from contextlib import closing
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -70,6 +71,7 @@ def rule_table(
         for run, columns in zip(runs, drawn, strict=True):
             rules = np.zeros(len(run), np.int32)
             of_names = zip(columns, catalogue.schema.columns.values(), strict=True)
-            table.add_rows([c for own, (_, *more) in of_names for c in (own, *[None] * len(more))], rules)
+            padded = [(own, *[None] * (len(names) - 1)) for own, names in of_names]
+            table.add_rows([*chain.from_iterable(padded)], rules)
             rule_of_key[run] = rules
         return table.take(), rule_of_key

@@ -29,7 +29,8 @@ class GivenRequest:
         Option("A request as JSON, or JSON lines, whose first line is sent; -: stdin.", "FILE"),
     ] = None
     user: Annotated[
-        list[str] | None, Option("Replaces FILE's values of NAME; repeatable.", "NAME=VALUE")
+        list[str] | None,
+        Option("Replaces FILE's values of NAME; repeatable. A range: NAME:=NUMBER.", "NAME=VALUE"),
     ] = None
     exclude: Annotated[
         list[str] | None,
@@ -49,7 +50,10 @@ class GivenRequest:
         message = _request_message(self.request)
         try:
             for name, given in _by_name(self.user, "--user", "NAME=VALUE, such as country=US"):
-                message.user[name].values[:] = [value for value in given if value]
+                if name.endswith(":"):
+                    message.user[name[:-1]].number = _number(name, given[-1])
+                else:
+                    message.user[name].values[:] = [value for value in given if value]
             for name, given in _by_name(self.exclude, "--exclude", _IDS):
                 texts = [text for each in given for text in _COMMA.split(each)]
                 message.exclude[name].ids[:] = [number_of(name, text, ids) for text in texts]
@@ -75,6 +79,13 @@ def _by_name(
             raise InputError(f"{option} {assignment}: write {expected}")
         found.setdefault(name, []).append(value)
     return found.items()
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--user {name}={text}: write a number, such as age:=34") from None
 
 
 def _limit(name: str, text: str) -> int:

@@ -1,7 +1,7 @@
 """Read what the columns of rules say: those of the ads, and those of their clauses.
 
 An ad without clauses is one row of rules. One with clauses is a row for each: what its own columns
-say, and what the clause says. Clauses are structs of the same columns, or follow from an expression.
+say, and what the clause says. Clauses are structs of the same columns, or made of an expression.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,7 +105,7 @@ class RuleColumns:
         return every if self.offsets is None else np.repeat(every, np.diff(self.offsets))
 
     def source(self, rows: Rows, row: int, column: str) -> tuple[int, str, Rows, int]:
-        """Return the ad of a row, the column's name in messages, and the rows and place it is in."""
+        """Return a row's ad, the column as messages name it, and the rows and place it is in."""
         if self.offsets is None or self.clauses is None or self.clause_of is None:
             return row, column, rows, row
         ad = int(np.searchsorted(self.offsets, row, "right")) - 1

@@ -76,7 +76,8 @@ class ExpectedColumns:
         for name in self.without:
             if name not in known:
                 raise InputError(
-                    f"--without {name}: not a name or entity of the targeting schema, which has: {', '.join(known) or 'none'}"
+                    f"--without {name}: not a name or entity of the targeting schema, which "
+                    f"has: {', '.join(known) or 'none'}"
                 )
         for name in sorted(self.mapped - {"ad_id", *self.schema.entities}):
             has = ", ".join(self.schema.entities) or "none"

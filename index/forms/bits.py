@@ -2,7 +2,8 @@
 
 A row is a bitmask: the values that a rule allows, one bit each. A request asks with the bits of
 its user's values: `other` for an unknown one, and for an attribute without a value that of its
-clock, the one that its schema names, or `other`. It passes a row that has all of them. C++: native/src/forms/bits.cpp.
+clock, the one that its schema names, or `other`. It passes a row that has all of them.
+C++: native/src/forms/bits.cpp.
 """
 
 from collections.abc import Iterator, Sequence

@@ -71,7 +71,7 @@ class Reason:
 
     def __str__(self) -> str:
         values = f" (user: {self.values})" if self.deciding else ""
-        return f"{self.name}: {self.rule}{values}"
+        return f"{self.name} {self.rule}{values}"
 
 
 class ValuedRows(NamedTuple):

@@ -24,7 +24,7 @@ _add_to_matcher = declare(
     "grace_exact_add_interval",
     *(c_uint64, c_void_p, c_int64, array_in(np.float64, 2), c_int32),
 )
-_add_to_rules = declare("grace_rules_add_interval", c_void_p)
+_add_to_rules = declare("grace_rules_add_interval", c_void_p, c_int32)
 _add_to_users = declare("grace_users_add_interval", c_uint64, c_char_p, c_int32)
 
 
@@ -60,7 +60,7 @@ class IntervalComponent:
         return [None]
 
     def add_to_rules(self, table: c_void_p) -> None:
-        _add_to_rules(table)
+        _add_to_rules(table, self.missing_passes)
 
     def rows_of(self, offsets: npt.NDArray[np.int64], words: npt.NDArray[np.int32]) -> NumberRows:
         return NumberRows(words.view(np.float64).reshape(len(offsets) - 1, 2))
@@ -103,9 +103,7 @@ class IntervalComponent:
             user: tuple[str, ...] = (_time(request.at),)
             passes = low <= request.at <= high
         else:
-            shown = tuple(
-                number_in_words(each) if np.isfinite(each) else "" for each in (low, high)
-            )
+            shown = tuple(number_in_words(n) if np.isfinite(n) else "" for n in (low, high))
             has = name in request.user and request.user[name].HasField("number")
             number = request.user[name].number if has else 0.0
             user = (number_in_words(number),) if has else ()

@@ -108,7 +108,7 @@ class ListsComponent:
         begins = offsets[:-1] + 3
         included, excluded, groups = words[offsets[:-1, None] + np.arange(3)].T.astype(np.int64)
         after = begins + included + excluded
-        ends, grouped = gather_spans(words, after, offsets[1:] - after)
+        _, grouped = gather_spans(words, after, offsets[1:] - after)
         group_offsets, group_values = _groups_in(grouped, int(groups.sum()))
         return SetRules(
             *gather_spans(words, begins, included),

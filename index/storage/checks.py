@@ -172,12 +172,13 @@ class Finite:
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Each row has two numbers, with a finite one within."""
+    """Each row has two numbers, with a finite one within, or is 1 to 0: no number passes it."""
 
     def fault(self, own: Array, view: View) -> str | None:
         def good(begin: int, end: int) -> Mask:
             low, high = own[begin:end].T
             found: Mask = (low <= high) & (low < np.inf) & (high > -np.inf)
+            found |= (low == 1) & (high == 0)
             return found
 
         at = _first_bad(range(len(own)), good, view.threads)

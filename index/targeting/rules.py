@@ -56,7 +56,7 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NumberRows:
-    """Rows of numbers: of attributes the bits of the values that a rule allows, of a range both ends.
+    """Rows of numbers: the bits of attribute values that a rule allows, or both ends of a range.
 
     table [rows, width]
     """
@@ -172,7 +172,7 @@ class TargetingRules:
     def of_leaves(
         self, ad_offsets: npt.NDArray[np.int64], rule_of: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-        """Return the rules of the ads of each leaf, where leaf i has ads ad_offsets[i] .. [i + 1]."""
+        """Return the rules of the ads of each leaf, whose ads are ad_offsets[i] .. [i + 1]."""
         if self.num_alternatives == 0:
             return ad_offsets, rule_of
         members = self.members(rule_of)

@@ -100,6 +100,15 @@ class Property:
     columns: ClassVar = ("",)
 
 
+KINDS = {
+    "attributes": Attribute,
+    "sets": TargetSet,
+    "ranges": Range,
+    "flights": Flight,
+    "properties": Property,
+}
+"""What each section of a schema declares."""
+
 Target = Attribute | TargetSet | Range | Flight | Property
 """`columns` has the endings of its columns in the ads table."""
 
@@ -123,7 +132,7 @@ class TargetingSchema:
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
         """The columns of each name: attributes, sets, ranges, flights, properties, as declared."""
-        return {t.name: tuple(t.name + end for end in t.columns) for t in self._targets}
+        return {t.name: tuple(t.name + end for end in t.columns) for t in self.targets}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -138,6 +147,11 @@ class TargetingSchema:
     @property
     def rule_columns(self) -> tuple[str, ...]:
         return tuple(chain.from_iterable(self.columns.values()))
+
+    @property
+    def asks_the_time(self) -> bool:
+        """Whether any rule may depend on it."""
+        return bool(self.flights) or any(attribute.clock for attribute in self.attributes)
 
     @property
     def intervals(self) -> tuple[Range | Flight, ...]:
@@ -159,7 +173,7 @@ class TargetingSchema:
         return {column: name for name, columns in self.columns.items() for column in columns}
 
     @property
-    def _targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[Target, ...]:
         return (*self.attributes, *self.sets, *self.ranges, *self.flights, *self.properties)
 
     @cached_property
@@ -217,16 +231,9 @@ class _TargetingSection:
 
 def load_schema(path: Path) -> TargetingSchema:
     section = load_section(_TargetingSection, read_yaml(path), str(path))
-    kinds = {
-        "attributes": Attribute,
-        "sets": TargetSet,
-        "ranges": Range,
-        "flights": Flight,
-        "properties": Property,
-    }
     made: dict[str, Any] = {
         key: tuple(kind(name, **asdict(each)) for name, each in getattr(section, key).items())
-        for key, kind in kinds.items()
+        for key, kind in KINDS.items()
     }
     try:
         made["attributes"] = tuple(map(_with_clock_values, made["attributes"]))
@@ -264,7 +271,7 @@ def _faults(schema: TargetingSchema) -> Iterator[str]:
 
 
 def _name_faults(schema: TargetingSchema) -> Iterator[str]:
-    counted = Counter((*(target.name for target in schema._targets), *schema.entities))
+    counted = Counter((*(target.name for target in schema.targets), *schema.entities))
     for name, times in counted.items():
         if not is_name(name):
             yield (

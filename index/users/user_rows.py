@@ -129,6 +129,10 @@ class UserEncoder:
         return components_of(self.schema)
 
     @cached_property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(component.label for component in self.components)
+
+    @cached_property
     def _handle(self) -> int:
         made = np.zeros(1, np.uint64)
         _open(made)

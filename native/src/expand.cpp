@@ -306,8 +306,9 @@ GRACE_API int32_t grace_exact_open(int32_t threads, int64_t leaves, const int64_
   return guarded([&] {
     require(ads <= INT32_MAX, "exact_open: more ads than int32 ordinals can number");
     require(ad_offsets[leaves] == ads, "exact_open: ad_offsets do not end at the last ad");
-    Ads all{leaves,  ads,       rules, alternatives,        ad_offsets,        ad_ids,
-            ad_rule, ad_weight, alternative_offsets, alternative_rules, {},         {}};
+    Ads all{leaves, ads,     rules,     alternatives,        ad_offsets,
+            ad_ids, ad_rule, ad_weight, alternative_offsets, alternative_rules,
+            {},     {}};
     auto matcher = std::make_unique<Matcher>(std::move(all), threads);
     *handle = reinterpret_cast<uint64_t>(matcher.release());
   });

@@ -16,12 +16,21 @@ using grace::wire::Writer;
 
 constexpr uint32_t kTimings = 5;
 
-// Writes a message whose fields 1, 2, ... are these numbers, even if all of them are zero.
+// Writes the fields 1, 2, ... of a message.
 template <typename Number>
-void write_numbers(Writer& out, uint32_t field, const Number* values, uint32_t fields) {
-  out.message(field, [&] {
-    for (uint32_t i = 0; i < fields; ++i) out.number(i + 1, static_cast<uint64_t>(values[i]));
-  });
+void write_numbers(Writer& out, const Number* values, uint32_t fields) {
+  for (uint32_t i = 0; i < fields; ++i) out.number(i + 1, static_cast<uint64_t>(values[i]));
+}
+
+// Writes why ads failed targeting: a map of the components' labels.
+void write_failed(Writer& out, const std::vector<int64_t>& failed, const char* const* labels) {
+  for (size_t c = 0; c < failed.size(); ++c) {
+    if (failed[c] == 0) continue;
+    out.message(8, [&] {
+      out.text(1, labels[c]);
+      out.number(2, static_cast<uint64_t>(failed[c]));
+    });
+  }
 }
 
 // Bytes of other fields that are the same for the whole batch, or that Python has written.
@@ -45,16 +54,19 @@ struct Sids {
 
 void write_reply(Writer& out, const Reply& reply, std::string_view request_id,
                  std::string_view served_by, std::string_view ignored, bool degraded,
-                 std::string_view profile, const uint32_t* timings) {
+                 std::string_view profile, const uint32_t* timings, const char* const* labels) {
   const auto returned = static_cast<int64_t>(reply.ad_ids.size());
   const int64_t counts[] = {
       reply.counts.leaves,  reply.counts.generated, reply.counts.matched, returned,
       reply.counts.stopped, reply.counts.excluded,  reply.counts.limited,
   };
   out.text(1, request_id);
-  write_numbers(out, 5, counts, static_cast<uint32_t>(std::size(counts)));
+  out.message(5, [&] {
+    write_numbers(out, counts, static_cast<uint32_t>(std::size(counts)));
+    write_failed(out, reply.counts.failed, labels);
+  });
   out.bytes(served_by.data(), static_cast<int64_t>(served_by.size()));
-  write_numbers(out, 8, timings, kTimings);
+  out.message(8, [&] { write_numbers(out, timings, kTimings); });
   out.bytes(ignored.data(), static_cast<int64_t>(ignored.size()));
   out.number(10, returned + reply.counts.limited < reply.counts.matched ? 1 : 0);
   out.number(11, degraded ? 1 : 0);
@@ -89,19 +101,23 @@ void write_sids(Writer& out, const Reply& reply, const Sids& sids) {
 
 // Of replies that grace_exact_match made: message i is that of row rows[i].
 //   texts, sizes    [2, count]: request ids, then the fields 9 that Python has written
-//   served_by       the fields 6 and 7 as bytes
+//   served_by       the fields 6, 7 and 13 as bytes
+//   labels          of the components, by which ads failed
 //   degraded        bool [count]: whether `profile` is smaller than the one asked for
 //   timings         uint32 [count, 5]: the fields of grace.v1.Timings
 //   leaves, scores  [batch, width]: what grace_exact_match was given
 //   first_sids      int64 [count]: of a reply with SIDs its first row of `tokens`, else -1
 //   tokens          uint32 [sids, sid_length]: of the live leaves of each reply with SIDs
 //   ends            int64 [count]: where each message ends in `out`
-GRACE_API int32_t grace_replies_write(
-    uint64_t replies_handle, int64_t count, const int32_t* rows, const char* const* texts,
-    const int64_t* sizes, const char* served_by, int64_t served_by_size, const bool* degraded,
-    const char* profile, int64_t profile_size, const uint32_t* timings, int64_t width,
-    const int32_t* leaves, const float* scores, const int64_t* first_sids, int64_t sids,
-    int64_t sid_length, const uint32_t* tokens, int64_t room, uint8_t* out, int64_t* ends) {
+GRACE_API int32_t grace_replies_write(uint64_t replies_handle, int64_t count, const int32_t* rows,
+                                      const char* const* texts, const int64_t* sizes,
+                                      const char* served_by, int64_t served_by_size,
+                                      const char* const* labels, const bool* degraded,
+                                      const char* profile, int64_t profile_size,
+                                      const uint32_t* timings, int64_t width, const int32_t* leaves,
+                                      const float* scores, const int64_t* first_sids, int64_t sids,
+                                      int64_t sid_length, const uint32_t* tokens, int64_t room,
+                                      uint8_t* out, int64_t* ends) {
   return grace::guarded([&] {
     const auto& replies = *reinterpret_cast<const std::vector<Reply>*>(replies_handle);
     const Texts request_ids{texts, sizes};
@@ -111,7 +127,7 @@ GRACE_API int32_t grace_replies_write(
       const Reply& reply = replies.at(rows[i]);
       write_reply(writer, reply, request_ids[i], {served_by, static_cast<size_t>(served_by_size)},
                   ignored[i], degraded[i], {profile, static_cast<size_t>(profile_size)},
-                  timings + i * kTimings);
+                  timings + i * kTimings, labels);
       if (first_sids[i] >= 0) {
         require(first_sids[i] + reply.counts.leaves <= sids,
                 "replies_write: fewer SIDs than live leaves");

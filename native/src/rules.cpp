@@ -81,7 +81,8 @@ class RuleTable {
     for (int64_t i = 0; i < ads; ++i) {
       own.clear();
       for (int64_t row = offsets[i]; row < offsets[i + 1]; ++row) {
-        if (std::find(own.begin(), own.end(), rule_of[row]) == own.end()) own.push_back(rule_of[row]);
+        if (std::find(own.begin(), own.end(), rule_of[row]) == own.end())
+          own.push_back(rule_of[row]);
       }
       if (std::find(own.begin(), own.end(), kRefused) != own.end()) {
         joined[i] = kRefused;

@@ -16,12 +16,14 @@ from grace.proto.retrieval_pb2 import RetrieveResponse
 _MOST_NUMBERS = 192
 """Bytes of a reply's counts, timings and flags, and of the tags and sizes of its other fields."""
 
+_FAILED_BYTES = 16  # of a count of failed ads, besides its label
 _AD_BYTES = 16  # its id, its score and which SID it comes from
 
 _write = declare(
     "grace_replies_write",
     *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, array_in(np.bool_), c_char_p, c_int64, array_in(np.uint32, 2)),
+    *(c_char_p, c_int64, c_void_p, array_in(np.bool_), c_char_p, c_int64),
+    array_in(np.uint32, 2),
     *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
     *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
     *(c_int64, array_out(np.uint8), array_out(np.int64)),
@@ -60,6 +62,8 @@ class ReplyHeads:
     snapshot_version: int
     checkpoint: str
     profile: str
+    at: int
+    labels: tuple[str, ...]  # of the components, by which ads failed
 
 
 def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie) -> list[bytes]:
@@ -71,9 +75,12 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
     texts += [_ignored(names) if names else b"" for names in heads.ignored]
     sizes = np.array([len(text) for text in texts], np.int64)
     served_by = _served_by(heads.snapshot_version, heads.checkpoint)
+    served_by += RetrieveResponse(at=heads.at).SerializeToString()
+    labels = [label.encode() for label in heads.labels]
     profile = heads.profile.encode()
     first_sids, tokens = _sids(heads, leaves, trie)
     fixed = _MOST_NUMBERS + len(served_by) + len(profile)
+    fixed += sum(len(label) + _FAILED_BYTES for label in labels)
     room = int(ads.offsets[-1]) * _AD_BYTES + replies * fixed + int(sizes.sum())
     room += tokens.nbytes + 4 * len(tokens)
     written = np.empty(room, np.uint8)
@@ -83,6 +90,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
         *(
             served_by,
             len(served_by),
+            (c_char_p * len(labels))(*labels),
             np.array(heads.degraded, np.bool_),
             profile,
             len(profile),

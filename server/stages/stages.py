@@ -287,6 +287,8 @@ def _heads(batch: InputBatch, rows: Sequence[int], timings: npt.NDArray[np.uint3
         snapshot_version=batch.batch.pair.snapshot.facts.version,
         checkpoint=batch.batch.pair.checkpoint,
         profile=batch.batch.profile_name,
+        at=batch.at if batch.batch.pair.snapshot.schema.asks_the_time else 0,
+        labels=batch.user_rows.encoder.labels,
     )
 
 

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from grace.configs.serving import LogLevel, ServingConfig
+from grace.index.targeting.schema import KINDS
 from grace.index.updates.live_ads import unknown_ids
 from grace.index.updates.update import ids_message
 from grace.proto.retrieval_pb2 import (
@@ -250,6 +251,7 @@ def _required(updates: AdUpdates | None) -> AdUpdates:
 def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
     snapshot = pair.snapshot
     facts, schema = snapshot.facts, snapshot.schema
+    names: dict[str, Any] = {k: [each.name for each in getattr(schema, k)] for k in KINDS}
     return SnapshotStatus(
         version=facts.version,
         created_at=facts.created_at,
@@ -257,9 +259,8 @@ def _snapshot_status(pair: ServingPair) -> SnapshotStatus:
         mode=snapshot.mode.value,
         sids=snapshot.trie.num_leaves,
         ads=snapshot.ads.num_ads,
-        attributes=[attribute.name for attribute in schema.attributes],
-        sets=[target_set.name for target_set in schema.sets],
         entities=schema.entities,
+        **names,
         **asdict(pair.eligibility),
         updates_watermark=facts.updates_watermark,
     )

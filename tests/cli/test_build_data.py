@@ -13,6 +13,7 @@ from grace.cli.options import number_of
 from grace.configs.errors import InputError
 from grace.index.ads_table import AdsTable
 from grace.index.storage import load_snapshot, versions
+from grace.index.users.user_rows import request_of_user
 from support.in_process import invoke_grace
 from support.raw_tables import numbers_of, write_codebook
 
@@ -80,14 +81,14 @@ def test_an_ad_keeps_its_number_and_its_reasons_in_every_build(shop: Path) -> No
     assert number_of("ad", "007", table.ids) == 2
     with pytest.raises(InputError, match="ad '7': not in its id map; name an id of"):
         number_of("ad", "7", table.ids)
-    known = table.known([2, 0, 77], {"country": ["CA"]})
+    known = table.known([2, 0, 77], request_of_user({"country": ["CA"]}))
     assert {ad: (each.item_id, each.title) for ad, each in known.items()} == {
         0: ("sku-2", 'A "lamp", red'),
         2: ("007", "Chair"),
     }
     (country,) = map(str, known[0].reasons)
-    assert country == "country: only US, CA (user: CA)"
-    assert [str(reason) for reason in known[2].reasons] == ["place: none of fr, it"]
+    assert country == "country in [US, CA] (user: CA)"
+    assert [str(reason) for reason in known[2].reasons] == ["place not in [fr, it]"]
 
 
 def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
@@ -108,7 +109,8 @@ def test_files_of_json_lines_may_lack_keys_that_others_have(shop: Path) -> None:
     (raw / "2.jsonl").unlink()
     (raw / "1.jsonl").write_text('{"sku": "007", "campaign": 7}\n')
     code, _, err = build(shop)
-    assert (code, "columns 'place' and 'place_exclude' are missing" in err) == (2, True)
+    missing = "columns 'place' and 'place_exclude' and 'place_all' are missing"
+    assert (code, missing in err) == (2, True)
 
 
 def test_ids_that_are_no_integers_ask_for_a_map(shop: Path) -> None:

@@ -9,7 +9,7 @@ from grace.index.matchers.exact_lists import changed_pairs, exact_lists, posting
 from grace.index.matching.ads import SidToAds
 from grace.index.targeting.rules import Lists, NumberRows, SetRules, TargetingRules, ValueRows
 from support.arrays import assert_same_arrays
-from support.plain_builder import plain_exact_lists
+from support.plain_exact_lists import plain_exact_lists
 
 
 def random_ads(rng: np.random.Generator, sizes: npt.ArrayLike, num_rules: int) -> SidToAds:

@@ -38,7 +38,10 @@ def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: i
         (random.choice((None, *NUMBERS[:4], *NUMBERS)), random.choice((None, *NUMBERS)))
         for _ in rows
     ]
-    values = [random.choice((None, [], random.choices((3, 5, 5, 1, BAD_VALUE), k=2))) for _ in rows]
+    values = [
+        random.choice((None, [], random.choices((3, 5, 1, 5, BAD_VALUE), k=row % 3)))
+        for row in rows
+    ]
     columns = []
     for side in zip(*ends, strict=True):
         numbers = np.array([0.0 if end is None else end for end in side])
@@ -47,7 +50,7 @@ def test_equal_rows_are_one_rule_and_a_row_that_nobody_passes_is_refused(seed: i
     present = np.array([each is not None for each in values], np.uint8)
     codes = np.array([code for each in values for code in each or ()], np.int32)
     table, rules = RuleTable(SCHEMA, 2), np.zeros(len(rows), np.int32)
-    faults = table.add([*columns, ListColumn(offsets, present, codes)], rules)
+    faults = table.add_rows([*columns, ListColumn(offsets, present, codes)], rules)
     table.close()
     meant: dict[tuple[tuple[float, float], frozenset[int]], set[int]] = {}
     for row in rows:

@@ -29,6 +29,7 @@ from support.op_cases import normal, row_scales
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*determinis")]
 GPU = torch.device("cuda")
 WORDS, SETS = 5, 3
+OTHERS = {"intervals": 2, "properties": 3}
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 Arguments = tuple[Any, ...]
 
@@ -70,11 +71,12 @@ def large_index(seed: int) -> DecodeIndex:
     """About a million leaves; rows of both kinds by the hundred thousand."""
     rng = np.random.default_rng(seed)
     fan_outs = (311.0, 63.0, 31.0, 2.7)
-    return there(random_exact_index(rng, fan_outs, WORDS, SETS, 111_111, 111_111, long_leaves=63))
+    size = {"rules": 111_111, "rows": 111_111, "long_leaves": 63}
+    return there(random_exact_index(rng, fan_outs, WORDS, SETS, **size, **OTHERS))
 
 
 def users_on_gpu(seed: int, requests: int) -> UserTensors:
-    return there(random_exact_users(np.random.default_rng(seed), requests, WORDS, SETS))
+    return there(random_exact_users(np.random.default_rng(seed), requests, WORDS, SETS, **OTHERS))
 
 
 @pytest.mark.parametrize("requests", [1, 16, 33])

@@ -5,25 +5,34 @@ The lists here are larger and odder than a catalogue's. test_agreement.py has th
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from grace.configs.eligibility import MatcherMode
 from grace.configs.errors import NativeError
 from grace.index.forms.lists import AskedLists
 from grace.index.matchers.exact_lists import changed_pairs
+from grace.index.targeting.schema import (
+    Attribute,
+    Property,
+    Range,
+    TargetingSchema,
+    TargetSet,
+)
 from grace.kernels import REFERENCE, DecodeIndex, Ops, UserTensors, load_ops
 from grace.kernels.eligibility.batch import eligible_nodes_on_gpu
 from grace.kernels.eligibility.tensors import REQUESTS_PER_MASK, ExactTensors, Predicate
 from support.decode_cases import CPU, DecodeCase, branching_case, decode_case
 from support.emulated_cuda import emulated_cuda
 from support.exact_indexes import random_lists
-from support.oracle import RawAd, eligible_prefixes
+from support.oracle import Asked, RawAd, RawFilter, RawUser, eligible_prefixes
 from support.strategies import Case, cases, examples
 
 NATIVE = load_ops(CPU)
@@ -63,16 +72,20 @@ def stop(made: DecodeCase, stopped: Collection[RawAd]) -> None:
     ads, lists = made.snapshot.ads, made.snapshot.exact
     assert lists is not None
     words = ads.bitmap_of(ads.ordinals([ad.ad_id for ad in stopped]))
-    made.index.write_pairs(*changed_pairs(ads, lists, words, np.arange(ads.num_ads)))
+    every = np.arange(ads.num_ads)
+    made.index.write_pairs(*changed_pairs(ads, made.snapshot.rules, lists, words, every))
 
 
-@examples(35)
-@given(case=cases(most_ads=40, most_users=6))
-def test_a_node_is_eligible_if_and_only_if_the_user_may_see_an_ad_below_it(case: Case) -> None:
-    made = decode_case(case, MatcherMode.EXACT)
+@examples(50)
+@given(case=cases(most_ads=40, most_users=6), size=st.sampled_from((1, 15, 16, 17, 33)))
+def test_a_node_is_eligible_if_and_only_if_the_user_may_see_an_ad_below_it(
+    case: Case, size: int
+) -> None:
+    users = tuple(islice(cycle(case.users), size))
+    made = decode_case(replace(case, users=users), MatcherMode.EXACT)
     for ops in (REFERENCE, NATIVE):
         eligible = ops.eligible_nodes(made.users, made.index)
-        assert nodes_of(eligible, len(case.users)) == expected_nodes(made)
+        assert nodes_of(eligible, size) == expected_nodes(made)
 
 
 @examples(20)
@@ -177,6 +190,19 @@ def test_nodes_equal_the_reference(
         assert torch.equal(fast.eligible_nodes(asked, index), expected)
 
 
+def test_each_predicate_alone_equals_the_reference(fast: Ops) -> None:
+    index, users = random_lists(
+        np.random.default_rng(6), (999.0,), 33, 3, intervals=2, properties=3
+    )
+    rules = exact_of(index).num_rules
+    leaves = torch.arange(len(exact_of(index).leaf_offsets), dtype=torch.int32)
+    index = with_lists(index, leaf_offsets=leaves, leaf_rules=leaves[:-1] % rules)
+    for each in exact_of(index).predicates:
+        alone = with_lists(index, predicates=(each,))
+        expected = REFERENCE.eligible_nodes(users, alone)
+        assert torch.equal(fast.eligible_nodes(users, alone), expected), each
+
+
 def without_known_values(users: UserTensors) -> UserTensors:
     """Return the same users, of whose values of sets no rule names any."""
     asked = (
@@ -201,6 +227,28 @@ def test_what_requests_ask_of_an_unasked_component_is_not_read(fast: Ops) -> Non
     )
     unasked = UserTensors(tuple(asked), unasked=frozenset(places))
     assert torch.equal(fast.eligible_nodes(unasked, index), expected)
+
+
+def test_components_are_left_out_where_they_limit_nobody_or_no_request_asks() -> None:
+    asks = RawUser()
+    asks.asked = Asked(filters={"p": RawFilter(any_of=frozenset("a"))})
+    schema = TargetingSchema(
+        attributes=(Attribute("a", ("x",)),),
+        sets=(TargetSet("s", 64, 1, 9),),
+        hash_seed=7,
+        ranges=(Range("r"), Range("passes", missing_passes=True)),
+        properties=(Property("p"),),
+    )
+    for rules, users, components, unasked in (
+        ({}, ({},), [4], {3, 4}),  # a filter hides even ads without the property
+        ({"r": (1, None)}, ({"r": 2.0},), [2, 4], {3, 4}),
+        ({"passes": (1, 9)}, ({}, {"passes": 2.0}), [3, 4], {4}),
+        ({"s": (frozenset("a"), None)}, ({}, asks), [1, 4], {3}),
+    ):
+        ads = (RawAd(1, (0,), rules=rules), RawAd(2, (1,)))
+        made = decode_case(Case(schema, (2,), ads, users), MatcherMode.EXACT)
+        assert [*map(component_of, exact_of(made.index).predicates)] == components
+        assert made.users.unasked == unasked
 
 
 def component_of(predicate: Predicate) -> int:

@@ -72,9 +72,11 @@ def test_the_table_of_errors_has_every_reason(page: str) -> None:
 
 def test_its_examples_are_messages_of_the_api(repository: Path) -> None:
     blocks = blocks_of(repository / "docs" / "api.md")
-    request, reply, explained = (block.text for block in blocks if block.language == "json")
-    parsed = request_of_json(json.loads(request))
-    assert set(json.loads(request)) == {field.name for field in parsed.DESCRIPTOR.fields}
+    *requests, reply, explained = (block.text for block in blocks if block.language == "json")
+    for each in requests:
+        request_of_json(json.loads(each))
+    spelled = {name for each in requests for name in json.loads(each)}
+    assert spelled == {field.name for field in wire.RetrieveRequest.DESCRIPTOR.fields}
     values = json.loads(reply)
     del values["total_ms"]
     answer = Parse(json.dumps(values), wire.RetrieveResponse())

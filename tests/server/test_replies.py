@@ -17,6 +17,7 @@ SIZES = (300, 9, 40, 1, 0, 200, 77)
 MAX_ADS = (1000, 0, 1, 3, 1000, 7, 1000)
 REQUEST_IDS = ("", "r1", "é-1", "x" * 128, "5", "中" * 43, "7")
 IGNORED = ((), ("mood",), (), ("a", "größe"), (), ("x" * 300,), ("", "b"))
+LABELS = ("attributes", "set:größe", "x" * 300)
 TIMES = (0, 1, 127, 128, 2**32 - 1)
 
 
@@ -62,6 +63,8 @@ def heads_of(
         snapshot_version=version,
         checkpoint=checkpoint,
         profile=profile,
+        at=2**62 if version else 0,
+        labels=LABELS,
     )
 
 
@@ -82,7 +85,13 @@ def expected_reply(
             ads_returned=own.stop - own.start,
             ads_excluded=int(ads.counts.excluded[row]),
             ads_limited=int(ads.counts.limited[row]),
+            ads_failed={
+                label: int(count)
+                for label, count in zip(LABELS, ads.counts.failed[row], strict=True)
+                if count
+            },
         ),
+        at=heads.at,
         snapshot_version=heads.snapshot_version,
         checkpoint=heads.checkpoint,
         ignored_names=heads.ignored[place],

@@ -13,7 +13,7 @@ from grace.index.storage import publish, write_snapshot
 from grace.index.storage.arrays import arrays_document
 from grace.index.storage.manifest import FORMAT_VERSION
 from support.forgery import make_version, read_fields
-from support.oracle import eligible
+from support.oracle import asked_with, eligible
 from support.plain_builder import plain_snapshot
 from support.strategies import (
     random_case,
@@ -54,7 +54,7 @@ def test_a_reader_made_of_the_page_alone_agrees_with_the_oracle(
     reader = reader_of(page)(tmp_path)
     for user in case.users:
         may_see = sorted(ad.ad_id for ad in case.ads if eligible(case.schema, ad, user))
-        assert sorted(reader.ads({"user": user, **asdict(user.asked)})) == may_see
+        assert sorted(reader.ads({"user": user, **asdict(asked_with(user))})) == may_see
     assert [reader.sid(leaf) for leaf in range(reader.nodes[-1])] == sorted(
         {ad.sid: list(ad.sid) for ad in case.ads}.values()
     )

@@ -1,6 +1,6 @@
 """Snapshots of each format version, kept for ever: every later GRACE loads them and means the same.
 
-`golden/v3` is a root with version 7 (one set, current), 8 (no sets) and 9 (as 7, with a name of each
+`golden/v3` is a root with version 7 (one set, current), 8 (no sets) and 9 (as 7, a name of each
 other kind, clauses, and two entities, to one of which no ad belongs). What they hold is said here
 in plain Python. Never write them again: a change of the format is a new format version with another
 golden root.

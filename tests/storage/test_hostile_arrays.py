@@ -1,7 +1,7 @@
 """Arrays of wrong contents, dtypes or shapes under right digests: refused by name, or harmless."""
 
 import io
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -320,8 +320,9 @@ def use(snapshot: Snapshot) -> None:
     named = (part for part in rules.parts if part.has_values)
     for values, part in zip(snapshot.set_values, named, strict=True):
         assert len(values.ids) == len(values)
-        for value_id in chain.from_iterable(lists_in(each).values for each in part.columns):
-            values[value_id].encode()
+        for lists in filter(None, map(lists_in, part.columns)):
+            for value_id in lists.values:
+                values[int(value_id)].encode()
     for entities in snapshot.entities:
         places = entities.of_ad[entities.of_ad != NO_ENTITY]
         np.testing.assert_array_equal(entities.places(entities.ids[places]), places)

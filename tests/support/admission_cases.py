@@ -1,6 +1,6 @@
 """Inputs of admission and of eligible nodes, by name: see op_cases.py."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,7 +11,6 @@ import torch
 from grace.configs.eligibility import DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.targeting.schema import Attribute, TargetingSchema, TargetSet
 from grace.index.trie import NO_NODE
-from grace.index.users.user_rows import UserAttributes
 from support.decode_cases import branching_case, decode_case, every_sid_case, random_nodes
 from support.exact_indexes import random_lists
 from support.oracle import RawAd, Rule
@@ -44,7 +43,7 @@ def many_locations_case(rng: np.random.Generator) -> Case:
     return replace(case, users=tuple(users))
 
 
-def _naming_all(values: UserAttributes, case: Case) -> Case:
+def _naming_all(values: Mapping[str, Sequence[str]], case: Case) -> Case:
     """Add an ad that names these values of sets: rows are tested for no others."""
     rules: dict[str, Rule] = {name: (frozenset(own), None) for name, own in values.items()}
     naming = RawAd(max(ad.ad_id for ad in case.ads) + 1, case.ads[0].sid, 0.0, rules)

@@ -1,16 +1,15 @@
 """Raw ads as the Parquet files that a build reads, and builds of them as tests ask for them."""
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import yaml
 
+from grace.catalogues.folder import targeting_yaml
 from grace.index.builder import BuildSpec, build
 from grace.index.snapshot import Snapshot
 from grace.index.storage import load_snapshot
@@ -57,42 +56,30 @@ def rule_arrays(schema: TargetingSchema, ads: Sequence[Rules]) -> dict[str, pa.A
         return pa.array([None if each is None else sorted(each) for each in values], texts)
 
     found: dict[str, pa.Array] = {}
-    for each in (*schema.attributes, *schema.sets):
+    for name in [*(a.name for a in schema.attributes), *(s.name for s in schema.sets)]:
         for side, end in enumerate(("", "_exclude")):
-            of_side = (rules.get(each.name, NO_RULE)[side] for rules in ads)
-            found[each.name + end] = lists(of_side)
+            found[name + end] = lists(rules.get(name, NO_RULE)[side] for rules in ads)
     for each in schema.sets:
         groups = [rules.get(f"{each.name}_all") for rules in ads]
         sorted_ones = [None if g is None else [sorted(group) for group in g] for g in groups]
         found[f"{each.name}_all"] = pa.array(sorted_ones, pa.list_(texts))
-    for each in schema.intervals:
-        is_range = isinstance(each, Range)
+    for interval in schema.intervals:
+        is_range = isinstance(interval, Range)
         kind, ends = (
             (pa.float64(), ("_min", "_max"))
             if is_range
             else (pa.timestamp("ms", "UTC"), ("_start", "_end"))
         )
         for side, end in enumerate(ends):
-            numbers = [rules.get(each.name, OPEN)[side] for rules in ads]
-            found[each.name + end] = pa.array(numbers, kind)
-    for each in schema.properties:
-        found[each.name] = lists(rules.get(each.name) for rules in ads)
+            numbers = [rules.get(interval.name, OPEN)[side] for rules in ads]
+            found[interval.name + end] = pa.array(numbers, kind)
+    for name in (each.name for each in schema.properties):
+        found[name] = lists(rules.get(name) for rules in ads)
     return found
 
 
 def write_schema(path: Path, schema: TargetingSchema) -> Path:
-    """Write the schema in YAML, the way a person would."""
-    document = json.loads(json.dumps(asdict(schema)))
-    for kind in ("attributes", "sets", "ranges", "flights", "properties"):
-        sections = {each.pop("name"): each for each in document[kind]}
-        for section in sections.values():
-            if section.get("clock"):
-                del section["values"]
-        document[kind] = {
-            name: {key: value for key, value in section.items() if value is not None}
-            for name, section in sections.items()
-        }
-    path.write_text(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), "utf-8")
+    path.write_text(targeting_yaml(schema), "utf-8")
     return path
 
 

@@ -5,10 +5,10 @@ There are no bits, rows, ids or arrays here. Read it from top to bottom to know 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from grace.index.targeting.schema import Attribute, Range, TargetingSchema, TargetSet
+from grace.index.targeting.schema import Attribute, Range, Target, TargetingSchema, TargetSet
 
 Rule = tuple[frozenset[str] | None, frozenset[str] | None]
 """An ad's rule for one attribute or set: (include, exclude). None: no such list."""
@@ -56,6 +56,10 @@ class RawUser(dict[str, Any]):
     asked = NOTHING_ASKED
 
 
+def asked_with(user: User) -> Asked:
+    return user.asked if isinstance(user, RawUser) else NOTHING_ASKED
+
+
 @dataclass(frozen=True)
 class RawAd:
     ad_id: int
@@ -77,18 +81,29 @@ def first_failure(schema: TargetingSchema, ad: RawAd, user: User) -> str | None:
     Of an ad with clauses, the clause counts whose first failure comes last.
     """
     clauses = ad.clauses or ({},)
-    failures = [failure_of(schema, {**ad.rules, **clause}, user) for clause in clauses]
     order = ["attributes", *schema.component_names]
-    return None if None in failures else max(failures, key=order.index)
+    failures = [failure_of(schema, {**ad.rules, **clause}, user) for clause in clauses]
+    places = [order.index(name) for name in failures if name is not None]
+    return order[max(places)] if len(places) == len(clauses) else None
+
+
+def label_of(schema: TargetingSchema, name: str) -> str:
+    """What metrics and replies call the ads that fail there."""
+    kinds: dict[str, tuple[Target, ...]] = {
+        "set": schema.sets,
+        "range": schema.ranges,
+        "flight": schema.flights,
+        "property": schema.properties,
+    }
+    found = [kind for kind, targets in kinds.items() if name in {each.name for each in targets}]
+    return f"{found[0]}:{name}" if found else name
 
 
 def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
     """The first name of one clause that fails."""
-    asked: Asked = getattr(user, "asked", NOTHING_ASKED)
+    asked = asked_with(user)
     for attribute in schema.attributes:
-        values = user.get(attribute.name, ())
-        if attribute.clock and not values:
-            values = (str(clock(attribute.clock, asked)),)
+        values = user.get(attribute.name, ()) or clock_values(attribute, asked)
         if not attribute_passes(attribute, rules.get(attribute.name, NO_RULE), values):
             return "attributes"
     for target_set in schema.sets:
@@ -104,16 +119,20 @@ def failure_of(schema: TargetingSchema, rules: Rules, user: User) -> str | None:
         start, end = rules.get(flight.name, OPEN)
         if not (start is None or start <= asked.at) or not (end is None or asked.at < end):
             return flight.name
-    for each in schema.properties:
-        of_ad = rules.get(each.name, frozenset())
-        if not filter_passes(asked.filters.get(each.name, RawFilter()), of_ad):
-            return each.name
+    for target in schema.properties:
+        of_ad = rules.get(target.name, frozenset())
+        if not filter_passes(asked.filters.get(target.name, RawFilter()), of_ad):
+            return target.name
     return None
+
+
+def clock_values(attribute: Attribute, asked: Asked) -> Sequence[str]:
+    return () if attribute.clock is None else (str(clock(attribute.clock, asked)),)
 
 
 def clock(kind: str, asked: Asked) -> int:
     """The user's local hour or day, with Python's calendar. A week begins on Monday."""
-    moment = datetime(1970, 1, 1) + timedelta(
+    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
         milliseconds=asked.at, minutes=asked.utc_offset_minutes
     )
     day, hour = moment.weekday(), moment.hour
@@ -131,7 +150,7 @@ def range_passes(target: Range, interval: tuple[float | None, float | None], num
 
 
 def filter_passes(asked: RawFilter, values: frozenset[str]) -> bool:
-    """`any_of` and `none_of` hold. An ad without a value: `unknown` decides, else `any_of` hides it."""
+    """Both lists hold. `unknown` decides on an ad without a value, and else `any_of` hides it."""
     if not values:
         return not asked.any_of if asked.unknown is None else asked.unknown
     return asked.none_of.isdisjoint(values) and (not asked.any_of or bool(asked.any_of & values))

@@ -3,10 +3,10 @@
 Matcher rows are Python integers here: bit i of the integer is bit i of the row.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fractions import Fraction
 from functools import reduce
-from itertools import chain, pairwise
+from itertools import chain
 from math import inf
 from operator import or_
 from typing import Any, TypeVar
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from grace.configs.eligibility import FILL_UNIT, DynamicKWay, KWay, MatcherMode, StaticKWay
 from grace.index.entities import Entities
-from grace.index.matchers.exact_lists import ExactLists, Postings
 from grace.index.matchers.node_matchers import (
     BloomMatchers,
     Matchers,
@@ -38,6 +37,7 @@ from grace.index.targeting.schema import (
 from grace.index.trie import SidTrie
 from grace.index.users.values import InternedValues
 from support.oracle import NO_RULE, OPEN, RawAd, Rule, Rules
+from support.plain_exact_lists import offsets_of, plain_exact_lists
 
 PLAIN_CREATED_AT = "2026-01-31T12:00:00Z"
 PLAIN_SID_SPACE = "plain-1"
@@ -48,7 +48,6 @@ ValueIds = tuple[int, ...]
 SetRule = tuple[ValueIds, ValueIds, tuple[ValueIds, ...]]  # include, exclude; empty: no list
 PlainRule = tuple[Any, ...]  # the row of each component: bitmask bits, a set rule per set ...
 Item = TypeVar("Item", bound=Hashable)
-Offset = TypeVar("Offset", np.int32, np.int64)
 
 
 def plain_snapshot(
@@ -99,7 +98,7 @@ def _entities(name: str, ads: list[RawAd]) -> Entities:
         name,
         ids=np.array(ids, np.int64),
         of_ad=np.array(of_ad, np.int32),
-        offsets=_offsets((len(ads_of[each]) for each in ids), np.int64),
+        offsets=offsets_of((len(ads_of[each]) for each in ids), np.int64),
         ads=np.array([ordinal for each in ids for ordinal in ads_of[each]], np.int32),
     )
 
@@ -110,10 +109,6 @@ def _first_use(items: Iterable[Item]) -> dict[Item, int]:
     for item in items:
         ids.setdefault(item, len(ids))
     return ids
-
-
-def _offsets(lengths: Iterable[int], dtype: type[Offset]) -> npt.NDArray[Offset]:
-    return np.array([0, *np.cumsum(list(lengths), dtype=np.int64)], dtype)
 
 
 def _levels(ads: list[RawAd], sid_length: int) -> list[list[Prefix]]:
@@ -127,7 +122,7 @@ def _trie(levels: list[list[Prefix]], vocab_sizes: tuple[int, ...]) -> SidTrie:
     return SidTrie(
         vocab_sizes=vocab_sizes,
         level_counts=tuple(len(level) for level in levels),
-        node_offsets=_offsets(
+        node_offsets=offsets_of(
             (fan_out[prefix] for level in levels[:-1] for prefix in level), np.int32
         ),
         csr_tokens=np.array([prefix[-1] for level in levels[1:] for prefix in level], np.uint16),
@@ -194,7 +189,7 @@ def _plain_rules(
 def _rules(schema: TargetingSchema, plain_rules: list[tuple[PlainRule, ...]]) -> TargetingRules:
     distinct = list(_first_use(chain.from_iterable(plain_rules)))
     rows = [_first_use(of_component) for of_component in zip(*distinct, strict=True)]
-    makers = [lambda ids: NumberRows(_table(ids, schema.words))]
+    makers: list[Callable[[list[Any]], Any]] = [lambda ids: NumberRows(_table(ids, schema.words))]
     makers += [_set_rules] * len(schema.sets)
     makers += [lambda rows: NumberRows(np.array(rows, np.float64))] * len(schema.intervals)
     makers += [lambda rows: ValueRows(*_lists(rows))] * len(schema.properties)
@@ -210,7 +205,7 @@ def _rules(schema: TargetingSchema, plain_rules: list[tuple[PlainRule, ...]]) ->
 
 
 def _lists(rows: Sequence[ValueIds]) -> Lists:
-    return Lists(_offsets(map(len, rows), np.int64), np.array([*chain(*rows)], np.int32))
+    return Lists(offsets_of(map(len, rows), np.int64), np.array([*chain(*rows)], np.int32))
 
 
 def _set_rules(rules: list[SetRule]) -> SetRules:
@@ -218,7 +213,7 @@ def _set_rules(rules: list[SetRule]) -> SetRules:
     return SetRules(
         *_lists(include),
         *_lists(exclude),
-        _offsets(map(len, groups), np.int64),
+        offsets_of(map(len, groups), np.int64),
         *_lists([*chain(*groups)]),
     )
 
@@ -232,7 +227,7 @@ def _sid_to_ads(
     for ad in ads:
         under[ad.sid] += 1
     return SidToAds(
-        ad_offsets=_offsets(under.values(), np.int64),
+        ad_offsets=offsets_of(under.values(), np.int64),
         ad_ids=np.array([ad.ad_id for ad in ads], np.int64),
         ad_rule=np.array(
             [
@@ -244,53 +239,6 @@ def _sid_to_ads(
         ad_weight=np.array([ad.weight for ad in ads], np.float32),
         ad_lookup=np.array(sorted(range(len(ads)), key=lambda i: ads[i].ad_id), np.int32),
     )
-
-
-def plain_exact_lists(
-    ads: SidToAds, rules: TargetingRules, num_values: tuple[int, ...]
-) -> ExactLists:
-    """What mode `exact` reads, by looking at every ad and every value of the set rules."""
-    leaves = pairwise(ads.ad_offsets.tolist())
-    offsets, listed = (each.tolist() for each in rules.alternatives)
-    members = [[rule] for rule in range(rules.num_rules)]
-    members += [listed[begin:end] for begin, end in pairwise(offsets)]
-    of_leaf = [
-        sorted({*chain(*(members[rule] for rule in ads.ad_rule[begin:end].tolist()))})
-        for begin, end in leaves
-    ]
-    named = (part for part in rules.parts if part.has_values)
-    postings = [
-        _plain_postings(part, values) for part, values in zip(named, num_values, strict=True)
-    ]
-    return ExactLists(*_joined(of_leaf, np.int32), tuple(postings), rules.num_rules)
-
-
-def _plain_postings(rows: SetRules | ValueRows, values: int) -> Postings:
-    """A set's groups come after its rules."""
-    if isinstance(rows, ValueRows):
-        return (Lists(*_by_value(rows.offsets, rows.values, values)),)
-    ends = [*rows.include_offsets, *(rows.include_offsets[-1] + rows.group_offsets[1:])]
-    included = np.concatenate([rows.include_values, rows.group_values])
-    return (
-        Lists(*_by_value(np.array(ends), included, values)),
-        Lists(*_by_value(rows.exclude_offsets, rows.exclude_values, values)),
-    )
-
-
-def _by_value(
-    offsets: npt.NDArray[np.int64], values: npt.NDArray[np.int32], num_values: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    naming: list[list[int]] = [[] for _ in range(num_values)]
-    for rule, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        for value in values[begin:end].tolist():
-            naming[value].append(rule)
-    return _joined(naming, np.int64)
-
-
-def _joined(
-    lists: list[list[int]], dtype: type[Offset]
-) -> tuple[npt.NDArray[Offset], npt.NDArray[np.int32]]:
-    return _offsets(map(len, lists), dtype), np.array([i for ids in lists for i in ids], np.int32)
 
 
 def _matchers(
@@ -350,7 +298,7 @@ def _node_matchers(
         _table(table, words),
         tuple(level_rows),
         k_way.widths if isinstance(k_way, StaticKWay) else None,
-        _offsets(counts, np.int32) if isinstance(k_way, DynamicKWay) else None,
+        offsets_of(counts, np.int32) if isinstance(k_way, DynamicKWay) else None,
     )
 
 

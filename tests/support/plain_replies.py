@@ -1,11 +1,19 @@
 """What a reply must say of the SIDs that were generated for it, by plain rules for their ads."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from grace.index.targeting.schema import TargetingSchema
 from grace.proto.retrieval_pb2 import Counts, RetrieveResponse
-from support.oracle import RawAd, eligible, is_excluded, within_limits
+from support.oracle import (
+    RawAd,
+    eligible,
+    first_failure,
+    is_excluded,
+    label_of,
+    within_limits,
+)
 from support.stage_cases import GENERATION, JsonRequest
 
 
@@ -30,7 +38,8 @@ def assert_plain(
     tokens = [tuple(reply.sids.tokens[i * length : (i + 1) * length]) for i in range(99)]
     score_of = dict(zip(tokens, reply.sids.scores, strict=False))
     generated = [ad for ad in catalogue if ad.sid in score_of]
-    passed = [ad for ad in generated if eligible(schema, ad, user)]
+    failures = [first_failure(schema, ad, user) for ad in generated]
+    passed = [ad for ad, name in zip(generated, failures, strict=True) if name is None]
     live = [ad for ad in passed if ad.ad_id not in stopped]
     left = [ad for ad in live if ad.ad_id not in denied and not is_excluded(ad, exclude)]
     ranked = sorted(
@@ -53,6 +62,7 @@ def assert_plain(
         ads_stopped=len(passed) - len(live),
         ads_excluded=len(live) - len(left),
         ads_limited=chosen.left_out,
+        ads_failed=Counter(label_of(schema, name) for name in failures if name is not None),
     )
     # Every SID has an eligible live ad, and only a want of those leaves a beam empty.
     useful = {ad.sid for ad in catalogue if ad.ad_id not in stopped and eligible(schema, ad, user)}

@@ -24,7 +24,7 @@ from grace.index.targeting.schema import (
 )
 from grace.index.users.user_rows import UserAttributes
 from grace.proto.retrieval_pb2 import Filter, RetrieveRequest
-from support.oracle import NOTHING_ASKED, Asked, RawAd, RawFilter, RawUser, Rule, Rules, User
+from support.oracle import Asked, RawAd, RawFilter, RawUser, Rule, Rules, User, asked_with
 
 
 def examples(count: int) -> settings:
@@ -181,7 +181,7 @@ def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str
         rules[attribute.name] = _random_rule(rng, attribute.values, other_passes)
     for target_set in schema.sets:
         values = set_values(target_set)
-        include, exclude = rules[target_set.name] = _random_rule(rng, values, True)
+        _, exclude = rules[target_set.name] = _random_rule(rng, values, True)
         if rng.random() < 0.15:
             groups = tuple(_some(rng, values, least=1) for _ in range(rng.integers(1, 4)))
             if not any(group <= (exclude or frozenset()) for group in groups):
@@ -191,9 +191,9 @@ def _random_rules(rng: np.random.Generator, schema: TargetingSchema) -> dict[str
     for flight in schema.flights:
         start, end = _random_interval(rng, TIMES)
         rules[flight.name] = (start, end + 1 if start == end and end is not None else end)
-    for each in schema.properties:
-        rules[each.name] = (
-            _some(rng, property_values(each), 0) if rng.random() < 0.6 else frozenset()
+    for target in schema.properties:
+        rules[target.name] = (
+            _some(rng, property_values(target), 0) if rng.random() < 0.6 else frozenset()
         )
     return {name: rule for name, rule in rules.items() if rule not in ((None, None), frozenset())}
 
@@ -267,12 +267,12 @@ def random_user(rng: np.random.Generator, schema: TargetingSchema) -> UserAttrib
 def _random_filter(rng: np.random.Generator, target: Property) -> RawFilter:
     known = [*property_values(target), f"{target.name}/new"]
     sides = [_some(rng, known, 0) if rng.random() < 0.6 else frozenset[str]() for _ in range(2)]
-    return RawFilter(*sides, unknown=(None, True, False)[int(rng.integers(3))])
+    return RawFilter(sides[0], sides[1], (None, True, False)[int(rng.integers(3))])
 
 
 def asking(user: User) -> RetrieveRequest:
     """The request of a user."""
-    asked = getattr(user, "asked", NOTHING_ASKED)
+    asked = asked_with(user)
     request = RetrieveRequest(at=asked.at, utc_offset_minutes=asked.utc_offset_minutes)
     for name, values in user.items():
         if isinstance(values, float):
@@ -282,9 +282,8 @@ def asking(user: User) -> RetrieveRequest:
     for name, each in asked.filters.items():
         request.filters[name].any_of.extend(sorted(each.any_of))
         request.filters[name].none_of.extend(sorted(each.none_of))
-        request.filters[name].unknown = {None: 0, True: Filter.PASSES, False: Filter.BLOCKED}[
-            each.unknown
-        ]
+        if each.unknown is not None:
+            request.filters[name].unknown = Filter.PASSES if each.unknown else Filter.BLOCKED
     return request
 
 

@@ -156,9 +156,10 @@ def _gtm_tables(rows: Sequence[Row]) -> str:
             parts += [heading, _steps_table(own)]
     if rows_of(rows, "admission"):
         parts.append(f"The paper's admission in mode `union` (D3 - D1): {ADMISSION_MS:g} ms.\n")
-    if masks := rows_of(rows, "masks"):
-        heading = "**Eligible nodes** of a batch in mode `exact`, before decoding, P50 in ms\n"
-        parts += [heading, _masks_table(masks)]
+    for measure, schema in (("masks", ""), ("masks_of_all_forms", ", all forms of components")):
+        if masks := rows_of(rows, measure):
+            what = f"of a batch in mode `exact`, before decoding{schema}, P50 in ms"
+            parts += [f"**Eligible nodes** {what}\n", _masks_table(masks)]
     if sizes := rows_of(rows, "decoder"):
         first = sizes[0]["decoder_p50_ms"]
         parts.append("**Decoder against SIDs** (D3), ms\n")

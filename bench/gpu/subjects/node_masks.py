@@ -1,8 +1,8 @@
 """Mode `exact`: the time to find all nodes that lead to an eligible ad, for a batch of requests.
 
 It is measured whole and, on a GPU, step by step, over several sizes of the catalogue and numbers of
-set values per request. Batches of users take turns. The masks of every batch are compared with the
-definition before they are timed.
+set values per request, and with all forms of components. Batches of users take turns. The masks of
+every batch are compared with the definition before they are timed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from grace.bench.gpu.instruments.measure import free_memory, require_equal
+from grace.bench.gpu.subjects.all_forms import with_all_forms
 from grace.bench.gpu.subjects.catalogue import SEED, Catalogue
 from grace.bench.gpu.subjects.workload import BATCHES, Workload
 from grace.bench.result_file import Row
@@ -25,9 +26,11 @@ from grace.kernels.eligibility.batch import STEPS, EligibleNodesCall, eligible_n
 _SIZES = (30_000_000, 100_000_000)
 _TINY_SIZES = (2_000, 3_000)
 _ROUNDS = 2  # over the batches, in one recorded run
+ALL_FORMS = "forms"
 
 
-def node_masks(work: Workload, values: Sequence[int]) -> Iterator[Row]:
+def node_masks(work: Workload, kinds: Sequence[str]) -> Iterator[Row]:
+    """`kinds` are numbers of set values, or ALL_FORMS."""
     for sids in work.options.sids or (_TINY_SIZES if work.options.tiny else _SIZES):
         catalogue = Catalogue(sids, work.options.commit_cache)
         snapshot = catalogue.snapshot(MatcherMode.EXACT)
@@ -35,15 +38,19 @@ def node_masks(work: Workload, values: Sequence[int]) -> Iterator[Row]:
         own = catalogue.users(snapshot, work.device, BATCHES, work.batch)
         num_values = len(snapshot.set_values[0])
         del catalogue, snapshot
-        for count in values:
-            users = own
-            if count != MAX_LOCATIONS:
-                rng = np.random.default_rng(SEED)
+        for kind in kinds:
+            measure, tested, users, count = "masks", index, own, MAX_LOCATIONS
+            if kind == ALL_FORMS:
+                measure = "masks_of_all_forms"
+                tested, users = with_all_forms(index, own)
+            elif int(kind) != MAX_LOCATIONS:
+                count, rng = int(kind), np.random.default_rng(SEED)
                 users = [
                     _with_values(rng, each, min(count, num_values), num_values) for each in own
                 ]
-            for row in _rows(work, users, index):
-                yield {"measure": "masks", "sids": sids, "values": count, **row}
+            for row in _rows(work, users, tested):
+                yield {"measure": measure, "sids": sids, "values": count, **row}
+            del tested
         del index, own, users
         free_memory(work.device)
 

@@ -112,10 +112,11 @@ namespace grace::rules {
 
 namespace {
 
-// A row has both ends, two words each.
+// A row has both ends, two words each. With `missing_passes`, the ends of index/targeting/leaves.py
+// that no number is between are a row that only users without a number pass.
 class RuleInterval : public RuleForm {
  public:
-  RuleInterval() : RuleForm(2) {}
+  explicit RuleInterval(bool missing_passes) : RuleForm(2), missing_passes_(missing_passes) {}
 
   Refusal encode(const List* lists, std::vector<int32_t>& words) const override {
     double ends[] = {-kOpen, kOpen};
@@ -128,18 +129,23 @@ class RuleInterval : public RuleForm {
     }
     // The number of a user is finite.
     const bool empty = ends[0] > ends[1] || ends[0] == kOpen || ends[1] == -kOpen;
-    if (empty) return {Fault::kEmptyInterval, lists[1].present ? 1 : 0};
+    const bool no_number = missing_passes_ && ends[0] == 1 && ends[1] == 0;
+    if (empty && !no_number) return {Fault::kEmptyInterval, lists[1].present ? 1 : 0};
     int32_t row[4];
     std::memcpy(row, ends, sizeof row);
     words.insert(words.end(), row, row + 4);
     return {};
   }
+
+ private:
+  bool missing_passes_;
 };
 
 }  // namespace
 
-GRACE_API int32_t grace_rules_add_interval(void* table) {
-  return guarded([&] { add_component(table, std::make_unique<RuleInterval>()); });
+GRACE_API int32_t grace_rules_add_interval(void* table, int32_t missing_passes) {
+  return guarded(
+      [&] { add_component(table, std::make_unique<RuleInterval>(missing_passes != 0)); });
 }
 
 }  // namespace grace::rules
