@@ -1,6 +1,7 @@
 """Decide who may see which ad: people in a log meet no other ads.
 
-The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets.
+The rules are those of docs/targeting.md; tests/support/oracle.py defines them on plain sets. The
+log knows no flights and no hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,10 @@ from grace.catalogues.synth.rules import ValueLists
 from grace.catalogues.synth.spec import SCHEMA
 from grace.index.targeting.schema import Attribute, TargetSet
 
-_RULES: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
+_RULES: tuple[Attribute | TargetSet, ...] = (
+    *(attribute for attribute in SCHEMA.attributes if attribute.clock is None),
+    *SCHEMA.sets,
+)
 
 
 @dataclass(frozen=True, slots=True)
