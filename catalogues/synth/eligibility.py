@@ -12,13 +12,10 @@ import numpy as np
 from grace.catalogues.arrays import BoolArray, Int64Array, offsets_of, position_in_run
 from grace.catalogues.synth.catalogue import Catalogue
 from grace.catalogues.synth.rules import ValueLists
-from grace.catalogues.synth.spec import SCHEMA
+from grace.catalogues.synth.spec import LISTED
 from grace.index.targeting.schema import Attribute, TargetSet
 
-_RULES: tuple[Attribute | TargetSet, ...] = (
-    *(attribute for attribute in SCHEMA.attributes if attribute.clock is None),
-    *SCHEMA.sets,
-)
+_RULES = tuple(each for each in LISTED if each.name != "hour")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,9 @@ SCHEMA = TargetingSchema(
     properties=(Property("category"),),
 )
 
-RULE_COLUMNS = tuple(
-    column
-    for target in (*SCHEMA.attributes, *SCHEMA.sets)
-    for column in (target.name, f"{target.name}_exclude")
-)
-"""The columns of lists, which campaigns have."""
+LISTED: tuple[Attribute | TargetSet, ...] = (*SCHEMA.attributes, *SCHEMA.sets)
+RULE_COLUMNS = tuple(name for each in LISTED for name in (each.name, f"{each.name}_exclude"))
+"""The columns of lists."""
 
 
 # Events: an action, and the time.
