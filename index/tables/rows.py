@@ -241,11 +241,10 @@ class Rows:
 
     def rule_values(self, name: str, row: int) -> list[str | None]:
         """Return one row's rule, None for a value that is not UTF-8; for messages."""
-        one = self.batch.slice(row, 1)
-        if is_list((column := one.column(self.theirs[name])).type) and is_list(
-            column.type.value_type
-        ):
-            one = pa.record_batch([column.flatten()], [self.theirs[name]])
+        one, theirs = self.batch.slice(row, 1), self.theirs[name]
+        column = one.column(theirs)
+        if is_list(column.type) and is_list(column.type.value_type):
+            one = pa.record_batch([column.flatten()], [theirs])
         return cells.texts(replace(self, batch=one, faults={}).rules(name).flat)
 
     def times(self, name: str, unit: str) -> Int64:

@@ -74,11 +74,11 @@ def test_every_format_states_the_same_rules(tmp_path: Path, form: str) -> None:
     times = {"flight_start": "2026-11-01", "flight_end": "2026-12-01T01:00:00+01:00"}
     values = {"place_exclude": ["no", "se"], "category": ["news", "ü"]}
     expression = {"rule": EXPRESSION, "category": "sports"}
-    several = [
+    several: list[dict[str, Any]] = [
         {"country": ["US", "NO"], "age_min": 21},
         {"country_exclude": ["US", "NO"], "place_exclude": ["no/oslo"]},
     ]
-    ads = [
+    ads: list[dict[str, Any]] = [
         {"age": (18.0, None), "income": (None, 1.5), "country": (SE, None)},
         {"flight": (NOVEMBER, DECEMBER)},
         {"place": (None, frozenset({"no", "se"}))},
