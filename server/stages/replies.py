@@ -22,7 +22,7 @@ _AD_BYTES = 16  # its id, its score and which SID it comes from
 _write = declare(
     "grace_replies_write",
     *(c_uint64, c_int64, array_in(np.int32), c_void_p, array_in(np.int64)),
-    *(c_char_p, c_int64, c_void_p, array_in(np.bool_), c_char_p, c_int64),
+    *(c_char_p, c_int64, c_void_p, c_int64, array_in(np.bool_), c_char_p, c_int64),
     array_in(np.uint32, 2),
     *(c_int64, array_in(np.int32, 2), array_in(np.float32, 2)),
     *(array_in(np.int64), c_int64, c_int64, array_in(np.uint32, 2)),
@@ -91,6 +91,7 @@ def write_replies(ads: HeldAds, heads: ReplyHeads, leaves: Leaves, trie: SidTrie
             served_by,
             len(served_by),
             (c_char_p * len(labels))(*labels),
+            len(labels),
             np.array(heads.degraded, np.bool_),
             profile,
             len(profile),
