@@ -341,6 +341,7 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
     counts, schema = manifest.counts, manifest.schema
     facts = {field.name: getattr(manifest, field.name) for field in fields(SnapshotFacts)}
     kinds = (
+        NumberRows,
         *[SetRules] * len(schema.sets),
         *[NumberRows] * len(schema.intervals),
         *[ValueRows] * len(schema.properties),
@@ -354,15 +355,11 @@ def snapshot_of(manifest: Manifest, files: Mapping[str, Array]) -> Snapshot:
         rules=part(
             TargetingRules,
             "rules",
-            parts=tuple(
-                part(kind, "rules", "parts", str(number))
-                for number, kind in enumerate((NumberRows, *kinds))
-            ),
+            parts=tuple(part(kind, "rules", "parts", str(n)) for n, kind in enumerate(kinds)),
             alternatives=part(Lists, "rules", "alternatives"),
         ),
         set_values=tuple(
-            part(InternedValues, "set_values", str(number))
-            for number in range(len(schema.valued_names))
+            part(InternedValues, "set_values", str(n)) for n in range(len(schema.valued_names))
         ),
         entities=tuple(
             part(Entities, "entities", str(number), name=name)
