@@ -73,7 +73,7 @@ def test_masks_and_replies_share_the_time_of_their_batch_and_requests_may_say_an
         got = replies_of(answer(request_batch(daily, requests, bucket=8)))
         assert {reply.at for reply in got.values()} == {MONDAY + day * DAY}
         for request in (usual, later, behind):
-            assert_plain(SCHEMA, ADS, request, got[request["request_id"]])
+            assert_plain(SCHEMA, ADS, request, got[str(request["request_id"])])
         assert set(got["now"].ad_ids) == {100 + day, 200 + day}
         assert set(got["on Thursday"].ad_ids) == {103, 203}
         assert set(got["an hour behind"].ad_ids) == {100 + day, 200 + (day - 1) % DAYS}

@@ -246,8 +246,8 @@ def _local_rules(rng: np.random.Generator, scale: Scale, rules: int, sid: Ints) 
 
 def _users(rng: np.random.Generator, schema: TargetingSchema, count: int) -> list[UserAttributes]:
     """Random users, among them one without values, one with unknown ones and one with 64 each."""
-    targets = (*schema.attributes, *schema.sets)
-    unknown = {each.name: ["a value that no rule names"] for each in targets}
+    names = [*(each.name for each in schema.attributes), *(each.name for each in schema.sets)]
+    unknown = {name: ["a value that no rule names"] for name in names}
     many = {
         each.name: [*set_values(each)[:33], *(f"{each.name}/new{i}" for i in range(31))]
         for each in schema.sets
